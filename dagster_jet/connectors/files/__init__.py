@@ -1,0 +1,6 @@
+"""Files: replayable source, transactional sink."""
+
+from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.connectors.files.source import FilesSource, FilesTable
+
+__all__ = ["FilesSink", "FilesSource", "FilesTable"]

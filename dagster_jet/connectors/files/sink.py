@@ -1,0 +1,265 @@
+"""Files as a transactional sink: staged and fsynced in phase 1, renamed in phase 2.
+
+    <path>/part-<epoch>-<shard>-<execution>.json     committed, never changed afterwards
+    <path>/_epochs/<epoch>.json                      what the epoch consists of: the marker
+    <path>/.staging/<job>/<sink>/...                 phase 1; invisible to readers
+
+Nothing partial ever stands under a final name. Readers that need whole epochs go by `_epochs`;
+plain listings see whole files. One folder belongs to one sink of one job.
+
+At-least-once: rows written since the last snapshot appear again, in files of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import xxhash
+
+from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
+from dagster_jet.core.failpoint import fail_point
+from dagster_jet.engine.connector import CommitContext, TransactionId
+from dagster_jet.errors import ArtifactLostError, ConfigurationError
+from dagster_jet.snapshot.coordinator import Guarantee
+from dagster_jet.snapshot.manifest import Artifact
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FORMATS = ("json", "csv", "parquet")
+EPOCHS_FOLDER = "_epochs"
+STAGING_FOLDER = ".staging"
+RENDERED_COLUMN = "__json"
+
+
+@dataclass(frozen=True)
+class FilesSink:
+    """Writes a stream as JSON lines, CSV (with header) or Parquet files into a local folder."""
+
+    path: str
+    format: str
+    max_guarantee: Guarantee = field(default=Guarantee.EXACTLY_ONCE, init=False)
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigurationError(
+                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
+            )
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "files", "path": self.path, "format": self.format}
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        folder = Path(self.path)
+        try:
+            (folder / EPOCHS_FOLDER).mkdir(parents=True, exist_ok=True)
+            _staging(self.path, job, stage).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the output folder {self.path!r} cannot be written: {error.strerror}.",
+                job=job,
+                stage=stage,
+                cure="Correct the path or its permissions.",
+            ) from None
+        self._check_owner(job, stage)
+        if is_new_job and next((folder / EPOCHS_FOLDER).glob("*.json"), None) is not None:
+            raise ConfigurationError(
+                f"{self.path!r} holds epochs of an earlier life of this job, but the store knows "
+                "nothing of it: going on would write its rows twice.",
+                job=job,
+                stage=stage,
+                cure="Use the old store, or an empty output folder.",
+            )
+
+    def _check_owner(self, job: str, stage: str) -> None:
+        owner_file = Path(self.path) / EPOCHS_FOLDER / ".owner"
+        owner = f"{job}/{stage}"
+        try:
+            with open(owner_file, "x", encoding="utf-8") as file:
+                file.write(owner)
+        except FileExistsError:
+            other = owner_file.read_text(encoding="utf-8")
+            if other and other != owner:
+                raise ConfigurationError(
+                    f"the output folder {self.path!r} belongs to {other!r}.",
+                    job=job,
+                    stage=stage,
+                    cure="Give each sink a folder of its own.",
+                ) from None
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return self.format != "json" or can_encode_json(schema)
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        if self.format != "json":
+            return frame
+        from pyspark.sql import functions as F
+
+        options = {
+            "ignoreNullFields": "false",
+            "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+            "timeZone": "UTC",
+        }
+        return frame.select(F.to_json(F.struct("*"), options).alias(RENDERED_COLUMN))
+
+    def open_writer(self, transaction: TransactionId) -> FilesWriter:
+        return FilesWriter(self, transaction)
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        epochs: dict[int, list[Artifact]] = {}
+        for artifact in artifacts:
+            epochs.setdefault(artifact.epoch_id, []).append(artifact)
+        for epoch_id, parts in sorted(epochs.items()):
+            marker = self._marker(epoch_id, context.line)
+            if marker.exists():
+                # Committed before; readers may have moved the files on since.
+                for artifact in parts:
+                    Path(artifact.token).unlink(missing_ok=True)
+                continue
+            kept = [part for part in parts if self._commit_file(part, context)]
+            fail_point("files.commit.renamed")
+            _sync_folder(self.path)
+            fail_point("files.commit.marker")
+            self._write_marker(marker, epoch_id, kept, context)
+
+    def _commit_file(self, artifact: Artifact, context: CommitContext) -> bool:
+        staged, target = Path(artifact.token), Path(self.path) / artifact.target
+        fail_point("files.commit.file")
+        try:
+            os.rename(staged, target)
+            return True
+        except FileNotFoundError:
+            pass
+        if target.exists() and file_checksum(target) == artifact.checksum:
+            return True
+        if context.accept_loss:
+            return False
+        raise ArtifactLostError(
+            f"epoch {artifact.epoch_id}: the staged file with {artifact.rows} rows is gone, and "
+            f"{artifact.target!r} is not there (or is another file). The rows are in no output.",
+            job=context.job,
+            stage=context.sink,
+            position=artifact.token,
+            cure="Bring the staged file back, or let the job go on without these rows with "
+            "JobConfig(accept_loss=True).",
+        )
+
+    def _marker(self, epoch_id: int, line: int) -> Path:
+        suffix = f"-line{line}" if line > 1 else ""
+        return Path(self.path) / EPOCHS_FOLDER / f"{epoch_id:010d}{suffix}.json"
+
+    def _write_marker(
+        self, marker: Path, epoch_id: int, parts: Iterable[Artifact], context: CommitContext
+    ) -> None:
+        content: dict[str, Any] = {
+            "job": context.job,
+            "sink": context.sink,
+            "line": context.line,
+            "epoch": epoch_id,
+            "files": [
+                {
+                    "name": part.target,
+                    "rows": part.rows,
+                    "bytes": part.bytes,
+                    "checksum": f"{part.checksum:016x}",
+                }
+                for part in parts
+            ],
+        }
+        temporary = marker.with_name(f".{marker.name}.{context.execution_id}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, marker)
+        _sync_folder(marker.parent)
+
+    def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
+        removed = 0
+        for staged in _staging(self.path, context.job, context.sink).iterdir():
+            owner = staged.name.split("-", 1)[0]
+            is_older = owner.isdigit() and int(owner) < context.execution_id
+            if is_older and str(staged) not in keep:
+                staged.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
+
+@dataclass
+class FilesWriter:
+    """One task's file of one epoch. Opened at the first row: no rows, no file."""
+
+    sink: FilesSink
+    transaction: TransactionId
+    _encoder: Encoder | None = None
+    _rows: int = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._encoder is None:
+            fail_point("files.write.before")
+            path = self._staged()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rendered = batch.schema.names == [RENDERED_COLUMN]
+            self._encoder = open_encoder(self.sink.format, path, batch.schema, rendered=rendered)
+        self._encoder.write(batch)
+        self._rows += batch.num_rows
+
+    def prepare(self) -> tuple[Artifact, ...]:
+        if self._encoder is None:
+            return ()
+        fail_point("files.prepare.before")
+        self._encoder.close()
+        path, transaction = self._staged(), self.transaction
+        _sync_folder(path.parent)
+        fail_point("files.prepare.after")
+        return (
+            Artifact(
+                sink=transaction.sink,
+                epoch_id=transaction.epoch_id,
+                token=str(path),
+                target=f"part-{transaction.epoch_id:010d}-{transaction.shard:04d}-"
+                f"{transaction.execution_id}.{self.sink.format}",
+                rows=self._rows,
+                bytes=path.stat().st_size,
+                checksum=file_checksum(path),
+            ),
+        )
+
+    def abort(self) -> None:
+        if self._encoder is not None:
+            self._encoder.close()
+            self._staged().unlink(missing_ok=True)
+
+    def _staged(self) -> Path:
+        t = self.transaction
+        name = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}.{self.sink.format}"
+        return _staging(self.sink.path, t.job, t.sink) / name
+
+
+def file_checksum(path: Path) -> int:
+    """xxh3 of a file's content."""
+    digest = xxhash.xxh3_64()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.intdigest()
+
+
+def _staging(path: str, job: str, sink: str) -> Path:
+    return Path(path) / STAGING_FOLDER / job / sink
+
+
+def _sync_folder(path: str | Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

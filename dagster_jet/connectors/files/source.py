@@ -1,0 +1,289 @@
+"""Files as a replayable source: a folder into which finished files are moved.
+
+A file is read whole, once, in order of (modification time, name). Which files were read is part of
+every snapshot, with size and time, so that a file that arrives late is not missed and one that
+changes after it was read is an error instead of a silent difference. Hidden and temporary names
+are ignored: write elsewhere, then rename.
+
+At-least-once: after a restart the files of the epochs since the last snapshot are read again.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.engine.connector import Lag
+from dagster_jet.errors import ConfigurationError, SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("json", "csv", "parquet")
+CORRUPT_COLUMN = "__corrupt"
+FILE_COLUMN = "__file"
+_IGNORED_SUFFIXES = (".tmp", ".crc", ".inprogress", ".part", "._COPYING_")
+_FIRST_GUESS_BYTES_PER_ROW = 100.0
+
+
+@dataclass(frozen=True)
+class FilesTable:
+    """A batch table for enrichment: read whole when an execution starts."""
+
+    path: str
+    format: str
+    schema: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "files", "path": self.path, "format": self.format}
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        if not os.path.exists(self.path):
+            raise SourceError(
+                f"the table {self.path!r} does not exist.", cure="Create it, or correct the path."
+            )
+        reader = spark.read.options(**dict(self.options))
+        if self.schema is not None:
+            reader = reader.schema(self.schema)
+        elif self.format == "csv":
+            reader = reader.option("inferSchema", "true")
+        if self.format == "csv":
+            reader = reader.option("header", "true")
+        return reader.format(self.format).load(self.path)
+
+
+@dataclass(frozen=True)
+class FilesSource:
+    """A folder, or a glob pattern, of JSON lines, CSV or Parquet files.
+
+    Args:
+        path: local folder or pattern.
+        format: "json" (lines), "csv" or "parquet".
+        schema: columns and types as DDL; required for JSON and CSV.
+        options: passed to Spark's reader, for example {"header": "true"}.
+    """
+
+    path: str
+    format: str
+    schema: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigurationError(
+                f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
+            )
+        if self.schema is None and self.format != "parquet":
+            raise ConfigurationError(
+                f"schema: {self.format} files need one.",
+                cure='Give column names and types: schema="id long, at timestamp".',
+            )
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": "files",
+            "path": self.path,
+            "format": self.format,
+            "schema": self.schema or "",
+        }
+
+    def open(self, job: str, stage: str, *, keep_rejects: bool) -> FilesReader:
+        return FilesReader(self, job, stage, keep_rejects)
+
+
+@dataclass(frozen=True, order=True)
+class InputFile:
+    """One finished file as it was when it was planned."""
+
+    mtime_ns: int
+    path: str
+    size: int
+
+
+@dataclass
+class FilesReader:
+    """The driver's side: lists, plans, remembers."""
+
+    source: FilesSource
+    job: str
+    stage: str
+    keep_rejects: bool
+    _read: dict[str, InputFile] = field(default_factory=dict)
+    _waiting: list[InputFile] = field(default_factory=list)
+    _journal: list[InputFile] = field(default_factory=list)
+    _last: InputFile | None = None
+    _bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
+
+    def __post_init__(self) -> None:
+        self._list()
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        self._bytes_per_row = position.get("bytes_per_row", _FIRST_GUESS_BYTES_PER_ROW)
+        for row in journal.to_pylist() if journal is not None else []:
+            self._read[row["path"]] = InputFile(row["mtime_ns"], row["path"], row["size"])
+        if len(self._read) != position["files"]:
+            raise SourceError(
+                f"the snapshot lists {len(self._read)} files read, its position "
+                f"{position['files']}.",
+                job=self.job,
+                stage=self.stage,
+            )
+
+    def poll(self) -> Lag:
+        listed = self._list()
+        for file in listed:
+            known = self._read.get(file.path)
+            if known is not None and known != file:
+                raise SourceError(
+                    f"the file was read with {known.size} bytes and has changed since "
+                    f"(now {file.size} bytes).",
+                    job=self.job,
+                    stage=self.stage,
+                    position=file.path,
+                    cure="Files must be finished before they are moved in: put the old content "
+                    "back, and the new rows into a file of their own.",
+                )
+        self._waiting = sorted(f for f in listed if f.path not in self._read)
+        return self.waiting()
+
+    def waiting(self) -> Lag:
+        waiting_bytes = sum(f.size for f in self._waiting)
+        return Lag(
+            items=max(len(self._waiting), int(waiting_bytes / self._bytes_per_row)),
+            details={"files": len(self._waiting), "bytes": waiting_bytes},
+        )
+
+    def plan(self, max_rows: int) -> tuple[InputFile, ...] | None:
+        if not self._waiting:
+            return None
+        budget = max_rows * self._bytes_per_row
+        taken: list[InputFile] = []
+        while self._waiting and (not taken or budget >= self._waiting[0].size):
+            file = self._waiting.pop(0)
+            budget -= file.size
+            taken.append(file)
+        for file in taken:
+            self._read[file.path] = file
+        self._journal.extend(taken)
+        self._last = taken[-1]
+        return tuple(taken)
+
+    def frame(
+        self, spark: SparkSession, split: tuple[InputFile, ...]
+    ) -> tuple[DataFrame, DataFrame | None]:
+        from pyspark.sql import functions as F
+
+        reader = spark.read.options(**dict(self.source.options)).format(self.source.format)
+        paths = [file.path for file in split]
+        text = self.source.format != "parquet"
+        if not self.keep_rejects or not text:
+            if self.source.schema is not None:
+                reader = reader.schema(self.source.schema)
+            if text:
+                reader = reader.option("mode", "FAILFAST")
+            return reader.load(paths), None
+        schema = f"{self.source.schema}, {CORRUPT_COLUMN} string"
+        reader = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT_COLUMN)
+        frame = reader.load(paths).withColumn(FILE_COLUMN, F.col("_metadata.file_path"))
+        frame = frame.persist()
+        rejects = frame.where(F.col(CORRUPT_COLUMN).isNotNull()).select(
+            F.lit(self.stage).alias("source"),
+            F.col(FILE_COLUMN).alias("position"),
+            F.lit("does not fit the schema").alias("reason"),
+            F.col(CORRUPT_COLUMN).alias("raw"),
+        )
+        good = frame.where(F.col(CORRUPT_COLUMN).isNull()).drop(CORRUPT_COLUMN, FILE_COLUMN)
+        return good, rejects
+
+    def verify(self, split: tuple[InputFile, ...], rows: int) -> None:
+        for file in split:
+            if _stat(file.path) != file:
+                raise SourceError(
+                    "the file changed or vanished while it was read.",
+                    job=self.job,
+                    stage=self.stage,
+                    position=file.path,
+                    cure="Move finished files in; do not append to them or remove them early.",
+                )
+        if rows > 0:
+            size = sum(file.size for file in split)
+            self._bytes_per_row = max(1.0, 0.5 * self._bytes_per_row + 0.5 * size / rows)
+
+    def locate_bad_row(self, split: tuple[InputFile, ...]) -> str | None:
+        if self.source.format != "json":
+            return None
+        for file in split:
+            with open(file.path, encoding="utf-8", errors="replace") as lines:
+                for number, line in enumerate(lines, start=1):
+                    try:
+                        row = json.loads(line) if line.strip() else {}
+                    except ValueError:
+                        row = None
+                    if not isinstance(row, dict):
+                        return f"{file.path}:{number}: {line.rstrip()[:200]}"
+        return None
+
+    def position(self) -> dict[str, Any]:
+        return {
+            "files": len(self._read),
+            "last": self._last.path if self._last else None,
+            "bytes_per_row": round(self._bytes_per_row, 3),
+        }
+
+    def take_journal(self) -> pa.Table | None:
+        if not self._journal:
+            return None
+        taken, self._journal = self._journal, []
+        return _as_table(taken)
+
+    def whole_journal(self) -> pa.Table:
+        return _as_table(list(self._read.values()))
+
+    def _list(self) -> list[InputFile]:
+        path = self.source.path
+        if glob.has_magic(path):
+            names = glob.glob(path)
+        else:
+            try:
+                names = [entry.path for entry in os.scandir(path)]
+            except (FileNotFoundError, NotADirectoryError):
+                raise SourceError(
+                    f"the source folder {path!r} does not exist.",
+                    job=self.job,
+                    stage=self.stage,
+                    cure="Create it, or correct the path.",
+                ) from None
+        files = (_stat(name) for name in names if _is_finished(Path(name).name))
+        return [file for file in files if file is not None]
+
+
+def _is_finished(name: str) -> bool:
+    return not name.startswith((".", "_")) and not name.endswith(_IGNORED_SUFFIXES)
+
+
+def _stat(path: str) -> InputFile | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if not os.path.isfile(path):
+        return None
+    return InputFile(status.st_mtime_ns, path, status.st_size)
+
+
+def _as_table(files: list[InputFile]) -> pa.Table:
+    return pa.table(
+        {
+            "path": pa.array([f.path for f in files], pa.string()),
+            "size": pa.array([f.size for f in files], pa.int64()),
+            "mtime_ns": pa.array([f.mtime_ns for f in files], pa.int64()),
+        }
+    )

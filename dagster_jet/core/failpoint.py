@@ -1,0 +1,83 @@
+"""Named places where a test may kill the process or make a step fail.
+
+Every durable step of the protocol carries a point before and after it. In production nothing is
+configured and a point costs one dictionary look-up. The crash suite enumerates the points from
+the source code, so a new step cannot stay untested.
+
+Configured by the environment, because the processes to hit are children of a JVM:
+
+    JET_FAIL_POINTS="record.before=kill;chunks.before:2=raise"
+
+`name[:hit]=action`; `hit` counts from 1 in each process. Actions: ``kill`` (SIGKILL of the driver
+and of this process), ``raise`` (a restartable `FailPointError`), ``freeze`` (SIGSTOP of this
+process, as a long pause would).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+_ENV_POINTS = "JET_FAIL_POINTS"
+_ENV_LOG = "JET_FAIL_POINT_LOG"
+_ENV_DRIVER = "JET_DRIVER_PID"
+
+
+class FailPointError(OSError):
+    """Raised at a fail point configured with ``raise``; looks like a failed system call."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    hit: int
+    action: str
+
+
+def _parse(text: str) -> dict[str, _Rule]:
+    rules: dict[str, _Rule] = {}
+    for part in filter(None, text.split(";")):
+        point, _, action = part.partition("=")
+        name, _, hit = point.partition(":")
+        rules[name.strip()] = _Rule(int(hit or 1), action.strip())
+    return rules
+
+
+_rules = _parse(os.environ.get(_ENV_POINTS, ""))
+_hits: dict[str, int] = {}
+
+
+def fail_point(name: str) -> None:
+    """Does nothing unless a test has configured `name` in the environment."""
+    if not _rules:
+        return
+    rule = _rules.get(name)
+    if rule is None:
+        return
+    _hits[name] = _hits.get(name, 0) + 1
+    if _hits[name] != rule.hit:
+        return
+    log = os.environ.get(_ENV_LOG)
+    if log:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(f"{name}={rule.action}\n")
+            file.flush()
+            os.fsync(file.fileno())
+    if rule.action == "raise":
+        raise FailPointError(f"fail point {name}")
+    driver = int(os.environ.get(_ENV_DRIVER, "0")) or os.getpid()
+    if rule.action == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+    if driver != os.getpid():
+        os.kill(driver, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # SIGKILL is on its way; run nothing further
+
+
+def configure(text: str) -> None:
+    """Replaces this process's rules; for tests that cannot set the environment first."""
+    global _rules
+    _rules = _parse(text)
+    _hits.clear()

@@ -1,0 +1,76 @@
+"""How a job is to be run: validated when it is made, before anything happens."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.pipeline.durations import to_ms
+from dagster_jet.snapshot.coordinator import Guarantee
+
+
+def _as_timedelta(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return timedelta(milliseconds=to_ms(value, "duration"))
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_as_timedelta)]
+
+
+class JobConfig(BaseModel):
+    """Settings of one job. Durations are `timedelta` or texts such as "1 second".
+
+    Raises:
+        ConfigurationError: an unknown field, a wrong value or a contradiction; names the field.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    snapshot_interval: Duration = timedelta(seconds=1)
+    """From the end of one snapshot's phase 2 to the start of the next; 0 = every epoch."""
+    retained_snapshots: int = Field(default=3, ge=1, le=100)
+    initial_snapshot: int | None = None
+    """Start from this retained snapshot instead of the newest one: a new line begins."""
+    suspend_on_failure: bool = False
+    parallelism: int | None = Field(default=None, ge=1)
+    """Shards per stateful stage; default: as many as Spark runs tasks at once."""
+    max_items_per_epoch: int = Field(default=1_000_000, ge=1)
+    target_epoch_duration: Duration = timedelta(milliseconds=500)
+    poll_interval: Duration = timedelta(milliseconds=200)
+    restart_attempts_max: int = Field(default=5, ge=0)
+    """Restarts inside this process within ten minutes; then the job ends as failed."""
+    lease_ttl: Duration = timedelta(seconds=10)
+    accept_loss: bool = False
+    """Go on although a sink lost rows that it had promised to commit. The loss is reported."""
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'JobConfig'}: {e['msg']}" for e in error.errors()
+            )
+            raise ConfigurationError(f"JobConfig: {problems}.") from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobConfig:
+        if self.guarantee is Guarantee.NONE and self.initial_snapshot is not None:
+            raise ValueError('initial_snapshot needs a guarantee other than "none"')
+        for name in ("snapshot_interval", "target_epoch_duration", "poll_interval", "lease_ttl"):
+            if getattr(self, name) < timedelta(0):
+                raise ValueError(f"{name} is negative")
+        if self.lease_ttl < timedelta(seconds=1):
+            raise ValueError("lease_ttl is shorter than 1 second")
+        return self
+
+
+def milliseconds(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)

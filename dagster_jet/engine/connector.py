@@ -1,0 +1,160 @@
+"""What a connector owes the engine: the contract between one outside system and an epoch.
+
+A *definition* is what users write (`sources.files(...)`): frozen, picklable, without secrets in
+its repr. On the driver it opens a *reader* or a *committer*; inside Spark tasks a sink's definition
+opens *writers*. Recipe R of connectors.md: a writer leaves a durable, checksummed, invisible
+artifact behind (phase 1); the committer makes it visible, idempotently (phase 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from dagster_jet.snapshot.coordinator import Guarantee
+from dagster_jet.snapshot.manifest import Artifact
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REJECT_COLUMNS = "source string, position string, reason string, raw string"
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a source knows to be waiting, in its own units; `items` decides about epoch sizes."""
+
+    items: int
+    details: Mapping[str, int]
+
+
+class SourceReader(Protocol):
+    """The driver's side of a source in one execution. One thread."""
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        """Continue after `position`. `journal` holds all rows `take_journal` ever returned."""
+
+    def poll(self) -> Lag:
+        """Looks for new input. Raises `SourceError` when what was read has changed or is gone."""
+        ...
+
+    def waiting(self) -> Lag:
+        """What the last `poll` found and `plan` has not taken yet."""
+        ...
+
+    def plan(self, max_rows: int) -> Any | None:
+        """The next split, about `max_rows` rows; None if nothing is waiting. Moves the position."""
+        ...
+
+    def frame(self, spark: SparkSession, split: Any) -> tuple[DataFrame, DataFrame | None]:
+        """(good rows, bad rows as `REJECT_COLUMNS` or None when bad rows are to fail the job)."""
+        ...
+
+    def verify(self, split: Any, rows: int) -> None:
+        """After the epoch's tasks: raises `SourceError` if the split changed while it was read."""
+
+    def locate_bad_row(self, split: Any) -> str | None:
+        """Best effort, after a parse failure: a text naming position and content."""
+        ...
+
+    def position(self) -> dict[str, Any]:
+        """Small JSON: where the last planned split ends."""
+        ...
+
+    def take_journal(self) -> pa.Table | None:
+        """Rows to append to the source's state since the last call (unbounded positions)."""
+        ...
+
+    def whole_journal(self) -> pa.Table:
+        """All rows of the source's state, for writing it anew."""
+        ...
+
+
+class Source(Protocol):
+    """A source's definition."""
+
+    def describe(self) -> dict[str, str]: ...
+
+    def open(self, job: str, stage: str, *, keep_rejects: bool) -> SourceReader:
+        """Raises `SourceError` with a cure when the place does not exist."""
+        ...
+
+
+@dataclass(frozen=True)
+class TransactionId:
+    """Names what one writer leaves behind; deterministic but for the attempt."""
+
+    job: str
+    sink: str
+    line: int
+    execution_id: int
+    epoch_id: int
+    shard: int
+    attempt: str
+
+
+class SinkWriter(Protocol):
+    """Writes one task's rows of one epoch into the open transaction."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def prepare(self) -> tuple[Artifact, ...]:
+        """Durable and checksummed on return; nothing for no rows. A crash leaves a leftover."""
+        ...
+
+    def abort(self) -> None:
+        """Best effort: remove what was written."""
+
+
+@dataclass(frozen=True)
+class CommitContext:
+    """Who commits: markers are keyed by (job, sink, line, epoch)."""
+
+    job: str
+    sink: str
+    line: int
+    execution_id: int
+    recovering: bool
+    accept_loss: bool = False
+
+
+class Sink(Protocol):
+    """A sink's definition."""
+
+    max_guarantee: Guarantee
+
+    def describe(self) -> dict[str, str]: ...
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        """At submission: raises `ConfigurationError` if it cannot work as asked."""
+
+    def takes(self, schema: pa.Schema) -> bool:
+        """Can a writer render these columns from Arrow alone, with the same text as `render`?"""
+        ...
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        """Work that the JVM does better than a writer; the result is what `write` receives."""
+        ...
+
+    def open_writer(self, transaction: TransactionId) -> SinkWriter: ...
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        """Makes the artifacts visible. Committing twice is success.
+
+        Raises:
+            ArtifactLostError: neither the artifact nor a marker of its commit is there.
+            OSError, JetError with reaction RETRY: try again.
+        """
+
+    def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
+        """Removes what executions *older than ours* left open, except the tokens in `keep`."""
+        ...
+
+
+def effective_guarantee(wanted: Guarantee, limit: Guarantee) -> Guarantee:
+    """min(job, connector's own limit)."""
+    order = [Guarantee.NONE, Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE]
+    return order[min(order.index(wanted), order.index(limit))]

@@ -1,0 +1,122 @@
+"""What a running job tells whoever watches it (the face, Dagster, a terminal).
+
+Events are emitted on the job's driver thread, in order, after the fact is durable: losing one
+is harmless, the store's record and manifests say the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_jet.snapshot.record import JobStatus
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    """One source as of one barrier. Times are milliseconds, event time or epoch as named."""
+
+    rows_read: int
+    position: dict[str, Any]
+    lag: dict[str, int | float]
+    """What is known to be waiting: {"files": 3, "bytes": 1024}."""
+    watermark_ms: int | None = None
+    idle: bool = False
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """One named stage (source, stateful stage or sink): totals since the job began."""
+
+    rows_in: int
+    rows_out: int
+    late: int = 0
+    rejected: int = 0
+    watermark_ms: int | None = None
+    state_rows: int = 0
+
+
+@dataclass(frozen=True)
+class ExecutionStarted:
+    """Restored, committed again, cleaned up: data is about to flow."""
+
+    job: str
+    execution_id: int
+    restarts: int
+    restored_snapshot_id: int | None
+    restored_epoch_id: int | None
+    start_duration_ms: int
+    stages: dict[str, StageProgress] = field(default_factory=dict)
+    sources: dict[str, SourceProgress] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EpochCompleted:
+    """One epoch was acked by all. Nothing of it is committed yet."""
+
+    job: str
+    execution_id: int
+    epoch_id: int
+    rows: int
+    duration_ms: float
+
+
+@dataclass(frozen=True)
+class SnapshotCommitted:
+    """Phase 2 of a snapshot is done: its output is visible, its state is the restart point."""
+
+    job: str
+    execution_id: int
+    snapshot_id: int
+    epoch_id: int
+    restarts: int
+    phase1_ms: float
+    """From the end of the epoch's tasks to the decision in the record."""
+    phase2_ms: float
+    bytes_written: int
+    """State chunks that this snapshot added (one replica)."""
+    state_bytes: int
+    failed_snapshots: int
+    stages: dict[str, StageProgress] = field(default_factory=dict)
+    sources: dict[str, SourceProgress] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SnapshotFailed:
+    """A snapshot was discarded before its decision; the job lives and tries again."""
+
+    job: str
+    execution_id: int
+    reason: str
+    failed_snapshots: int
+
+
+@dataclass(frozen=True)
+class ExecutionRestarting:
+    """A restartable failure: a new execution begins in this process after `delay_ms`."""
+
+    job: str
+    execution_id: int
+    reason: str
+    attempt: int
+    delay_ms: int
+
+
+@dataclass(frozen=True)
+class ExecutionEnded:
+    """The last event of an execution in this process."""
+
+    job: str
+    execution_id: int
+    status: JobStatus
+    reason: str
+
+
+JobEvent = (
+    ExecutionStarted
+    | EpochCompleted
+    | SnapshotCommitted
+    | SnapshotFailed
+    | ExecutionRestarting
+    | ExecutionEnded
+)

@@ -1,0 +1,738 @@
+"""One execution of one job: polls sources, carries out the coordinator's commands, reports.
+
+The coordinator decides, this file does. It runs on the job's driver thread; phase 2 runs on a
+thread beside it and answers through a queue; the heartbeat belongs to the record's keeper.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.core.failpoint import FailPointError, fail_point
+from dagster_jet.engine.batch_size import BatchSizer
+from dagster_jet.engine.config import JobConfig, milliseconds
+from dagster_jet.engine.connector import CommitContext, SourceReader
+from dagster_jet.engine.events import (
+    EpochCompleted,
+    ExecutionStarted,
+    JobEvent,
+    SnapshotCommitted,
+    SnapshotFailed,
+    SourceProgress,
+    StageProgress,
+)
+from dagster_jet.engine.record_keeper import RecordKeeper
+from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
+from dagster_jet.engine.spark.restore import restore_shards
+from dagster_jet.engine.spark.session import is_local, parallelism
+from dagster_jet.engine.spark.tasks import Barrier
+from dagster_jet.engine.state import delete_runs
+from dagster_jet.engine.watermarks import WatermarkTracker
+from dagster_jet.errors import BadRowError, FencedError, JetError, Reaction
+from dagster_jet.pipeline.graph import Graph, SinkNode, TimestampsNode
+from dagster_jet.snapshot import coordinator as protocol
+from dagster_jet.snapshot.coordinator import (
+    Coordinator,
+    CoordinatorConfig,
+    Guarantee,
+    Phase,
+    StopKind,
+    WriteOutcome,
+)
+from dagster_jet.snapshot.manifest import Ack, Artifact, ChunkSet, Manifest, ShardState
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW_GROUPS = 20_000
+"""Up to so many (key, window) groups per epoch, one merging task beats several."""
+
+_COMMIT_RETRY_FIRST_S, _COMMIT_RETRY_MAX_S = 0.1, 5.0
+
+
+@dataclass
+class StopSignal:
+    """How others ask a running execution to stop. Safe from any thread; the first kind wins,
+    but CANCEL overrides."""
+
+    kind: StopKind | None = None
+
+    def __post_init__(self) -> None:
+        self.event = threading.Event()
+
+    def request(self, kind: StopKind) -> None:
+        if self.kind is None or kind is StopKind.CANCEL:
+            self.kind = kind
+        self.event.set()
+
+
+@dataclass(frozen=True)
+class Until:
+    """When an execution ends by itself."""
+
+    input_ends: bool
+    """Take what is there at the start and no more."""
+    stop: StopKind | None
+    """How to stop then."""
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """When the last snapshot was decided, how long its phase 1 took, what it wrote."""
+
+    at: float = 0.0
+    phase1_ms: float = 0.0
+    bytes_written: int = 0
+
+
+class Execution:
+    """Runs until the coordinator stops. One instance per execution id."""
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        graph: Graph,
+        config: JobConfig,
+        until: Until,
+        store: Store,
+        session: SparkSession,
+        keeper: RecordKeeper,
+        work_dir: Path,
+        stop: StopSignal,
+        emit: Callable[[JobEvent], None],
+    ) -> None:
+        self._job, self._graph, self._config, self._until = job, graph, config, until
+        self._session, self._keeper, self._stop_signal, self._emit = session, keeper, stop, emit
+        self._store = store
+        self._snapshots = SnapshotStore(store, job)
+        self._work_root = work_dir
+        self._work_dir = work_dir
+        self._local = is_local(session)
+        self._shard_count = config.parallelism or parallelism(session)
+        rejecting = {n.upstream[0] for n in graph.sinks if n.of_rejects}
+        self._readers: dict[str, SourceReader] = {
+            node.name: node.source.open(job, node.name, keep_rejects=node.name in rejecting)
+            for node in graph.sources
+        }
+        self._runner = EpochRunner(
+            session, job, graph, self._readers, self._shard_count, store.partition_count
+        )
+        self._watermarks = WatermarkTracker(graph)
+        target = milliseconds(config.target_epoch_duration)
+        self._sizers = {
+            name: BatchSizer(target, config.max_items_per_epoch) for name in self._readers
+        }
+        self._coordinator = Coordinator(
+            CoordinatorConfig(
+                job=job,
+                guarantee=config.guarantee,
+                snapshot_interval_ms=milliseconds(config.snapshot_interval),
+                retained_snapshots=config.retained_snapshots,
+                shards={
+                    **{node.name: 1 for node in graph.sources},
+                    **{node.name: self._shard_count for node in graph.stages},
+                },
+                partition_count=store.partition_count,
+                plan_fingerprint=graph.fingerprint(),
+                suspend_on_failure=config.suspend_on_failure,
+            )
+        )
+        self._answers: queue.SimpleQueue[protocol.Event] = queue.SimpleQueue()
+        self._background: list[threading.Thread] = []
+        self._journals: dict[str, list[pa.Table]] = {name: [] for name in self._readers}
+        self._obsolete: list[str] = []
+        self._groups = 0
+        self._epoch_rows: dict[str, int] = {}
+        self._wall_offset = time.time() - time.monotonic()
+        self._started_ms = self._now_ms()
+        self._epochs = 0
+        self._acked_at = 0.0
+        self._decision = _Decision()
+        self._failure: JetError | None = None
+        self._bytes_written = 0
+
+    # --- what the job asks ----------------------------------------------------------------------
+
+    @property
+    def epochs(self) -> int:
+        return self._epochs
+
+    @property
+    def record(self) -> ExecutionRecord | None:
+        return getattr(self._coordinator, "record", None)
+
+    @property
+    def failure(self) -> JetError | None:
+        """The error behind a Stop, with everything it names."""
+        return self._failure
+
+    def stages(self) -> dict[str, StageProgress]:
+        """Totals per named stage as of the last acked epoch."""
+        progress = {}
+        for node in self._graph:
+            if not self._graph.is_named(node.name):
+                continue
+            c = self._coordinator.counters.get(node.name)
+            states = self._coordinator.shards.get(node.name, [])
+            is_stage = node.name in self._watermarks.closed_end_ms
+            progress[node.name] = StageProgress(
+                rows_in=c.rows_in if c else 0,
+                rows_out=c.rows_out if c else 0,
+                late=c.late if c else 0,
+                rejected=c.rejected if c else 0,
+                watermark_ms=self._watermarks.watermark_ms(node.name) if is_stage else None,
+                state_rows=sum(r.rows for s in states for r in (*s.saved, *s.unsaved)),
+            )
+        return progress
+
+    def sources(self) -> dict[str, SourceProgress]:
+        """Position, lag and event time per source."""
+        progress = {}
+        for name, reader in self._readers.items():
+            c = self._coordinator.counters.get(name)
+            times = [
+                self._watermarks.nodes.get(n.name)
+                for n in self._graph.downstream(name)
+                if isinstance(n, TimestampsNode)
+            ]
+            state = next((t for t in times if t is not None), None)
+            progress[name] = SourceProgress(
+                rows_read=c.rows_in if c else 0,
+                position=reader.position(),
+                lag=dict(reader.waiting().details),
+                watermark_ms=state.watermark_ms if state else None,
+                idle=state.idle if state else False,
+            )
+        return progress
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def run(self) -> protocol.Stop:
+        """Runs to the end and returns how it ended. Raises nothing but programming errors."""
+        pending = deque(self._coordinator.begin())
+        try:
+            while True:
+                while pending:
+                    command = pending.popleft()
+                    if isinstance(command, protocol.Stop):
+                        return command
+                    for event in self._execute(command):
+                        pending.extend(self._coordinator.handle(event))
+                if self._keeper.fenced.is_set():
+                    return protocol.Stop(
+                        self._coordinator.record.status, "fenced: a newer execution owns the job"
+                    )
+                pending.extend(self._next_commands())
+        finally:
+            for thread in self._background:
+                thread.join()
+            self._runner.close()
+            shutil.rmtree(self._work_dir, ignore_errors=True)
+
+    def _next_commands(self) -> Sequence[protocol.Command]:
+        """Between epochs: take phase-2 answers, look at the sources, perhaps wait a little."""
+        try:
+            return self._coordinator.handle(self._answers.get_nowait())
+        except queue.Empty:
+            pass
+        try:
+            wants, stop = self._look_around()
+        except JetError as error:
+            return self._coordinator.handle(self._failed(error))
+        commands = self._coordinator.handle(protocol.Opportunity(self._now_ms(), wants, stop))
+        if commands:
+            return commands
+        # Nothing to run: phase 2 is still busy, or there is no input.
+        wait_s = self._config.poll_interval.total_seconds()
+        if self._coordinator.phase2 is not protocol.Phase2.NONE:
+            try:
+                return self._coordinator.handle(self._answers.get(timeout=wait_s))
+            except queue.Empty:
+                return []
+        due = self._coordinator.snapshot_due_at_ms()
+        if due is not None:
+            wait_s = min(wait_s, max(0.001, (due - self._now_ms()) / 1000))
+        if stop is None:
+            self._stop_signal.event.wait(wait_s)
+        else:
+            time.sleep(0.005)
+        return []
+
+    def _look_around(self) -> tuple[bool, StopKind | None]:
+        if not self._until.input_ends:
+            for reader in self._readers.values():
+                reader.poll()
+        now_ms = self._now_ms()
+        self._watermarks.check_idle(now_ms)
+        waiting = any(reader.waiting().items > 0 for reader in self._readers.values())
+        stop = self._stop_signal.kind
+        if stop is StopKind.COMPLETE and waiting:
+            stop = None  # first everything that is there
+        if stop is None and self._until.input_ends and not waiting:
+            stop = self._until.stop
+        if stop is None and self._until.duration_s is not None:
+            if now_ms - self._started_ms >= self._until.duration_s * 1000:
+                stop = StopKind.SHUTDOWN
+        return waiting or self._watermarks.wants_epoch(), stop
+
+    def _now_ms(self) -> int:
+        """Wall-clock time as of the start, going on monotonically: clock jumps do not matter."""
+        return round((self._wall_offset + time.monotonic()) * 1000)
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _execute(self, command: protocol.Command) -> list[protocol.Event]:
+        try:
+            return self._dispatch(command)
+        except JetError as error:
+            return [self._failed(error)]
+        except FailPointError as error:
+            return [protocol.Failed(str(error), restartable=True)]
+
+    def _failed(self, error: JetError) -> protocol.Failed:
+        self._failure = error
+        if isinstance(error, FencedError):
+            self._keeper.fenced.set()
+        return protocol.Failed(str(error), error.reaction in (Reaction.RESTART, Reaction.RETRY))
+
+    def _dispatch(self, command: protocol.Command) -> list[protocol.Event]:
+        match command:
+            case protocol.Claim():
+                return self._claim()
+            case protocol.LoadManifest(ref):
+                manifest = self._snapshots.load(ref)
+                self._check_plan(manifest)
+                return [protocol.ManifestLoaded(manifest)]
+            case protocol.Restore(manifest):
+                return [protocol.Restored(self._restore(manifest))]
+            case protocol.Commit(snapshot_id, artifacts, recovering):
+                return self._start_commit(snapshot_id, artifacts, recovering)
+            case protocol.AbortLeftovers(execution_id, keep):
+                return [self._abort_leftovers(execution_id, keep)]
+            case protocol.RunEpoch():
+                return [self._run_epoch(command)]
+            case protocol.Publish(epoch_id, artifacts):
+                self._commit_all(artifacts, recovering=False)
+                return [protocol.Published(epoch_id)]
+            case protocol.WriteManifest(manifest):
+                return [self._write_manifest(manifest)]
+            case protocol.WriteRecord(purpose, record):
+                return [self._write_record(purpose, record)]
+            case protocol.CollectGarbage(manifests, chunk_sets):
+                self._in_background(lambda: self._snapshots.delete(manifests, chunk_sets))
+                return []
+            case protocol.Stop():
+                return []
+
+    def _claim(self) -> list[protocol.Event]:
+        record = self._keeper.claim(change=self._rewound)
+        self._work_dir = self._work_root / f"{record.execution_id}"
+        shutil.rmtree(self._work_dir, ignore_errors=True)
+        for node in self._graph.sinks:
+            node.sink.check(self._job, node.name, is_new_job=not record.snapshots)
+        self._runner.prepare()
+        return [protocol.Claimed(record)]
+
+    def _rewound(self, record: ExecutionRecord) -> ExecutionRecord:
+        """Applies ``initial_snapshot``: leaves newer snapshots behind and begins a new line."""
+        wanted = self._config.initial_snapshot
+        if wanted is None or (record.snapshot and record.snapshot.snapshot_id == wanted):
+            return record
+        kept = tuple(ref for ref in record.snapshots if ref.snapshot_id <= wanted)
+        if not kept or kept[0].snapshot_id != wanted:
+            known = ", ".join(str(ref.snapshot_id) for ref in record.snapshots) or "none"
+            raise JetError(
+                f"snapshot {wanted} is not retained; there are: {known}.",
+                job=self._job,
+                cure="Choose one of them, or leave initial_snapshot out.",
+            )
+        return replace(record, snapshots=kept, line=record.line + 1)
+
+    def _check_plan(self, manifest: Manifest) -> None:
+        """State and positions are matched by name; a stage that is gone would lose its own."""
+        now = {node.name for node in (*self._graph.sources, *self._graph.stages)}
+        gone = sorted(set(manifest.shards) - now)
+        if gone:
+            raise JetError(
+                f"the last snapshot has state of {', '.join(gone)}, which the pipeline no longer "
+                "has.",
+                job=self._job,
+                cure="Bring the stage back under its old name, or run the new pipeline under "
+                "another name.",
+            )
+        if manifest.partition_count != self._store.partition_count:
+            raise JetError(
+                f"the snapshot was taken with {manifest.partition_count} partitions, the store "
+                f"has {self._store.partition_count}.",
+                job=self._job,
+            )
+
+    # --- restore, leftovers ---------------------------------------------------------------------
+
+    def _restore(self, manifest: Manifest) -> Mapping[str, tuple[ShardState, ...]]:
+        fail_point("restore.begin")
+        self._watermarks.restore(manifest.watermarks)
+        now_ms = self._now_ms()
+        for name, state in self._watermarks.nodes.items():
+            # Idleness is about this execution's clock: everybody gets a full time-out again.
+            self._watermarks.nodes[name] = replace(state, last_event_at_ms=now_ms, idle=False)
+        shards: dict[str, tuple[ShardState, ...]] = {}
+        for name, reader in self._readers.items():
+            chains = manifest.shards.get(name, ((),))
+            journal = self._snapshots.read_journal(name, chains[0])
+            if name in manifest.sources:
+                reader.restore(manifest.sources[name], journal)
+            shards[name] = (ShardState(chain=chains[0]),)
+        stages = {
+            name: manifest.shards.get(name, ()) for name in (s.name for s in self._graph.stages)
+        }
+        shards.update(
+            restore_shards(
+                self._session,
+                self._runner,
+                self._barrier(manifest.execution_id, manifest.epoch_id, with_store=True),
+                stages,
+                self._watermarks.closed_end_ms,
+            )
+        )
+        fail_point("restore.done")
+        return shards
+
+    def _abort_leftovers(
+        self, execution_id: int, keep: tuple[SnapshotRef, ...]
+    ) -> protocol.LeftoversAborted:
+        fail_point("abort.before")
+        manifests = self._snapshots.load_retained(keep)
+        tokens = [a.token for m in manifests.values() for a in m.artifacts]
+        for node in self._graph.sinks:
+            node.sink.abort_leftovers(self._commit_context(node, recovering=True), tokens)
+        self._snapshots.delete_unreferenced(execution_id, manifests.values())
+        fail_point("abort.after")
+        for reader in self._readers.values():
+            reader.poll()
+        if keep:
+            self._announce_start(keep[0])
+        return protocol.LeftoversAborted(
+            retained={
+                snapshot_id: {v: frozenset(n) for v, n in m.chunk_sets().items()}
+                for snapshot_id, m in manifests.items()
+            },
+            sources={name: reader.position() for name, reader in self._readers.items()},
+            watermarks=self._watermarks.to_json(),
+            now_ms=self._now_ms(),
+        )
+
+    def _announce_start(self, restored: SnapshotRef | None) -> None:
+        record = self._coordinator.record
+        self._emit(
+            ExecutionStarted(
+                job=self._job,
+                execution_id=record.execution_id,
+                restarts=record.restarts,
+                restored_snapshot_id=restored.snapshot_id if restored else None,
+                restored_epoch_id=restored.epoch_id if restored else None,
+                start_duration_ms=self._now_ms() - self._started_ms,
+                stages=self.stages(),
+                sources=self.sources(),
+            )
+        )
+
+    # --- epochs ---------------------------------------------------------------------------------
+
+    def _barrier(
+        self, execution_id: int, epoch_id: int, *, with_store: bool, snapshot_id: int | None = None
+    ) -> Barrier:
+        return Barrier(
+            job=self._job,
+            line=self._coordinator.record.line,
+            execution_id=execution_id,
+            epoch_id=epoch_id,
+            snapshot_id=snapshot_id,
+            work_dir=str(self._work_dir),
+            partition_count=self._store.partition_count,
+            store=self._store.handle() if with_store else None,
+        )
+
+    def _run_epoch(self, command: protocol.RunEpoch) -> protocol.Event:
+        fail_point("epoch.before")
+        began = time.monotonic()
+        splits: dict[str, Any] = {}
+        if not command.terminal or command.final:
+            for name, reader in self._readers.items():
+                split = reader.plan(self._sizers[name].rows)
+                if split is not None:
+                    splits[name] = split
+        epoch = EpochInput(
+            barrier=self._barrier(
+                command.execution_id,
+                command.epoch_id,
+                with_store=command.snapshot_id is not None,
+                snapshot_id=command.snapshot_id,
+            ),
+            splits=splits,
+            stages=self._stage_inputs(final=command.final),
+            few_groups=self._local and self._groups <= FEW_GROUPS,
+        )
+        try:
+            output = self._runner.run(epoch)
+            acks, rows = self._account(command, epoch, output)
+        except JetError as error:
+            error = self._with_position(error, splits)
+            self._failure = error
+            restartable = error.reaction in (Reaction.RESTART, Reaction.RETRY)
+            return protocol.EpochFailed(
+                command.execution_id, command.epoch_id, str(error), restartable
+            )
+        fail_point("epoch.acked")
+        duration_ms = (time.monotonic() - began) * 1000
+        for name in splits:
+            self._sizers[name].learn(self._epoch_rows.get(name, 0), duration_ms)
+        self._epochs += 1
+        self._acked_at = time.monotonic()
+        self._emit(
+            EpochCompleted(self._job, command.execution_id, command.epoch_id, rows, duration_ms)
+        )
+        return protocol.EpochAcked(
+            command.execution_id,
+            command.epoch_id,
+            acks,
+            {name: reader.position() for name, reader in self._readers.items()},
+            self._watermarks.to_json(),
+            self._now_ms(),
+        )
+
+    def _stage_inputs(self, *, final: bool) -> dict[str, StageInput]:
+        obsolete = () if self._local else tuple(self._obsolete)
+        if self._local:
+            delete_runs(self._obsolete)
+        self._obsolete = []
+        return {
+            stage.name: StageInput(
+                shards=tuple(self._coordinator.shards[stage.name]),
+                closed_end_ms=self._watermarks.closed_end_ms[stage.name],
+                closing_end_ms=self._watermarks.closing_end_ms(stage.name, final=final),
+                obsolete=obsolete,
+            )
+            for stage in self._graph.stages
+        }
+
+    def _account(
+        self, command: protocol.RunEpoch, epoch: EpochInput, output: EpochOutput
+    ) -> tuple[tuple[Ack, ...], int]:
+        """Checks what came back, moves the watermarks, and lets the sources ack as well."""
+        now_ms = self._now_ms()
+        rows_of = dict(output.source_rows)
+        for name, seen in output.observed.items():
+            node = self._graph[name]
+            if seen.rows != seen.rows_with_time:
+                raise BadRowError(
+                    f"{seen.rows - seen.rows_with_time} rows have no event time.",
+                    job=self._job,
+                    stage=node.upstream[0],
+                    cure="Every row needs one: correct the input, filter before "
+                    "with_timestamps(), or set bad rows aside with dead_letter_to().",
+                )
+            rows_of[node.upstream[0]] = seen.rows
+        rejected = {
+            n.upstream[0]: sum(a.rows_in for a in output.acks if a.vertex == n.name)
+            for n in self._graph.sinks
+            if n.of_rejects
+        }
+        for name, split in epoch.splits.items():
+            self._readers[name].verify(split, rows_of.get(name, 0) + rejected.get(name, 0))
+        for name, seen in output.observed.items():
+            self._watermarks.observe(name, seen.rows, seen.top_event_ms, now_ms)
+        for name, stage in epoch.stages.items():
+            self._watermarks.closed_end_ms[name] = stage.closing_end_ms
+        self._groups = max((ack.groups for ack in output.acks), default=0)
+        self._obsolete.extend(path for ack in output.acks for path in ack.obsolete)
+        self._bytes_written = sum(a.chunk_set.bytes for a in output.acks if a.chunk_set)
+        self._epoch_rows = {
+            name: rows_of.get(name, 0) + rejected.get(name, 0) for name in self._readers
+        }
+        source_acks = [
+            self._source_ack(name, command, rows_of.get(name, 0), rejected.get(name, 0))
+            for name in self._readers
+        ]
+        return (*source_acks, *output.acks), sum(self._epoch_rows.values())
+
+    def _source_ack(
+        self, name: str, command: protocol.RunEpoch, rows: int, rejected: int
+    ) -> Ack:
+        reader = self._readers[name]
+        journal = reader.take_journal()
+        if journal is not None:
+            self._journals[name].append(journal)
+        chunk_set: ChunkSet | None = None
+        error: str | None = None
+        if command.snapshot_id is not None and self._journals[name]:
+            try:
+                chunk_set = self._snapshots.write_journal(
+                    name,
+                    command,
+                    self._coordinator.shards[name][0].chain,
+                    pa.concat_tables(self._journals[name]),
+                    reader.whole_journal,
+                )
+            except (JetError, FailPointError) as failure:
+                error = str(failure)
+        return Ack(
+            vertex=name,
+            shard=0,
+            attempt=f"driver-{command.epoch_id}",
+            rows_in=rows + rejected,
+            rows_out=rows,
+            rejected=rejected,
+            chunk_set=chunk_set,
+            snapshot_error=error,
+        )
+
+    def _with_position(self, error: JetError, splits: Mapping[str, Any]) -> JetError:
+        if not isinstance(error, BadRowError) or error.position is not None:
+            return error
+        for name, split in splits.items():
+            position = self._readers[name].locate_bad_row(split)
+            if position is not None:
+                return BadRowError(
+                    "the row does not fit the source's schema.",
+                    job=self._job,
+                    stage=name,
+                    position=position,
+                    cure="Correct the input, or set bad rows aside with dead_letter_to().",
+                )
+        return error
+
+    # --- phase 1, decision, phase 2 -------------------------------------------------------------
+
+    def _write_manifest(self, manifest: Manifest) -> protocol.Event:
+        try:
+            fail_point("manifest.before")
+            self._snapshots.write(manifest)
+            fail_point("manifest.after")
+        except (JetError, FailPointError) as error:
+            self._told_failure(str(error))
+            return protocol.ManifestFailed(manifest.snapshot_id, str(error), self._now_ms())
+        return protocol.ManifestWritten(manifest.snapshot_id, self._now_ms())
+
+    def _write_record(self, purpose: str, record: ExecutionRecord) -> protocol.Event:
+        outcome = self._keeper.write(record, purpose)
+        if outcome is WriteOutcome.WRITTEN and purpose == "snapshot":
+            now = time.monotonic()
+            phase1_ms = (now - self._acked_at) * 1000 if self._acked_at else 0.0
+            self._decision = _Decision(now, phase1_ms, self._bytes_written)
+            for journals in self._journals.values():
+                journals.clear()
+            if len(record.snapshots) == 1 and record.snapshots[0].epoch_id == 0:
+                self._announce_start(None)
+        if outcome is WriteOutcome.WRITTEN and record.snapshots and record.snapshots[0].committed:
+            if purpose in ("snapshot", "committed") and record.snapshots[0].epoch_id > 0:
+                if self._coordinator.phase is not Phase.RECOMMITTING:
+                    self._announce_snapshot(record)
+        return protocol.RecordAnswer(purpose, outcome, self._now_ms())
+
+    def _announce_snapshot(self, record: ExecutionRecord) -> None:
+        ref = record.snapshots[0]
+        self._emit(
+            SnapshotCommitted(
+                job=self._job,
+                execution_id=record.execution_id,
+                snapshot_id=ref.snapshot_id,
+                epoch_id=ref.epoch_id,
+                restarts=record.restarts,
+                phase1_ms=self._decision.phase1_ms,
+                phase2_ms=(time.monotonic() - self._decision.at) * 1000,
+                bytes_written=self._decision.bytes_written,
+                state_bytes=ref.state_bytes,
+                failed_snapshots=self._coordinator.failed_snapshots,
+                stages=self.stages(),
+                sources=self.sources(),
+            )
+        )
+
+    def _told_failure(self, reason: str) -> None:
+        self._emit(
+            SnapshotFailed(
+                self._job,
+                self._coordinator.record.execution_id,
+                reason,
+                self._coordinator.failed_snapshots + 1,
+            )
+        )
+
+    def _start_commit(
+        self, snapshot_id: int, artifacts: tuple[Artifact, ...], recovering: bool
+    ) -> list[protocol.Event]:
+        execution_id = self._coordinator.record.execution_id
+        done = protocol.Committed
+        if recovering:
+            self._commit_all(artifacts, recovering=True)
+            return [done(execution_id, snapshot_id, self._now_ms())]
+
+        def commit() -> None:
+            try:
+                self._commit_all(artifacts, recovering=False)
+            except JetError as error:
+                self._answers.put(self._failed(error))
+            else:
+                self._answers.put(done(execution_id, snapshot_id, self._now_ms()))
+
+        self._in_background(commit)
+        return []
+
+    def _commit_all(self, artifacts: Sequence[Artifact], *, recovering: bool) -> None:
+        """Phase 2 of every sink, each retried until it succeeds or is known to be lost."""
+        fail_point("commit.before")
+        for node in self._graph.sinks:
+            mine = [artifact for artifact in artifacts if artifact.sink == node.name]
+            if mine:
+                self._commit_one(node, mine, recovering)
+        fail_point("commit.after")
+
+    def _commit_one(self, node: SinkNode, artifacts: list[Artifact], recovering: bool) -> None:
+        pause_s = _COMMIT_RETRY_FIRST_S
+        while True:
+            try:
+                node.sink.commit(artifacts, self._commit_context(node, recovering=recovering))
+                return
+            except OSError as error:
+                # Never swallowed, never skipped: the record says that this will be true.
+                self._told_failure(f"{node.name}: commit is being retried: {error}")
+            if self._keeper.fenced.is_set():
+                raise FencedError("a newer execution owns the job.", job=self._job)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _COMMIT_RETRY_MAX_S)
+
+    def _commit_context(self, node: SinkNode, *, recovering: bool) -> CommitContext:
+        record = self._coordinator.record
+        return CommitContext(
+            job=self._job,
+            sink=node.name,
+            line=record.line,
+            execution_id=record.execution_id,
+            recovering=recovering,
+            accept_loss=self._config.accept_loss,
+        )
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        self._background = [thread for thread in self._background if thread.is_alive()]
+        thread = threading.Thread(target=work, name=f"jet-phase2-{self._job}", daemon=True)
+        self._background.append(thread)
+        thread.start()
+
+
+__all__ = ["Execution", "Guarantee", "StopSignal", "Until"]

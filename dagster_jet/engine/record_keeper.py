@@ -1,0 +1,174 @@
+"""The rim around the execution record: claim it, write it, keep its lease alive."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from dagster_jet.core.failpoint import FailPointError, fail_point
+from dagster_jet.engine.lease import is_held, new_lease, wall_clock_ms
+from dagster_jet.errors import (
+    FencedError,
+    LeaseHeldError,
+    StoreError,
+    StoreUnavailableError,
+    WriteOutcomeUnknownError,
+)
+from dagster_jet.snapshot.coordinator import WriteOutcome
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.store import OwnedRegister, Store
+
+
+def record_register(job: str) -> str:
+    return f"jobs/{job}/record"
+
+
+def read_record(store: Store, job: str) -> ExecutionRecord | None:
+    """The newest record that a majority of members agrees on."""
+    value = store.register(record_register(job)).read()
+    return None if value is None else ExecutionRecord.from_bytes(value.value)
+
+
+class RecordKeeper:
+    """Owns the record on behalf of one execution. Writes come from one thread at a time (locked).
+
+    The heartbeat thread renews the lease inside the record; it never changes anything else.
+    """
+
+    def __init__(self, store: Store, job: str, lease_ttl_ms: int, run_id: str | None) -> None:
+        self._store, self._job, self._ttl_ms, self._run_id = store, job, lease_ttl_ms, run_id
+        self._owner = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._owned: OwnedRegister | None = None
+        self._record: ExecutionRecord | None = None
+        self._stopping = threading.Event()
+        self._heartbeat: threading.Thread | None = None
+        self.fenced = threading.Event()
+        """Set once a newer execution is known to own the record."""
+
+    def claim(
+        self, *, force: bool = False, change: Callable[[ExecutionRecord], ExecutionRecord] | None
+    ) -> ExecutionRecord:
+        """Wins the record under the next execution id; from here on older executions are fenced.
+
+        Waits for a dead owner's lease to run out, but not for one that is being renewed.
+
+        Raises:
+            LeaseHeldError: another execution is alive.
+            StoreUnavailableError: no majority of members answers.
+        """
+        while True:
+            current = read_record(self._store, self._job)
+            if current is not None and not force:
+                self._wait_for_lease(current)
+            register = self._store.register(record_register(self._job))
+            highest = register.highest_ballot()
+            number = max(current.execution_id if current else 0, highest.number if highest else 0)
+            try:
+                fail_point("claim.before")
+                owned = register.claim(number + 1, self._owner)
+                adopted = ExecutionRecord.from_bytes(owned.value) if owned.value else None
+                record = self._started(adopted, number + 1)
+                if change is not None:
+                    record = change(record)
+                owned.write(record.to_bytes())
+                fail_point("claim.after")
+            except FencedError:
+                # Somebody else claimed at the same moment: look again who holds the lease now.
+                continue
+            self._owned, self._record = owned, record
+            self._heartbeat = threading.Thread(
+                target=self._beat, name=f"jet-heartbeat-{self._job}", daemon=True
+            )
+            self._heartbeat.start()
+            return record
+
+    def _wait_for_lease(self, record: ExecutionRecord) -> None:
+        lease = record.lease
+        while lease is not None and is_held(lease, wall_clock_ms()):
+            time.sleep(min(0.2, self._ttl_ms / 10_000))
+            latest = read_record(self._store, self._job)
+            if latest is None or latest.lease is None:
+                return
+            if latest.lease.renewed_at_ms != lease.renewed_at_ms:
+                raise LeaseHeldError(
+                    f"execution {latest.execution_id} is alive: process {latest.lease.pid} on "
+                    f"{latest.lease.host}"
+                    + (f", run {latest.lease.run_id}" if latest.lease.run_id else "")
+                    + ", has just renewed its lease.",
+                    job=self._job,
+                    cure="Stop it first, or leave the job to it.",
+                )
+
+    def _started(self, record: ExecutionRecord | None, execution_id: int) -> ExecutionRecord:
+        lease = new_lease(self._owner, self._ttl_ms, self._run_id)
+        if record is None:
+            return ExecutionRecord(self._job, execution_id, JobStatus.STARTING, lease=lease)
+        died = record.status.is_live
+        return replace(
+            record,
+            execution_id=execution_id,
+            status=JobStatus.STARTING,
+            lease=lease,
+            restarts=record.restarts + (1 if died else 0),
+            failure=None,
+        )
+
+    def write(self, record: ExecutionRecord, purpose: str) -> WriteOutcome:
+        """Writes `record` with our lease renewed, and says what is certain about it."""
+        with self._lock:
+            lease = new_lease(self._owner, self._ttl_ms, self._run_id)
+            try:
+                fail_point(f"record.{purpose}.before")
+                outcome = self._write(replace(record, lease=lease))
+                fail_point(f"record.{purpose}.after")
+            except FailPointError:
+                return WriteOutcome.UNKNOWN
+            return outcome
+
+    def release(self, record: ExecutionRecord | None) -> None:
+        """The last write: the final status, and nobody's lease. Best effort."""
+        self._stopping.set()
+        with self._lock:
+            if record is not None and self._owned is not None and not self.fenced.is_set():
+                self._write(replace(record, lease=None, updated_at_ms=wall_clock_ms()))
+            self._owned = None
+
+    def abandon(self) -> None:
+        """Stop renewing and never decide again, without touching the record."""
+        self._stopping.set()
+        self.fenced.set()
+        with self._lock:
+            self._owned = None
+
+    def _write(self, record: ExecutionRecord) -> WriteOutcome:
+        if self._owned is None:
+            return WriteOutcome.FENCED
+        try:
+            self._owned.write(record.to_bytes())
+        except FencedError:
+            self.fenced.set()
+            return WriteOutcome.FENCED
+        except WriteOutcomeUnknownError:
+            return WriteOutcome.UNKNOWN
+        except StoreUnavailableError:
+            return WriteOutcome.UNAVAILABLE
+        except StoreError:
+            return WriteOutcome.UNKNOWN
+        self._record = record
+        return WriteOutcome.WRITTEN
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(self._ttl_ms / 3000):
+            with self._lock:
+                record = self._record
+                if record is None or record.lease is None or self._owned is None:
+                    continue
+                if wall_clock_ms() - record.lease.renewed_at_ms < self._ttl_ms / 3:
+                    continue  # a snapshot has renewed it just now
+                self._write(
+                    record.with_lease(new_lease(self._owner, self._ttl_ms, self._run_id))
+                )

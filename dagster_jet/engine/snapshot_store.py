@@ -1,0 +1,115 @@
+"""A job's snapshots in the store: manifests, chunk sets, source journals; and their removal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pyarrow as pa
+
+from dagster_jet.core.failpoint import fail_point
+from dagster_jet.errors import StoreError
+from dagster_jet.snapshot.chunks import (
+    PARTITION_COLUMN,
+    ChunkSetName,
+    chunk_keys,
+    read_chain,
+    write_chunk_set,
+)
+from dagster_jet.snapshot.coordinator import RunEpoch
+from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest
+from dagster_jet.snapshot.record import SnapshotRef
+from dagster_jet.store import MapKey, Store, partition_id
+
+JOURNAL_CHAIN_MAX = 32
+_MANIFESTS = "manifest/"
+
+
+class SnapshotStore:
+    """Reads and writes under ``jobs/<job>/state``."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._job = job
+        self._partition_count = store.partition_count
+        self._map = store.map(f"jobs/{job}/state")
+
+    def load(self, ref: SnapshotRef) -> Manifest:
+        """Raises `SnapshotInvalidError` unless it is exactly what the record names."""
+        data = self._map.get(self._key(ref.manifest_name))
+        return validate_manifest(
+            data, job=self._job, name=ref.manifest_name, expected_checksum=ref.manifest_checksum
+        )
+
+    def load_retained(self, refs: Iterable[SnapshotRef]) -> dict[int, Manifest]:
+        return {ref.snapshot_id: self.load(ref) for ref in refs}
+
+    def write(self, manifest: Manifest) -> None:
+        self._map.put_all({self._key(manifest.name): manifest.to_bytes()})
+
+    def read_journal(self, source: str, chain: tuple[ChunkSet, ...]) -> pa.Table | None:
+        return read_chain(self._map, chain, vertex=source, partition_count=self._partition_count)
+
+    def write_journal(
+        self,
+        source: str,
+        epoch: RunEpoch,
+        chain: tuple[ChunkSet, ...],
+        new_rows: pa.Table,
+        whole: Callable[[], pa.Table],
+    ) -> ChunkSet:
+        """Appends to a source's journal; now and then writes it anew, to keep the chain short."""
+        assert epoch.snapshot_id is not None
+        is_base = not chain or len(chain) >= JOURNAL_CHAIN_MAX
+        table = whole() if is_base else new_rows
+        partition = partition_id(source, partition_count=self._partition_count)
+        column = pa.array([partition] * table.num_rows, pa.int32())
+        return write_chunk_set(
+            self._map,
+            ChunkSetName(source, epoch.snapshot_id, epoch.execution_id, 0, "driver"),
+            table.append_column(PARTITION_COLUMN, column),
+            [partition] if is_base else [],
+            sequence=chain[-1].sequence + 1 if chain else 0,
+            is_base=is_base,
+            partition_count=self._partition_count,
+        )
+
+    def delete(
+        self, manifests: Iterable[str], chunk_sets: Mapping[str, frozenset[str]]
+    ) -> None:
+        """Removes garbage. Best effort: what is left is found at the next start."""
+        try:
+            fail_point("garbage.before")
+            keys = [self._key(name) for name in manifests]
+            for names in chunk_sets.values():
+                for name in sorted(names):
+                    keys += chunk_keys(self._map, name, self._partition_count)
+            self._map.delete_all(keys)
+            fail_point("garbage.after")
+        except (StoreError, OSError):
+            return
+
+    def delete_unreferenced(self, execution_id: int, retained: Iterable[Manifest]) -> int:
+        """What executions before `execution_id` left behind and no retained snapshot names."""
+        manifests = list(retained)
+        kept = {manifest.name for manifest in manifests}
+        for manifest in manifests:
+            for names in manifest.chunk_sets().values():
+                kept |= names
+        doomed = [
+            key
+            for key in self._map.keys("")
+            if (name := key.name.removesuffix("/index")) not in kept
+            and _execution_of(name) < execution_id
+        ]
+        if doomed:
+            self._map.delete_all(doomed)
+        return len(doomed)
+
+    def _key(self, name: str) -> MapKey:
+        return MapKey.of(name, self._partition_count)
+
+
+def _execution_of(name: str) -> int:
+    """Who wrote it: a sleeping execution that wakes up must not touch its successor's."""
+    if name.startswith(_MANIFESTS):
+        return int(name.rsplit("-", 1)[1])
+    return ChunkSetName.parse(name).execution_id

@@ -1,0 +1,77 @@
+"""Spark's errors as ours: what happened, where, and how the job should react."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dagster_jet import errors
+from dagster_jet.errors import BadRowError, ExecutorLostError, JetError, UserFunctionError
+
+_OURS = re.compile(r"dagster_jet\.errors\.(\w+): ([^\n]*)")
+_FAIL_POINT = re.compile(r"FailPointError: (fail point \S+)")
+_MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "Malformed records are detected")
+_LOST = (
+    "ExecutorLostFailure",
+    "FetchFailed",
+    "SparkContext was shut down",
+    "Connection refused",
+    "Answer from Java side is empty",
+    "Python worker exited unexpectedly",
+    "PYTHON_WORKER_CRASHED",
+    "EOFException",
+    "BlockNotFoundException",
+)
+_SCHEMA = (
+    "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+    "CANNOT_READ_FILE_FOOTER",
+    "PARQUET_TYPE",
+    "FAILED_READ_FILE",
+    "CSV header does not conform",
+)
+
+
+def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> JetError:
+    """The `JetError` that a failed Spark job stands for."""
+    text = str(error)
+    ours = _OURS.search(text)
+    if ours is not None:
+        kind = getattr(errors, ours.group(1), JetError)
+        return kind(ours.group(2), job=job) if issubclass(kind, JetError) else JetError(text)
+    if any(mark in text for mark in _MALFORMED):
+        return BadRowError(
+            "a row does not fit the source's schema.",
+            job=job,
+            cure="Correct the input, or set bad rows aside with dead_letter_to().",
+        )
+    fail_point = _FAIL_POINT.search(text)
+    if fail_point is not None:
+        return ExecutorLostError(fail_point.group(1), job=job)
+    if any(mark in text for mark in _LOST):
+        return ExecutorLostError(f"Spark lost a worker: {_first_line(text)}", job=job)
+    if any(mark in text for mark in _SCHEMA):
+        return BadRowError(
+            f"an input file does not fit the declared schema: {_first_line(text)}",
+            job=job,
+            cure="Correct the schema of the source, or the file.",
+        )
+    return UserFunctionError(
+        f"a row could not be processed: {_cause(text)}",
+        job=job,
+        stage=", ".join(user_stages) or None,
+        cure="Correct the function or the data; nothing of this epoch was written.",
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:500]
+
+
+def _cause(text: str) -> str:
+    """The line that says most: the last one of a Python traceback, else the first one."""
+    lines = [line.strip() for line in text.splitlines()]
+    for index in range(len(lines) - 1, -1, -1):
+        if re.match(r"^[\w.]*(Error|Exception|Exit|Interrupt)\b.*", lines[index]):
+            if "py4j" not in lines[index] and "Traceback" not in lines[index]:
+                return lines[index][:500]
+    return _first_line(text)

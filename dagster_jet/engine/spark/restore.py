@@ -1,0 +1,64 @@
+"""Restore as one Spark job: every shard reads its partitions from the store, in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+
+from dagster_jet.engine.spark.epoch import EpochRunner
+from dagster_jet.engine.spark.errors import translate
+from dagster_jet.engine.spark.tasks import (
+    ACK_COLUMN,
+    Barrier,
+    RestoreItem,
+    RestoreTask,
+    restored_state,
+)
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def restore_shards(
+    session: SparkSession,
+    runner: EpochRunner,
+    barrier: Barrier,
+    chains: Mapping[str, tuple[tuple[ChunkSet, ...], ...]],
+    closed_end_ms: Mapping[str, int | None],
+) -> dict[str, tuple[ShardState, ...]]:
+    """The state of every stage as local runs, divided among as many shards as there are now.
+
+    Raises:
+        SnapshotInvalidError: something that the manifest lists is missing or wrong.
+    """
+    count = runner.shard_count
+    items = [
+        RestoreItem(
+            vertex=vertex,
+            shard=shard,
+            operator=runner.operator(vertex),
+            chains=old if len(old) != count else (old[shard],),
+            old_shard_count=len(old),
+            new_shard_count=count,
+            closed_end_ms=closed_end_ms.get(vertex),
+        )
+        for vertex, old in chains.items()
+        for shard in range(count)
+        if any(old)
+    ]
+    states = {vertex: [ShardState()] * count for vertex in chains}
+    if items:
+        task = RestoreTask(barrier, tuple(items))
+        frame = session.range(0, len(items), 1, len(items)).mapInArrow(task, f"{ACK_COLUMN} binary")
+        try:
+            acks = [Ack.from_bytes(bytes(row[0])) for row in frame.collect()]
+        except PySparkException as error:
+            raise translate(error, runner.job, []) from error
+        for ack in acks:
+            old = chains[ack.vertex]
+            chain = old[ack.shard] if len(old) == count else ()
+            states[ack.vertex][ack.shard] = restored_state(ack, chain)
+    return {vertex: tuple(shards) for vertex, shards in states.items()}

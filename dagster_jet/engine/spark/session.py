@@ -1,0 +1,100 @@
+"""One Spark session with the settings that epochs need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.app.name": "dagster_jet",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.session.timeZone": "UTC",
+    # List an epoch's files in the driver: a Spark job for it costs more than the listing.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.python.worker.reuse": "true",
+}
+
+REQUIRED: Mapping[str, str] = {
+    # An epoch is one job with as many tasks as planned: no re-planning in between.
+    "spark.sql.adaptive.enabled": "false",
+    # TCP's delayed ack costs 40 ms in every Python stage.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Each task must see its own attempt only.
+    "spark.speculation": "false",
+}
+
+
+def open_session(settings: Mapping[str, str]) -> SparkSession:
+    """Starts Spark, or returns the process's running session if it fits.
+
+    Safe to call from any thread; a SIGINT handler that belongs to somebody else stays in place.
+
+    Raises:
+        MissingEnvironmentError: no Java.
+        ConfigurationError: a running session lacks a setting that cannot be changed any more.
+    """
+    _require_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["JET_DRIVER_PID"] = str(os.getpid())
+    from pyspark.sql import SparkSession
+
+    wanted = {**DEFAULTS, **settings, **REQUIRED}
+    running = SparkSession.getActiveSession()
+    if running is None:
+        builder = SparkSession.builder
+        for key, value in wanted.items():
+            builder = builder.config(key, value)
+        in_main = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGINT) if in_main else None
+        running = builder.getOrCreate()
+        if handler is not None:
+            # PySpark's handler would abort the epoch; Dagster's lets it drain.
+            signal.signal(signal.SIGINT, handler)
+    conf = running.sparkContext.getConf()
+    for key in ("spark.master", *REQUIRED):
+        asked, actual = wanted.get(key), conf.get(key)
+        if key in REQUIRED or key in settings:
+            if key.startswith("spark.sql."):
+                running.conf.set(key, str(asked))
+            elif actual != asked:
+                raise ConfigurationError(
+                    f"this process already runs Spark with {key}={actual}, needed is {asked}.",
+                    cure="Stop that session first, or start it with the needed setting.",
+                )
+    running.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
+    return running
+
+
+def parallelism(session: SparkSession) -> int:
+    """How many tasks run at once."""
+    return int(session.sparkContext.defaultParallelism)
+
+
+def is_local(session: SparkSession) -> bool:
+    """One host, one JVM: every task can read every local run."""
+    master = str(session.sparkContext.master)
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if home and os.access(os.path.join(home, "bin", "java"), os.X_OK):
+        return
+    if shutil.which("java") is None:
+        raise MissingEnvironmentError(
+            "Spark needs Java 17 or newer, and there is no 'java' on the PATH.",
+            cure="Install a JDK (for example the package openjdk-17-jre-headless) or set JAVA_HOME.",
+        )

@@ -1,0 +1,120 @@
+"""A shard's state between snapshots: immutable Arrow runs in an executor-local folder.
+
+Runs are appended and merged into larger ones, never changed. They are scratch: not fsynced, gone
+with the machine. What must survive is in the store as chunks. `saved` runs are covered by the last
+snapshot, `unsaved` ones are what the next snapshot has to write; the two are never merged with
+each other before that snapshot is decided.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.errors import ExecutorLostError
+from dagster_jet.snapshot.manifest import Run
+
+MERGE_FAN_IN = 8
+"""Runs of about one size are merged when there are so many: each row is rewritten log times."""
+
+Merge = Callable[[Sequence[pa.Table]], pa.Table]
+
+
+@dataclass
+class RunFolder:
+    """Writes and reads the runs of one (vertex, shard) in one task attempt."""
+
+    folder: Path
+    prefix: str
+    vertex: str
+    time_column: str
+    obsolete: list[str] = field(default_factory=list)
+    _written: int = 0
+
+    def write(self, table: pa.Table) -> tuple[Run, ...]:
+        """One run, or none for an empty table. A crash leaves an unreferenced file."""
+        if table.num_rows == 0:
+            return ()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self.prefix}-{self._written}.arrow"
+        self._written += 1
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        times = pc.min_max(table.column(self.time_column)).as_py()
+        size = path.stat().st_size
+        return (Run(str(path), table.num_rows, size, times["min"], times["max"]),)
+
+    def read(self, runs: Iterable[Run]) -> list[pa.Table]:
+        """Memory-mapped tables, in order.
+
+        Raises:
+            ExecutorLostError: a run is gone or damaged; the job restarts from the snapshot.
+        """
+        tables = []
+        for run in runs:
+            try:
+                with pa.memory_map(run.path) as source:
+                    table = pa.ipc.open_file(source).read_all()
+            except (OSError, pa.ArrowInvalid) as error:
+                raise ExecutorLostError(
+                    f"the local state file {run.path} is gone or damaged: {error}.",
+                    stage=self.vertex,
+                    cure="The job restarts from its last snapshot.",
+                ) from None
+            if table.num_rows != run.rows:
+                raise ExecutorLostError(
+                    f"{run.path} has {table.num_rows} rows, expected {run.rows}.",
+                    stage=self.vertex,
+                )
+            tables.append(table)
+        return tables
+
+    def drop_dead(self, runs: Iterable[Run], closed_end_ms: int | None) -> tuple[Run, ...]:
+        """Leaves out the runs whose every row belongs to a closed window."""
+        alive = []
+        for run in runs:
+            if closed_end_ms is not None and run.latest_ms is not None:
+                if run.latest_ms <= closed_end_ms:
+                    self.obsolete.append(run.path)
+                    continue
+            alive.append(run)
+        return tuple(alive)
+
+    def compact(
+        self, runs: tuple[Run, ...], merge: Merge, closed_end_ms: int | None
+    ) -> tuple[Run, ...]:
+        """Merges the newest runs of about one size once `MERGE_FAN_IN` of them have gathered."""
+        tail = _tail_of_one_size(runs)
+        if len(tail) < MERGE_FAN_IN:
+            return runs
+        merged = merge(self.alive(self.read(tail), closed_end_ms))
+        self.obsolete.extend(run.path for run in tail)
+        return (*runs[: len(runs) - len(tail)], *self.write(merged))
+
+    def alive(self, tables: Sequence[pa.Table], closed_end_ms: int | None) -> list[pa.Table]:
+        if closed_end_ms is None:
+            return list(tables)
+        return [t.filter(pc.greater(t.column(self.time_column), closed_end_ms)) for t in tables]
+
+
+def _tail_of_one_size(runs: Sequence[Run]) -> tuple[Run, ...]:
+    tail: list[Run] = []
+    for run in reversed(runs):
+        if tail and run.rows > MERGE_FAN_IN * max(r.rows for r in tail):
+            break
+        tail.append(run)
+    return tuple(reversed(tail))
+
+
+def delete_runs(paths: Iterable[str]) -> None:
+    """Removes run files that no manifest names any more; missing ones are fine."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue

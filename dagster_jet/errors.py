@@ -1,0 +1,155 @@
+"""One error tree; each class says how the job reacts.
+
+    JetError
+    ├── ConfigurationError            fix: raised before anything runs
+    │   ├── PipelineError             the pipeline itself is wrong (two stages of one name, ...)
+    │   └── MissingEnvironmentError   Java, a Python package or a folder is missing
+    ├── StoreError
+    │   ├── StoreUnavailableError     restart: too few members answer
+    │   ├── StoreUnwritableError      fix: a member cannot be created or written
+    │   ├── StoreCorruptedError       fix: no good copy of a value is left
+    │   ├── StoreMismatchError        fix: the store was created with other settings or a newer format
+    │   ├── WriteOutcomeUnknownError  restart: a register write may or may not have happened
+    │   └── FencedError               stop: a newer execution owns the job
+    ├── LeaseHeldError                stop: another execution of the job is alive
+    ├── SnapshotFailedError           retry: this snapshot is discarded, the job lives
+    ├── SnapshotInvalidError          fix: the snapshot to restore from is not whole
+    ├── ArtifactLostError             fix: a sink lost what it had promised to commit
+    ├── SourceError                   fix: a source's input is not what it was
+    ├── BadRowError                   fix: a row does not fit the schema (and no dead-letter sink is set)
+    ├── UserFunctionError             fix: a user's function raised
+    ├── ExecutorLostError             restart: a Spark task, executor or local state file is gone
+    └── JobStateError                 fix: the call does not fit the job's status
+
+A message names the job, the stage and the position where they are known, says what was
+expected, and ends with the cure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Reaction(Enum):
+    """What a job does when it meets an error."""
+
+    RETRY = "retry"
+    """Try the same step again later; processing continues."""
+    RESTART = "restart"
+    """Begin a new execution from the last snapshot."""
+    FAIL = "fail"
+    """End (or suspend, with ``suspend_on_failure``); a person must change something first."""
+    STOP = "stop"
+    """End quietly: this execution no longer owns the job and must not touch anything."""
+
+
+class JetError(Exception):
+    """Root of every error this library raises on purpose."""
+
+    reaction: Reaction = Reaction.FAIL
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job: str | None = None,
+        stage: str | None = None,
+        position: str | None = None,
+        cure: str | None = None,
+    ) -> None:
+        self.job, self.stage, self.position, self.cure = job, stage, position, cure
+        where = ", ".join(
+            f"{label} {value!r}"
+            for label, value in (("job", job), ("stage", stage), ("position", position))
+            if value is not None
+        )
+        text = f"{where}: {message}" if where else message
+        super().__init__(f"{text} {cure}" if cure else text)
+
+
+class ConfigurationError(JetError):
+    """A setting or a definition is wrong; nothing has run."""
+
+
+class PipelineError(ConfigurationError):
+    """The pipeline as written cannot be planned."""
+
+
+class MissingEnvironmentError(ConfigurationError):
+    """Something outside Python is missing: Java, an optional package, a folder."""
+
+
+class StoreError(JetError):
+    """Root of what can go wrong between the engine and the store's members."""
+
+
+class StoreUnavailableError(StoreError):
+    """Too few members answered; the operation had no effect that counts."""
+
+    reaction = Reaction.RESTART
+
+
+class StoreUnwritableError(StoreError):
+    """A member's place cannot be created or written to."""
+
+
+class StoreCorruptedError(StoreError):
+    """Every replica of a value is missing or fails its checksum."""
+
+
+class StoreMismatchError(StoreError):
+    """The store was created with other settings, or by a newer version."""
+
+
+class WriteOutcomeUnknownError(StoreError):
+    """A register write may or may not have taken effect: neither commit nor clean up."""
+
+    reaction = Reaction.RESTART
+
+
+class FencedError(StoreError):
+    """A newer execution holds the register; this one has lost its right to decide."""
+
+    reaction = Reaction.STOP
+
+
+class LeaseHeldError(JetError):
+    """Another execution of the same job is alive."""
+
+    reaction = Reaction.STOP
+
+
+class SnapshotFailedError(JetError):
+    """Phase 1 failed before the decision point: the snapshot is discarded, the job lives."""
+
+    reaction = Reaction.RETRY
+
+
+class SnapshotInvalidError(JetError):
+    """The snapshot named by the record cannot be restored whole."""
+
+
+class ArtifactLostError(JetError):
+    """A sink no longer has what phase 1 left there, and no marker says it was committed."""
+
+
+class SourceError(JetError):
+    """A source is missing, unreadable, or changed behind the position already read."""
+
+
+class BadRowError(JetError):
+    """A row does not fit its schema."""
+
+
+class UserFunctionError(JetError):
+    """A user's function raised."""
+
+
+class ExecutorLostError(JetError):
+    """A task, an executor or a local state file is gone; the last snapshot is intact."""
+
+    reaction = Reaction.RESTART
+
+
+class JobStateError(JetError):
+    """The call does not fit the status the job is in."""

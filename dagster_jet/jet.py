@@ -1,0 +1,228 @@
+"""The face: a store, a Spark session, and the jobs that run on them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.engine import requests
+from dagster_jet.engine.config import JobConfig
+from dagster_jet.engine.events import JobEvent
+from dagster_jet.engine.execution import Until
+from dagster_jet.engine.record_keeper import read_record
+from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.errors import ConfigurationError, JobStateError
+from dagster_jet.job import Job, JobResult
+from dagster_jet.pipeline.durations import to_ms
+from dagster_jet.pipeline.pipeline import Pipeline
+from dagster_jet.snapshot.coordinator import StopKind
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.store import Store, StoreConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+UntilSpec = str | timedelta
+"""When a run ends by itself: "drained", "completed", "stopped", or a duration."""
+
+
+class Jet:
+    """Runs pipelines. Use it as a context manager, or call `close`.
+
+    Args:
+        store: member URLs, for example three ``file://`` folders.
+        backup_count: replicas of every partition besides the primary.
+        spark: settings of the Spark session; one session per process is shared.
+        namespace: separates deployments that share a store.
+        work_dir: executor-local scratch for operator state between snapshots.
+        partition_count: logical partitions, fixed when the store is created.
+
+    Example:
+        >>> with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:
+        ...     jet.run(pipeline, until="drained")
+    """
+
+    def __init__(
+        self,
+        store: Sequence[str],
+        *,
+        backup_count: int = 1,
+        spark: Mapping[str, str] | None = None,
+        namespace: str = "default",
+        work_dir: str | Path | None = None,
+        partition_count: int = 271,
+    ) -> None:
+        if isinstance(store, str):
+            raise ConfigurationError("store: expected a list of URLs, not one text.")
+        self.store = Store.open(
+            StoreConfig(
+                urls=tuple(store),
+                backup_count=backup_count,
+                partition_count=partition_count,
+                namespace=namespace,
+            )
+        )
+        self._spark = dict(spark or {})
+        self._namespace = namespace
+        folder = Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}"
+        self._work_dir = Path(work_dir or folder) / namespace
+        self._jobs: dict[str, Job] = {}
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run(
+        self,
+        pipeline: Pipeline,
+        config: JobConfig | None = None,
+        *,
+        until: UntilSpec = "drained",
+        on_event: Callable[[JobEvent], None] | None = None,
+        run_id: str | None = None,
+    ) -> JobResult:
+        """Runs a pipeline in this process and waits for the end.
+
+        Args:
+            until: "drained" (all that was there at the start, then a terminal snapshot; open
+                windows stay in state and the next run goes on from there), "completed" (the same,
+                then the inputs are over: every window is closed and the job is COMPLETED),
+                "stopped", or a duration.
+
+        Raises:
+            JetError: what the job ended with. Nothing is half-committed; run again to go on.
+        """
+        return self.submit(
+            pipeline, config, until=until, on_event=on_event, run_id=run_id
+        ).result()
+
+    def submit(
+        self,
+        pipeline: Pipeline,
+        config: JobConfig | None = None,
+        *,
+        until: UntilSpec = "stopped",
+        on_event: Callable[[JobEvent], None] | None = None,
+        run_id: str | None = None,
+    ) -> Job:
+        """Starts a pipeline on a driver thread of its own and returns at once.
+
+        A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
+        stays completed: the run ends at once and reads nothing.
+        """
+        running = self._jobs.get(pipeline.name)
+        if running is not None and not running.done.is_set():
+            raise JobStateError(
+                "the job is running in this process already.",
+                job=pipeline.name,
+                cure="Stop it first, or use the job that submit() returned.",
+            )
+        job = Job(
+            name=pipeline.name,
+            graph=pipeline.graph,
+            config=config or JobConfig(),
+            until=_until(until),
+            store=self.store,
+            open_session=self.session,
+            work_dir=self._work_dir,
+            on_event=on_event,
+            run_id=run_id,
+        )
+        self._jobs[pipeline.name] = job
+        return job.start()
+
+    def session(self) -> SparkSession:
+        """The Spark session; started at the first use."""
+        from dagster_jet.engine.spark.session import open_session
+
+        return open_session(self._spark)
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def record(self, name: str) -> ExecutionRecord | None:
+        """The execution record of a job, whoever runs it; None if it never ran."""
+        return read_record(self.store, name)
+
+    def snapshots(self, name: str) -> tuple[SnapshotRef, ...]:
+        """The retained snapshots, newest first."""
+        record = self.record(name)
+        return record.snapshots if record is not None else ()
+
+    def manifest(self, name: str, snapshot_id: int | None = None) -> Manifest:
+        """What a retained snapshot consists of; the newest one by default."""
+        for ref in self.snapshots(name):
+            if snapshot_id in (None, ref.snapshot_id):
+                return SnapshotStore(self.store, name).load(ref)
+        raise JobStateError(f"there is no snapshot {snapshot_id or ''}.", job=name)
+
+    def read_state(self, name: str, stage: str) -> pa.Table | None:
+        """State of a stage as of the newest snapshot: keys, window end, partials; None if empty."""
+        from dagster_jet.snapshot.chunks import read_state
+
+        return read_state(
+            self.store.map(f"jobs/{name}/state"),
+            self.manifest(name),
+            stage,
+        )
+
+    def ledger(self, name: str) -> dict[str, int | None]:
+        """Per sink, the last epoch that is certainly committed; None before the first."""
+        refs = self.snapshots(name)
+        committed = next((ref for ref in refs if ref.committed), None)
+        if committed is None:
+            return {}
+        manifest = SnapshotStore(self.store, name).load(committed)
+        sinks = [v for v in manifest.counters if v not in manifest.shards]
+        return dict.fromkeys(sinks, committed.epoch_id)
+
+    def request(self, name: str, kind: StopKind) -> int:
+        """Asks the running execution of a job, in whatever process, to stop in a certain way."""
+        record = self.record(name)
+        if record is None or not record.status.is_live:
+            status = record.status.value if record else "unknown"
+            raise JobStateError(
+                f"nothing to {kind.value}: the job is {status}.", job=name, cure="Start it first."
+            )
+        return requests.request(self.store, name, kind, record.execution_id)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stops this process's jobs with a terminal snapshot and closes the store."""
+        for job in self._jobs.values():
+            if not job.done.is_set():
+                job.request_stop(StopKind.SHUTDOWN)
+        for job in self._jobs.values():
+            job.done.wait(60)
+        self.store.close()
+
+    def __enter__(self) -> Jet:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Jet({json.dumps(self._namespace)}, {self.store.config!r})"
+
+
+def _until(value: UntilSpec) -> Until:
+    fixed: dict[Any, Until] = {
+        "drained": Until(input_ends=True, stop=StopKind.SHUTDOWN),
+        "completed": Until(input_ends=True, stop=StopKind.COMPLETE),
+        "stopped": Until(input_ends=False, stop=None),
+    }
+    if isinstance(value, str) and value in fixed:
+        return fixed[value]
+    return Until(input_ends=False, stop=None, duration_s=to_ms(value, "until") / 1000)

@@ -1,0 +1,263 @@
+"""A job in this process: its driver thread, its restarts, and the handle that users hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_jet.engine.config import JobConfig, milliseconds
+from dagster_jet.engine.events import ExecutionEnded, ExecutionRestarting, JobEvent
+from dagster_jet.engine.execution import Execution, StopSignal, Until
+from dagster_jet.engine.record_keeper import RecordKeeper, read_record
+from dagster_jet.engine.requests import RequestWatcher
+from dagster_jet.errors import FencedError, JetError, JobStateError
+from dagster_jet.pipeline.graph import Graph
+from dagster_jet.snapshot.coordinator import Stop, StopKind
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BACKOFF_FIRST_MS, _BACKOFF_MAX_MS = 500, 30_000
+_RESTART_WINDOW_S = 600
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a run came to. Rows are totals of the job since it began, not of this run alone."""
+
+    status: JobStatus
+    rows_in: int
+    rows_out: int
+    snapshot_id: int | None
+    epochs: int
+    """Epochs that this run ran."""
+    restarts: int = 0
+
+
+class Job:
+    """Drives a pipeline on a thread of its own until it ends. Made by `Jet.submit`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        graph: Graph,
+        config: JobConfig,
+        until: Until,
+        store: Store,
+        open_session: Callable[[], SparkSession],
+        work_dir: Path,
+        on_event: Callable[[JobEvent], None] | None,
+        run_id: str | None,
+    ) -> None:
+        self.name = name
+        self.done = threading.Event()
+        """Set when the driver thread has ended. Wait on it, not on the thread."""
+        self._graph, self._config, self._until, self._store = graph, config, until, store
+        self._open_session, self._work_dir = open_session, work_dir
+        self._on_event, self._run_id = on_event, run_id
+        self._stop_signal = StopSignal()
+        self._keeper: RecordKeeper | None = None
+        self._result: JobResult | None = None
+        self._error: BaseException | None = None
+        self._epochs = 0
+        self._thread = threading.Thread(target=self._drive, name=f"jet-driver-{name}", daemon=True)
+
+    def start(self) -> Job:
+        self._thread.start()
+        return self
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> ExecutionRecord | None:
+        """The record as a majority of the store's members knows it."""
+        return read_record(self._store, self.name)
+
+    @property
+    def status(self) -> JobStatus:
+        record = self.record
+        return record.status if record is not None else JobStatus.NOT_RUNNING
+
+    def result(self, timeout: float | None = None) -> JobResult:
+        """Waits for the end.
+
+        Raises:
+            TimeoutError: still running.
+            JetError: what the job ended with.
+        """
+        if not self.done.wait(timeout):
+            raise TimeoutError(f"job {self.name!r} is still running")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    join = result
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def request_stop(self, kind: StopKind) -> None:
+        """Asks for a stop and returns at once; `done` tells when it has happened."""
+        self._stop_signal.request(kind)
+
+    def suspend(self, timeout: float | None = 60) -> JobResult:
+        """Terminal snapshot, then SUSPENDED. `Jet.submit` of the same pipeline resumes it."""
+        return self._stop_and_wait(StopKind.SUSPEND, timeout)
+
+    def cancel(self, timeout: float | None = 60) -> JobResult:
+        """Stops without a snapshot; the job is FAILED (cancelled)."""
+        return self._stop_and_wait(StopKind.CANCEL, timeout)
+
+    def complete(self, timeout: float | None = None) -> JobResult:
+        """Takes what is there, then the inputs are over: every window is closed and committed."""
+        return self._stop_and_wait(StopKind.COMPLETE, timeout)
+
+    def restart(self) -> None:
+        """Terminal snapshot, then a new execution at once (perhaps with another parallelism)."""
+        self._require_running("restart")
+        self._stop_signal.request(StopKind.RESTART)
+
+    def release_lease(self) -> None:
+        """Gives up the right to decide, now: the execution cannot commit anything new any more."""
+        if self._keeper is not None:
+            self._keeper.abandon()
+
+    def _stop_and_wait(self, kind: StopKind, timeout: float | None) -> JobResult:
+        self._require_running(kind.value)
+        self._stop_signal.request(kind)
+        return self.result(timeout)
+
+    def _require_running(self, what: str) -> None:
+        if self.done.is_set():
+            raise JobStateError(
+                f"cannot {what}: the job is {self.status.value} in this process.",
+                job=self.name,
+                cure="Submit the pipeline again to go on.",
+            )
+
+    # --- driving --------------------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        try:
+            self._result = self._run_executions()
+        except BaseException as error:  # handed to whoever waits for the result
+            self._error = error
+        finally:
+            self.done.set()
+
+    def _run_executions(self) -> JobResult:
+        record = read_record(self._store, self.name)
+        if record is not None and record.status is JobStatus.COMPLETED:
+            return self._summary(record, {})
+        session = self._open_session()
+        restarts: deque[float] = deque()
+        while True:
+            stop, execution = self._run_one(session)
+            if not stop.restart:
+                return self._ended(stop, execution)
+            if stop.reason != StopKind.RESTART.value:
+                delay_ms = self._delay_before_restart(restarts, stop, execution)
+                self._tell_restart(stop, execution, len(restarts), delay_ms)
+                if self._stop_signal.event.wait(delay_ms / 1000):
+                    return self._ended(
+                        replace(stop, status=JobStatus.NOT_RUNNING, restart=False), execution
+                    )
+            else:
+                self._stop_signal.kind = None
+                self._stop_signal.event.clear()
+
+    def _run_one(self, session: SparkSession) -> tuple[Stop, Execution]:
+        keeper = self._keeper = RecordKeeper(
+            self._store, self.name, milliseconds(self._config.lease_ttl), self._run_id
+        )
+        execution = Execution(
+            job=self.name,
+            graph=self._graph,
+            config=self._config,
+            until=self._until,
+            store=self._store,
+            session=session,
+            keeper=keeper,
+            work_dir=self._work_dir / self.name,
+            stop=self._stop_signal,
+            emit=self._emit,
+        )
+        watcher = RequestWatcher(self._store, self.name, self._stop_signal)
+        stop: Stop | None = None
+        try:
+            with watcher:
+                stop = execution.run()
+        finally:
+            record = execution.record
+            keeper.release(
+                replace(
+                    record,
+                    status=stop.status,
+                    failure=_failure_text(stop),
+                )
+                if stop is not None and stop.write_status and record is not None
+                else None
+            )
+            self._epochs += execution.epochs
+        return stop, execution
+
+    def _delay_before_restart(
+        self, restarts: deque[float], stop: Stop, execution: Execution
+    ) -> int:
+        now = time.monotonic()
+        while restarts and now - restarts[0] > _RESTART_WINDOW_S:
+            restarts.popleft()
+        restarts.append(now)
+        if len(restarts) > self._config.restart_attempts_max:
+            raise execution.failure or JetError(
+                f"gave up after {len(restarts) - 1} restarts: {stop.reason}", job=self.name
+            )
+        return min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 2 ** (len(restarts) - 1))
+
+    def _tell_restart(self, stop: Stop, execution: Execution, attempt: int, delay_ms: int) -> None:
+        record = execution.record
+        execution_id = record.execution_id if record else 0
+        self._emit(ExecutionRestarting(self.name, execution_id, stop.reason, attempt, delay_ms))
+
+    def _ended(self, stop: Stop, execution: Execution) -> JobResult:
+        record = execution.record
+        execution_id = record.execution_id if record else 0
+        self._emit(ExecutionEnded(self.name, execution_id, stop.status, stop.reason))
+        if stop.reason.startswith("fenced"):
+            raise FencedError(
+                "a newer execution has taken the job over; this one has stopped.", job=self.name
+            )
+        if execution.failure is not None and stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED):
+            raise execution.failure
+        assert record is not None
+        stages = {n: (p.rows_in, p.rows_out) for n, p in execution.stages().items()}
+        return self._summary(replace(record, status=stop.status), stages)
+
+    def _summary(
+        self, record: ExecutionRecord, stages: dict[str, tuple[int, int]]
+    ) -> JobResult:
+        return JobResult(
+            status=record.status,
+            rows_in=sum(stages.get(node.name, (0, 0))[0] for node in self._graph.sources),
+            rows_out=sum(stages.get(node.name, (0, 0))[1] for node in self._graph.sinks),
+            snapshot_id=record.snapshot.snapshot_id if record.snapshot else None,
+            epochs=self._epochs,
+            restarts=record.restarts,
+        )
+
+    def _emit(self, event: JobEvent) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+def _failure_text(stop: Stop) -> str | None:
+    return stop.reason if stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED) else None
+

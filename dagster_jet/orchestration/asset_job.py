@@ -1,0 +1,69 @@
+"""The Dagster job that runs a streaming pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
+
+
+def build_jet_job(
+    assets: dg.AssetsDefinition,
+    *,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    config: dg.RunConfig | None = None,
+) -> UnresolvedAssetJobDefinition:
+    """Return a job for assets made by `jet_assets`, fit for a run that lasts for days.
+
+    It runs in the run's own process, so that the process the supervisor watches is the one that
+    drives Spark. Dagster's run-time limit and run retries are off: a stream has no longest
+    duration, and the supervisor sensor restarts it.
+
+    Args:
+        assets: what `@jet_assets` made.
+        name: the job's name; the pipeline's name plus ``_job`` by default.
+        tags: further run tags.
+        config: run config, for example `until`.
+
+    Raises:
+        ConfigurationError: `assets` was not made by `jet_assets`.
+    """
+    pipeline = pipeline_of(assets)
+    return dg.define_asset_job(
+        name=name or f"{pipeline.name}_job",
+        selection=dg.AssetSelection.assets(assets).without_checks(),
+        executor_def=dg.in_process_executor,
+        tags={
+            keys.TAG_MAX_RUNTIME: "0",
+            keys.TAG_MAX_RETRIES: "0",
+            keys.TAG_PIPELINE: pipeline.name,
+            **(tags or {}),
+        },
+        config=config,
+    )
+
+
+def pipeline_of(assets: dg.AssetsDefinition) -> Pipeline:
+    """Return the pipeline that `jet_assets` was given.
+
+    Raises:
+        ConfigurationError: `assets` was not made by `jet_assets`.
+    """
+    for metadata in assets.metadata_by_key.values():
+        pipeline = metadata.get(keys.META_PIPELINE)
+        if isinstance(pipeline, Pipeline):
+            return pipeline
+    raise ConfigurationError(
+        "these assets carry no pipeline.", cure="Define them with @jet_assets(pipeline=...)."
+    )

@@ -1,0 +1,40 @@
+"""What `JetResource.run` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import dagster as dg
+
+JetEvent: TypeAlias = dg.AssetMaterialization
+
+
+class JetEventIterator(Generator[JetEvent, None, None]):
+    """The events of one run of a pipeline, in order; ``yield from`` it inside an asset.
+
+    A generator and not a mere iterator: ``yield from`` then hands an interrupt and a close through
+    to the loop that drives the job, which answers with a terminal snapshot.
+    """
+
+    def __init__(self, events: Generator[JetEvent, None, None]) -> None:
+        self._events = events
+
+    def send(self, value: None, /) -> JetEvent:
+        return self._events.send(value)
+
+    def throw(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+        /,
+    ) -> JetEvent:
+        exception: Any = typ if isinstance(typ, BaseException) else val or typ
+        if tb is not None and isinstance(exception, BaseException):
+            exception = exception.with_traceback(tb)
+        return self._events.throw(exception)
+
+    def close(self) -> None:
+        self._events.close()

@@ -1,0 +1,193 @@
+"""The main thread of a streaming run: it waits, reports, and answers interrupts.
+
+Dagster raises its interrupt asynchronously in the main thread. Inside a py4j call that would leave
+the gateway half-used and hang every later call, so this thread never touches Spark: the job runs
+on a driver thread of its own, and this one waits on an `Event` with short time-outs. (Not on
+`Thread.join`: after an interrupt CPython 3.11 marks a live thread as stopped and returns.)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dagster as dg
+
+from dagster_jet.engine.events import (
+    ExecutionEnded,
+    ExecutionRestarting,
+    ExecutionStarted,
+    JobEvent,
+    SnapshotCommitted,
+    SnapshotFailed,
+)
+from dagster_jet.errors import JetError, Reaction
+from dagster_jet.orchestration.event_mailbox import EventMailbox
+from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
+from dagster_jet.orchestration.report_schedule import ReportSchedule
+from dagster_jet.snapshot.coordinator import StopKind
+
+POLL_SECONDS = 0.2
+INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
+
+
+class RunningJob(Protocol):
+    """What is needed of `dagster_jet.job.Job`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def done(self) -> threading.Event: ...
+    def result(self) -> Any: ...
+    def request_stop(self, kind: StopKind, /) -> None: ...
+    def release_lease(self) -> None: ...
+
+
+class Log(Protocol):
+    """What is needed of Dagster's log."""
+
+    def info(self, message: object, /) -> None: ...
+    def warning(self, message: object, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class JobWatch:
+    """Watches one running job until it ends or the run is interrupted.
+
+    Attributes:
+        job: the job, running.
+        mailbox: where the job's driver thread puts its events.
+        assets: what is reported on.
+        schedule: how often.
+        log: the run's log; a line is an event too, so it gets few.
+        drain_budget_seconds: how long an interrupt waits for the terminal snapshot.
+        on_interrupt: called once, after the stop was asked for, before waiting.
+    """
+
+    job: RunningJob
+    mailbox: EventMailbox
+    assets: Sequence[ReportedAsset]
+    schedule: ReportSchedule
+    log: Log
+    drain_budget_seconds: float
+    on_interrupt: Callable[[], None]
+
+    def events(self) -> Generator[dg.AssetMaterialization, None, None]:
+        """Yield materializations until the job has ended.
+
+        An interrupt asks for a terminal snapshot, waits for it within the drain budget, reports
+        what was committed, and is raised again: swallowed, it would turn a cancelled run into a
+        successful one. A second interrupt skips the wait. Whatever the way out, the job has
+        stopped or has lost its lease when this ends: an orphan cannot decide anything.
+
+        Raises:
+            dg.Failure: the job ended with an error; its cure is in the description.
+        """
+        stop_asked = False
+        try:
+            while not self.job.done.wait(POLL_SECONDS):
+                yield from self._news()
+            yield from self._last_news()
+            self._check_result()
+        except INTERRUPTS:
+            stop_asked = True
+            self._stop()
+            yield from self._last_news()
+            raise
+        finally:
+            # Also reached by GeneratorExit (Dagster dropped the step) and by errors of our own.
+            try:
+                if not stop_asked and not self.job.done.is_set():
+                    self._stop()
+            finally:
+                if not self.job.done.is_set():
+                    # Crash window: the driver thread may still be in phase 1. Without the record
+                    # it can finish that, and it will not be decided.
+                    self.job.release_lease()
+
+    def _stop(self) -> None:
+        self.log.info(
+            f"Stopping {self.job.name!r} with a terminal snapshot "
+            f"(at most {self.drain_budget_seconds:g} s)."
+        )
+        self.job.request_stop(StopKind.SHUTDOWN)
+        deadline = time.monotonic() + self.drain_budget_seconds
+        try:
+            self.on_interrupt()
+        finally:
+            while not self.job.done.wait(POLL_SECONDS) and time.monotonic() < deadline:
+                pass
+        if not self.job.done.is_set():
+            self.log.warning(
+                f"{self.job.name!r} did not stop within {self.drain_budget_seconds:g} s: its lease "
+                "is released, the next execution goes on from the last committed snapshot."
+            )
+
+    def _news(self) -> Iterator[dg.AssetMaterialization]:
+        for event in self.mailbox.drain():
+            yield from self._report(event)
+        yield from self._due(self.schedule.take(time.monotonic()))
+
+    def _last_news(self) -> Iterator[dg.AssetMaterialization]:
+        for event in self.mailbox.drain():
+            yield from self._report(event)
+        yield from self._due(self.schedule.take_last(time.monotonic()))
+
+    def _due(self, snapshot: SnapshotCommitted | None) -> Iterator[dg.AssetMaterialization]:
+        if snapshot is not None:
+            yield from committed(snapshot, self.assets, _now_ms())
+
+    def _report(self, event: JobEvent) -> Iterator[dg.AssetMaterialization]:
+        match event:
+            case SnapshotCommitted():
+                self.schedule.offer(event)
+            case ExecutionStarted():
+                self.log.info(_started(event))
+                if event.restored_snapshot_id is not None:
+                    self.schedule.note_report(time.monotonic())
+                yield from restored(event, self.assets, _now_ms())
+            case ExecutionRestarting():
+                self.log.warning(
+                    f"Execution {event.execution_id} failed ({event.reason}); attempt "
+                    f"{event.attempt} begins in {event.delay_ms / 1000:g} s."
+                )
+            case SnapshotFailed() if event.failed_snapshots.bit_count() == 1:
+                # The 1st, 2nd, 4th, 8th ...: one per second would drown the event log.
+                self.log.warning(
+                    f"A snapshot of execution {event.execution_id} was discarded "
+                    f"({event.reason}); {event.failed_snapshots} so far."
+                )
+            case ExecutionEnded():
+                self.log.info(
+                    f"Execution {event.execution_id} ended: {event.status.value}, {event.reason}."
+                )
+
+    def _check_result(self) -> None:
+        try:
+            self.job.result()
+        except JetError as error:
+            raise dg.Failure(
+                description=str(error),
+                metadata={"error": type(error).__name__, "reaction": error.reaction.value},
+                # A second process would meet the same wrong setting, or the same living owner.
+                allow_retries=error.reaction in (Reaction.RESTART, Reaction.RETRY),
+            ) from error
+
+
+def _started(event: ExecutionStarted) -> str:
+    origin = (
+        "from the beginning"
+        if event.restored_snapshot_id is None
+        else f"from snapshot {event.restored_snapshot_id} (epoch {event.restored_epoch_id})"
+    )
+    return (
+        f"Execution {event.execution_id} of {event.job!r} goes on {origin}; ready after "
+        f"{event.start_duration_ms / 1000:.1f} s, {event.restarts} restarts so far."
+    )
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

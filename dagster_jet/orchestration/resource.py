@@ -1,0 +1,258 @@
+"""`JetResource`: where the store is, how Spark is set up, and how a job runs inside an asset."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource, PySparkResource
+from pydantic import Field, PrivateAttr
+
+from dagster_jet.errors import ConfigurationError, JetError
+from dagster_jet.jet import Jet
+from dagster_jet.job import Job
+from dagster_jet.job_config import JobConfig
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.asset_decorator import UNTIL
+from dagster_jet.orchestration.asset_specs import stage_specs
+from dagster_jet.orchestration.event_iterator import JetEventIterator
+from dagster_jet.orchestration.event_mailbox import EventMailbox
+from dagster_jet.orchestration.job_watch import JobWatch
+from dagster_jet.orchestration.materialization import ReportedAsset
+from dagster_jet.orchestration.report_schedule import ReportSchedule
+from dagster_jet.orchestration.supervision import set_desired
+from dagster_jet.orchestration.translator import DagsterJetTranslator
+from dagster_jet.pipeline import Pipeline
+
+RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
+Until: TypeAlias = str | timedelta
+
+
+class JetResource(dg.ConfigurableResource):
+    """Runs streaming pipelines inside Dagster assets.
+
+    Every string may be an ``EnvVar``, so that URLs with secrets stay out of code and UI. Settings
+    of a job that are left empty have the library's defaults (`JobConfig`); those given to `run`
+    win over those given here.
+
+    Example:
+        .. code-block:: python
+
+            JetResource(
+                store=["file:///var/jet/a", "file:///var/jet/b", dg.EnvVar("JET_STORE_C")],
+                spark_config={"spark.master": "local[2]"},
+            )
+    """
+
+    store: list[str] = Field(description="One URL per member of the store.")
+    backup_count: int = Field(default=1, description="Replicas besides the primary, 0 to 6.")
+    namespace: str = Field(default="default", description="Separates deployments in one store.")
+    work_dir: str | None = Field(
+        default=None, description="Where executors keep runs of state; a temporary folder if empty."
+    )
+    spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
+    pyspark: PySparkResource | LazyPySparkResource | None = Field(
+        default=None,
+        description="A PySpark resource whose settings are borrowed; `spark_config` wins. Prefer "
+        "the lazy one: an eager one starts Spark before the job does.",
+    )
+    guarantee: str | None = Field(
+        default=None, description='"exactly-once" (default), "at-least-once" or "none".'
+    )
+    snapshot_interval: str | None = Field(default=None, description='For example "1 second".')
+    target_epoch_duration: str | None = Field(default=None, description='For example "500 ms".')
+    lease_ttl: str | None = Field(
+        default=None, description="How long a silent execution is believed to be alive."
+    )
+    job_config: dict[str, Any] = Field(
+        default_factory=dict, description="Further fields of `JobConfig`, by name."
+    )
+    min_report_interval_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description="At most one materialization per asset in this time, besides the first after "
+        "a recovery and the last of a run. Each costs Dagster 8.6 KB, for ever.",
+    )
+    drain_budget_seconds: float = Field(
+        default=25.0,
+        ge=0,
+        description="How long a cancel waits for the terminal snapshot. Keep it below Dagster's "
+        "run_monitoring.cancel_timeout_seconds and below the platform's grace period.",
+    )
+
+    _jet: Jet | None = PrivateAttr(default=None)
+    _jobs: list[Job] = PrivateAttr(default_factory=list)
+
+    @property
+    def jet(self) -> Jet:
+        """The library's face, opened at first use; it starts no Spark by itself."""
+        if self._jet is None:
+            self._jet = Jet(
+                store=list(self.store),
+                backup_count=self.backup_count,
+                spark=self._spark_settings(),
+                namespace=self.namespace,
+                work_dir=self.work_dir,
+            )
+        return self._jet
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Close what was opened, unless a job outlived its drain budget.
+
+        Its thread may be inside a Spark call; the process is about to end, and its lease is gone.
+        """
+        jet, self._jet = self._jet, None
+        jobs, self._jobs = self._jobs, []
+        if jet is not None and all(job.done.is_set() for job in jobs):
+            jet.close()
+
+    def run(
+        self,
+        *,
+        context: RunContext,
+        until: Until | None = None,
+        pipeline: Pipeline | None = None,
+        config: JobConfig | Mapping[str, Any] | None = None,
+    ) -> JetEventIterator:
+        """Run a pipeline and report on its assets while it runs; ``yield from`` the result.
+
+        The job runs on a driver thread of its own. Materializations come at committed snapshots,
+        rate-limited; one at once after a recovery, and one at the end.
+
+        A cancel, an eviction or Ctrl-C leads to a terminal snapshot within `drain_budget_seconds`
+        and is raised again. A user's cancel also pauses the job for the supervisor sensor; launching
+        it by hand lifts that.
+
+        Args:
+            context: the asset's or op's context.
+            until: "stopped", "drained", "completed" or a duration; by default what the run config
+                says, else "stopped".
+            pipeline: needed only outside of `jet_assets`.
+            config: the job's settings, or the fields that differ from this resource's.
+
+        Raises:
+            ConfigurationError: no pipeline, or a wrong setting.
+            dg.Failure: the job ended with an error.
+        """
+        return JetEventIterator(self._run(context, until, pipeline, config))
+
+    def _run(
+        self,
+        context: RunContext,
+        until: Until | None,
+        pipeline: Pipeline | None,
+        config: JobConfig | Mapping[str, Any] | None,
+    ) -> Generator[dg.AssetMaterialization, None, None]:
+        pipeline = pipeline or _pipeline_from(context)
+        if keys.TAG_GENERATION not in context.run.tags:
+            # A person launched this run: whatever was paused or given up is wanted again.
+            set_desired(self.jet.store, pipeline.name, "running")
+        mailbox = EventMailbox()
+        job = self.jet.submit(
+            pipeline,
+            self._job_config(config),
+            until=until or _until_from(context) or "stopped",
+            on_event=mailbox.put,
+            run_id=context.run_id,
+        )
+        self._jobs.append(job)
+        watch = JobWatch(
+            job=job,
+            mailbox=mailbox,
+            assets=_reported_assets(context, pipeline),
+            schedule=ReportSchedule(self.min_report_interval_seconds),
+            log=context.log,
+            drain_budget_seconds=self.drain_budget_seconds,
+            on_interrupt=lambda: self._note_cancel(context, job.name),
+        )
+        yield from watch.events()
+
+    def _note_cancel(self, context: RunContext, job: str) -> None:
+        """Write down that a user wants the job to stay down; an eviction means nothing of the kind."""
+        run = context.instance.get_run_by_id(context.run_id)
+        if run is None or run.status is not dg.DagsterRunStatus.CANCELING:
+            return
+        try:
+            set_desired(self.jet.store, job, "paused")
+        except JetError as error:
+            context.log.warning(f"The cancel was not written down, {job!r} may start again: {error}")
+
+    def _job_config(self, config: JobConfig | Mapping[str, Any] | None) -> JobConfig:
+        if isinstance(config, JobConfig):
+            return config
+        own = {
+            "guarantee": self.guarantee,
+            "snapshot_interval": self.snapshot_interval,
+            "target_epoch_duration": self.target_epoch_duration,
+            "lease_ttl": self.lease_ttl,
+        }
+        given = {name: value for name, value in own.items() if value is not None}
+        return JobConfig(**{**given, **self.job_config, **(config or {})})
+
+    def _spark_settings(self) -> dict[str, str]:
+        borrowed = {} if self.pyspark is None else _flat(self.pyspark.spark_config)
+        return {**borrowed, **_flat(self.spark_config)}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted names, whether written so or as nested tables; values as Spark spells them."""
+    flat: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
+    return flat
+
+
+def _pipeline_from(context: RunContext) -> Pipeline:
+    for metadata in _metadata_by_key(context).values():
+        pipeline = metadata.get(keys.META_PIPELINE)
+        if isinstance(pipeline, Pipeline):
+            return pipeline
+    raise ConfigurationError(
+        "jet.run() does not know which pipeline to run.",
+        cure="Define the asset with @jet_assets, or pass pipeline=.",
+    )
+
+
+def _until_from(context: RunContext) -> str | None:
+    config = _op_context(context).op_config
+    until = config.get(UNTIL) if isinstance(config, Mapping) else None
+    return until if isinstance(until, str) else None
+
+
+def _reported_assets(context: RunContext, pipeline: Pipeline) -> list[ReportedAsset]:
+    """Return the assets among the run's that are stages of the pipeline; in an op, all stages."""
+    metadata_by_key = _metadata_by_key(context)
+    translators = [metadata.get(keys.META_TRANSLATOR) for metadata in metadata_by_key.values()]
+    translator = next((t for t in translators if isinstance(t, DagsterJetTranslator)), None)
+    graph = pipeline.graph
+    sinks = {node.name for node in graph.sinks}
+    stateful = {node.name for node in graph.stages}
+    return [
+        ReportedAsset(
+            stage=name,
+            key=spec.key,
+            code_version=spec.code_version,
+            is_sink=name in sinks,
+            has_state=name in stateful,
+        )
+        for name, spec in stage_specs(pipeline, translator).items()
+        if name in sinks | stateful and (not metadata_by_key or spec.key in metadata_by_key)
+    ]
+
+
+def _metadata_by_key(context: RunContext) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
+    op_context = _op_context(context)
+    if not op_context.has_assets_def:
+        return {}
+    return op_context.assets_def.metadata_by_key
+
+
+def _op_context(context: RunContext) -> dg.OpExecutionContext:
+    if isinstance(context, dg.AssetExecutionContext):
+        return context.op_execution_context
+    return context

@@ -1,0 +1,185 @@
+"""What the supervisor has asked for, per job: one small value in a quorum register.
+
+The execution record says what *is*; this says what somebody *wants*, and which Dagster run was
+asked to make it so. They are two registers because they have two writers: the execution owns the
+record (its ballot is the fencing token), any sensor tick or cancelled run may write here.
+
+A generation is one request for a run. Its number is in the run key, and Dagster skips a run key
+that it has ever seen, so a generation is reserved here *before* the run is requested: of two
+ticks that see the same dead job, one reserves and requests, the other comes away with nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from dagster_jet.errors import FencedError, StoreMismatchError
+from dagster_jet.store import RegisterClient, Store
+
+SUPERVISION_FORMAT = 1
+_CLAIM_ATTEMPTS = 4
+
+Desired: TypeAlias = Literal["running", "paused"]
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What is wanted of a job, and the newest request that was made for it.
+
+    Attributes:
+        job: the streaming job's name.
+        generation: number of the newest request; 0 while there was none.
+        requested_at_ms: when that request was reserved, on the reserving machine's clock.
+        run_key: the run key it was made with.
+        desired: "paused" after a user's cancel; "running" otherwise.
+        attempts: requests in a row that brought no new snapshot, this one included.
+        execution_id_seen: the record's execution when the request was reserved. A greater one in
+            the record means that some run has taken the job up since.
+        snapshot_id_seen: the newest snapshot at that time. A greater one means progress.
+        token: names the writer of this value, so that a writer with an unclear outcome can tell.
+    """
+
+    job: str
+    generation: int = 0
+    requested_at_ms: int = 0
+    run_key: str = ""
+    desired: Desired = "running"
+    attempts: int = 0
+    execution_id_seen: int = 0
+    snapshot_id_seen: int = 0
+    token: str = ""
+    format: int = SUPERVISION_FORMAT
+
+    def to_bytes(self) -> bytes:
+        """Return the value as JSON."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Supervision:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            StoreMismatchError: written by a newer version.
+        """
+        fields: dict[str, Any] = json.loads(data)
+        if fields["format"] > SUPERVISION_FORMAT:
+            raise StoreMismatchError(
+                f"the supervision entry has format {fields['format']}, this version reads up to "
+                f"{SUPERVISION_FORMAT}.",
+                job=fields.get("job"),
+                cure="Upgrade dagster-jet on this machine.",
+            )
+        return cls(**fields)
+
+
+def read_supervision(store: Store, job: str) -> Supervision | None:
+    """Return what is wanted of `job`, None if nobody has said anything yet."""
+    found = _register(store, job).read()
+    return None if found is None else Supervision.from_bytes(found.value)
+
+
+def reserve_generation(
+    store: Store,
+    job: str,
+    expected: int,
+    *,
+    requested_at_ms: int,
+    attempts: int,
+    execution_id_seen: int,
+    snapshot_id_seen: int,
+    at_least: int = 1,
+) -> Supervision | None:
+    """Reserve the generation after `expected`: the decision who may request a run.
+
+    Args:
+        store: the open store.
+        job: the streaming job's name.
+        expected: the generation that the caller has seen (0: none yet).
+        requested_at_ms: the caller's clock.
+        attempts: requests in a row without progress, this one included.
+        execution_id_seen: the record's execution now, 0 without a record.
+        snapshot_id_seen: the newest snapshot now, 0 without one.
+        at_least: the lowest number to use, for a store that knows less than Dagster does.
+
+    Returns:
+        The reserved value, or None: another tick was faster, or a user has paused the job since.
+
+    Raises:
+        StoreError: the store could not be asked. A generation may then be reserved without a run;
+            `decide` passes over it after a while.
+    """
+    generation = max(expected + 1, at_least)
+
+    def reserve(current: Supervision) -> Supervision | None:
+        if current.generation != expected or current.desired != "running":
+            return None
+        return replace(
+            current,
+            generation=generation,
+            requested_at_ms=requested_at_ms,
+            run_key=f"{job}:{generation}",
+            attempts=attempts,
+            execution_id_seen=execution_id_seen,
+            snapshot_id_seen=snapshot_id_seen,
+        )
+
+    return _compare_and_set(store, job, reserve)
+
+
+def set_desired(store: Store, job: str, desired: Desired) -> Supervision | None:
+    """Write what a person wants of the job; "running" also forgets earlier failures.
+
+    Returns:
+        The new value, or None where others wrote all the time.
+    """
+
+    def change(current: Supervision) -> Supervision:
+        attempts = 0 if desired == "running" else current.attempts
+        return replace(current, desired=desired, attempts=attempts)
+
+    return _compare_and_set(store, job, change)
+
+
+def _compare_and_set(
+    store: Store, job: str, change: Callable[[Supervision], Supervision | None]
+) -> Supervision | None:
+    """Apply `change` to the current value under a ballot of our own.
+
+    The ballot is not the generation: a writer that died between claim and write leaves its number
+    promised for ever, and a generation bound to it could never be reserved. So a fenced claim is
+    repeated with a higher number, and what decides is the value found *under* the ballot: from
+    the claim on nobody with a lower ballot can write, so whoever writes has seen the newest value.
+    """
+    register = _register(store, job)
+    ours: set[str] = set()
+    for _ in range(_CLAIM_ATTEMPTS):
+        highest = register.highest_ballot()
+        token = uuid.uuid4().hex
+        try:
+            owned = register.claim(1 if highest is None else highest.number + 1, token)
+        except FencedError:
+            continue
+        current = Supervision(job) if owned.value is None else Supervision.from_bytes(owned.value)
+        if current.token in ours:
+            return current
+        changed = change(current)
+        if changed is None:
+            return None
+        changed = replace(changed, token=token)
+        ours.add(token)
+        try:
+            owned.write(changed.to_bytes())
+        except FencedError:
+            # Crash window: a newer ballot may have adopted our value or the one before it. The
+            # next claim finds out.
+            continue
+        return changed
+    return None
+
+
+def _register(store: Store, job: str) -> RegisterClient:
+    return store.register(f"supervision/{job}")

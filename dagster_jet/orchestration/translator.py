@@ -1,0 +1,165 @@
+"""From a stage of a pipeline to the asset that stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import dagster as dg
+
+from dagster_jet.engine.connector import REJECT_COLUMNS
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.column_schema import columns_from_ddl
+from dagster_jet.pipeline.graph import AggregateNode, Graph, Node, SinkNode, SourceNode
+
+_KINDS_MAX = 10
+"""Dagster refuses an asset with more."""
+
+
+@dataclass(frozen=True)
+class JetStageData:
+    """What a translator is given: one source, stateful stage or sink.
+
+    Attributes:
+        pipeline: the pipeline's name.
+        stage: the stage's name, unique in the pipeline.
+        kind: "source", "aggregate" or "sink".
+        upstream: names of the nearest named stages upstream.
+        description: what the connector says of itself (kind, path, format ...); no secrets.
+        columns_ddl: the columns as a DDL string, where they are known without running.
+        of_rejects: the stage takes a source's bad rows.
+    """
+
+    pipeline: str
+    stage: str
+    kind: str
+    upstream: tuple[str, ...] = ()
+    description: Mapping[str, str] = field(default_factory=dict)
+    columns_ddl: str | None = None
+    of_rejects: bool = False
+
+    @property
+    def storage(self) -> str | None:
+        """The storage format or system, in lower case ("json", "parquet"), if there is one."""
+        found = self.description.get("format") or self.description.get("kind")
+        return found.lower() if found else None
+
+    @property
+    def uri(self) -> str | None:
+        """Where the data is."""
+        return self.description.get("uri") or self.description.get("path")
+
+
+class DagsterJetTranslator:
+    """Decides how stages look in Dagster. Subclass it and change the spec it returns.
+
+    Example:
+        .. code-block:: python
+
+            class MyTranslator(DagsterJetTranslator):
+                def get_asset_spec(self, data):
+                    return super().get_asset_spec(data).replace_attributes(group_name="flights")
+    """
+
+    def get_asset_spec(self, data: JetStageData) -> dg.AssetSpec:
+        """Return the asset spec of one stage.
+
+        Called once per stage when definitions are loaded, and again when a run asks for the keys:
+        it must depend on `data` alone. Dependencies on other stages of the pipeline are added
+        afterwards, from its edges and by the keys given here; `deps` in the spec are kept.
+
+        Args:
+            data: the stage.
+        """
+        return dg.AssetSpec(
+            key=dg.AssetKey([data.pipeline, data.stage]),
+            description=_describe(data),
+            group_name=data.pipeline if data.pipeline.isidentifier() else None,
+            kinds=_kinds(data),
+            metadata=_metadata(data),
+        )
+
+
+def stage_data(pipeline: str, graph: Graph, name: str) -> JetStageData:
+    """Return what a translator is told about one named stage."""
+    node = graph[name]
+    connector = _connector(node)
+    return JetStageData(
+        pipeline=pipeline,
+        stage=node.name,
+        kind=node.kind,
+        upstream=graph.named_upstreams(node.name),
+        description=_window(node) if connector is None else dict(connector.describe()),
+        columns_ddl=_columns_ddl(node, connector),
+        of_rejects=isinstance(node, SinkNode) and node.of_rejects,
+    )
+
+
+def _connector(node: Node) -> Any | None:
+    if isinstance(node, SourceNode):
+        return node.source
+    if isinstance(node, SinkNode):
+        return node.sink
+    return None
+
+
+def _window(node: Node) -> dict[str, str]:
+    if not isinstance(node, AggregateNode):
+        return {}
+    return {
+        "keys": ", ".join(node.keys),
+        "window": f"tumbling, {node.window.size_ms / 1000:g} s",
+        "aggregates": ", ".join(f"{n} = {a.name}({a.column or '*'})" for n, a in node.aggregates),
+    }
+
+
+def _columns_ddl(node: Node, connector: Any | None) -> str | None:
+    if isinstance(node, SinkNode):
+        return REJECT_COLUMNS if node.of_rejects else None
+    schema = getattr(connector, "schema", None)
+    return schema if isinstance(schema, str) else None
+
+
+def _describe(data: JetStageData) -> str:
+    if data.kind == "source":
+        return f"Source `{data.stage}` of the streaming pipeline `{data.pipeline}`."
+    if data.of_rejects:
+        return f"Bad rows of `{', '.join(data.upstream)}`, with reason and position."
+    if data.kind == "sink":
+        return f"Sink `{data.stage}` of the streaming pipeline `{data.pipeline}`, exactly once."
+    text = f"Stateful stage `{data.stage}` of the streaming pipeline `{data.pipeline}`."
+    facts = "\n".join(f"- {name}: {value}" for name, value in data.description.items())
+    return f"{text}\n\n{facts}" if facts else text
+
+
+def _kinds(data: JetStageData) -> set[str]:
+    kinds = {"spark", "jet"}
+    if data.storage and len(kinds) < _KINDS_MAX:
+        kinds.add(data.storage)
+    return kinds
+
+
+def _metadata(data: JetStageData) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        keys.META_STAGE: data.stage,
+        keys.META_STAGE_KIND: data.kind,
+    }
+    if data.uri:
+        metadata[keys.DAGSTER_URI] = _as_uri(data.uri)
+    if data.storage:
+        metadata[keys.DAGSTER_STORAGE_KIND] = data.storage
+    if data.columns_ddl:
+        metadata[keys.DAGSTER_COLUMN_SCHEMA] = columns_from_ddl(data.columns_ddl)
+    return metadata
+
+
+def _as_uri(place: str) -> str:
+    if urlsplit(place).scheme:
+        return place
+    return Path(place).absolute().as_uri()
+
+
+__all__ = ["DagsterJetTranslator", "JetStageData", "stage_data"]

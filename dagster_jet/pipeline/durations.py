@@ -1,0 +1,44 @@
+"""Durations as users write them ("2 hours", timedelta) and as the engine counts them (ms)."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from dagster_jet.errors import ConfigurationError
+
+_UNITS_MS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1000,
+    "second": 1000,
+    "minute": 60_000,
+    "min": 60_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+
+Duration = str | timedelta
+
+
+def to_ms(value: Duration, field: str) -> int:
+    """Milliseconds of `value`; raises `ConfigurationError` naming `field`."""
+    if isinstance(value, timedelta):
+        milliseconds = value.total_seconds() * 1000
+    else:
+        match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
+        unit = match.group(2).lower() if match else ""
+        if match is None or (unit not in _UNITS_MS and unit + "s" not in _UNITS_MS):
+            raise ConfigurationError(
+                f"{field}: {value!r} is not a duration.",
+                cure='Write a timedelta or a text such as "500 ms", "10 seconds", "2 hours".',
+            )
+        factor = _UNITS_MS.get(unit) or _UNITS_MS[unit + "s"]
+        milliseconds = float(match.group(1)) * factor
+    if milliseconds < 0:
+        raise ConfigurationError(f"{field}: {value!r} is negative.", cure="Use 0 or more.")
+    return round(milliseconds)

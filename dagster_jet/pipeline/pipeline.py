@@ -1,0 +1,261 @@
+"""The fluent face of a pipeline: every call adds a frozen node to the graph and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.aggregates import Aggregate
+from dagster_jet.pipeline.durations import Duration, to_ms
+from dagster_jet.pipeline.graph import (
+    AggregateNode,
+    EnrichNode,
+    Graph,
+    MergeNode,
+    Node,
+    SinkNode,
+    SourceNode,
+    Timestamps,
+    TimestampsNode,
+    TransformNode,
+)
+from dagster_jet.pipeline.windows import TumblingWindow
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+
+_N = TypeVar("_N", bound=Node)
+
+
+class Pipeline:
+    """A streaming job as a graph of stages under a name.
+
+    State and positions are matched by stage name from one run to the next, also after the code
+    changed: names of sources, stateful stages and sinks are unique and should stay.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not name or any(c in name for c in "/\\\0 \n"):
+            raise PipelineError(
+                f"{name!r} cannot name a pipeline.",
+                cure="Use letters, digits, '_', '-' and '.'; it becomes part of store keys.",
+            )
+        self.name = name
+        self._nodes: dict[str, Node] = {}
+
+    def read_from(self, source: Any, *, name: str) -> Stage:
+        """Adds a source (`dagster_jet.sources`)."""
+        return Stage(self, self._add(SourceNode(name, source)).name, None)
+
+    @property
+    def graph(self) -> Graph:
+        """The finished graph.
+
+        Raises:
+            PipelineError: nothing is read, or nothing is written.
+        """
+        graph = Graph(dict(self._nodes))
+        if not graph.sources:
+            raise PipelineError("nothing is read.", job=self.name, cure="Call read_from().")
+        if not graph.sinks:
+            raise PipelineError("nothing is written.", job=self.name, cure="Call write_to().")
+        return graph
+
+    def _add(self, node: _N) -> _N:
+        if not node.name or any(c in node.name for c in "/\\\0\n"):
+            raise PipelineError(
+                f"{node.name!r} cannot name a stage.", job=self.name, cure="Leave out '/'."
+            )
+        if node.name in self._nodes:
+            raise PipelineError(
+                f"two stages are named {node.name!r} "
+                f"(a {self._nodes[node.name].kind} and a {node.kind}).",
+                job=self.name,
+                stage=node.name,
+                cure="State and positions are matched by name: give each stage its own.",
+            )
+        self._nodes[node.name] = node
+        return node
+
+    def _fresh(self, prefix: str) -> str:
+        number = 1
+        while f"{prefix}_{number}" in self._nodes:
+            number += 1
+        return f"{prefix}_{number}"
+
+
+class Stage:
+    """A stream at one point of the pipeline."""
+
+    def __init__(self, pipeline: Pipeline, node: str, time_column: str | None) -> None:
+        self._pipeline, self._node, self._time_column = pipeline, node, time_column
+
+    def with_timestamps(
+        self, column: str, *, allowed_lag: Duration = "0 ms", idle_timeout: Duration = "60 seconds"
+    ) -> Stage:
+        """Names the event-time column (timestamp, or milliseconds as long).
+
+        Args:
+            column: must not be null; a row without event time is a bad row.
+            allowed_lag: how far events may be behind the newest one before they count as late.
+            idle_timeout: after so long without events a source stops holding windows back;
+                0 means never.
+        """
+        timestamps = Timestamps(
+            column, to_ms(allowed_lag, "allowed_lag"), to_ms(idle_timeout, "idle_timeout")
+        )
+        name = f"{self._node}.timestamps"
+        self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
+        return Stage(self._pipeline, name, column)
+
+    def transform(
+        self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None
+    ) -> Stage:
+        """Any stateless DataFrame -> DataFrame. It sees one epoch's rows: no aggregation here."""
+        name = name or self._pipeline._fresh("transform")
+        return self._append(TransformNode(name, (self._node,), function))
+
+    def filter(self, condition: str | Column, *, name: str | None = None) -> Stage:
+        """Keeps the rows for which `condition` is true."""
+        name = name or self._pipeline._fresh("filter")
+        return self.transform(lambda frame: frame.where(condition), name=name)
+
+    def select(self, *columns: str | Column, name: str | None = None) -> Stage:
+        """Column names, SQL expressions or Columns."""
+        name = name or self._pipeline._fresh("select")
+
+        def project(frame: DataFrame) -> DataFrame:
+            from pyspark.sql import functions
+
+            return frame.select(*[functions.expr(c) if isinstance(c, str) else c for c in columns])
+
+        return self.transform(project, name=name)
+
+    def merge(self, *others: Stage, name: str | None = None) -> Stage:
+        """This stream and `others` as one, matched by column name; the watermark is the least."""
+        columns = {self._time_column, *(other._time_column for other in others)}
+        if len(columns) > 1:
+            raise PipelineError(
+                f"streams to merge have different event-time columns: {sorted(map(str, columns))}.",
+                job=self._pipeline.name,
+                cure="Rename the columns before with_timestamps().",
+            )
+        name = name or self._pipeline._fresh("merge")
+        return self._append(MergeNode(name, (self._node, *(other._node for other in others))))
+
+    def enrich(
+        self, table: Any, *, on: str | Sequence[str], how: str = "left", name: str | None = None
+    ) -> Stage:
+        """Adds the columns of a batch table (`sources.table`) by key.
+
+        The table is read when an execution starts; `how` is "left" or "inner".
+        """
+        if how not in ("left", "inner"):
+            raise PipelineError(
+                f"how={how!r} is not a way to enrich.",
+                job=self._pipeline.name,
+                cure='Use "left" (keep rows without a match) or "inner".',
+            )
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        name = name or self._pipeline._fresh("enrich")
+        return self._append(EnrichNode(name, (self._node,), table, keys, how))
+
+    def group_by(self, *keys: str) -> KeyedStage:
+        if not keys:
+            raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
+        return KeyedStage(self, keys)
+
+    def write_to(self, sink: Any, *, name: str) -> None:
+        """Ends the branch in a sink (`dagster_jet.sinks`)."""
+        self._pipeline._add(SinkNode(name, (self._node,), sink))
+
+    def dead_letter_to(self, sink: Any, *, name: str) -> Stage:
+        """Sends this source's bad rows to `sink`, in the same transaction, and goes on.
+
+        Rows: source, position, reason, raw. Without it a bad row fails the job.
+        """
+        source = self._pipeline._nodes[self._node]
+        if isinstance(source, TimestampsNode):
+            source = self._pipeline._nodes[source.upstream[0]]
+        if not isinstance(source, SourceNode):
+            raise PipelineError(
+                "dead_letter_to() belongs directly after read_from() or with_timestamps().",
+                job=self._pipeline.name,
+                stage=self._node,
+            )
+        self._pipeline._add(SinkNode(name, (source.name,), sink, of_rejects=True))
+        return self
+
+    def _append(self, node: Node) -> Stage:
+        return Stage(self._pipeline, self._pipeline._add(node).name, self._time_column)
+
+
+class KeyedStage:
+    """A stream grouped by key, waiting for its window."""
+
+    def __init__(self, stage: Stage, keys: tuple[str, ...]) -> None:
+        self._stage, self._keys = stage, keys
+
+    def window(self, window: TumblingWindow) -> WindowedStage:
+        if self._stage._time_column is None:
+            raise PipelineError(
+                "a window needs event time.",
+                job=self._stage._pipeline.name,
+                stage=self._stage._node,
+                cure="Call with_timestamps() on the source.",
+            )
+        return WindowedStage(self._stage, self._keys, window)
+
+
+class WindowedStage:
+    """A keyed stream cut into windows, waiting for its aggregates."""
+
+    def __init__(self, stage: Stage, keys: tuple[str, ...], window: TumblingWindow) -> None:
+        self._stage, self._keys, self._window = stage, keys, window
+
+    def aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
+        """One row per key and window: keys, window_start, window_end, then the aggregates.
+
+        The result's event time is `window_end`.
+        """
+        pipeline = self._stage._pipeline
+        taken = {*self._keys, WINDOW_START, WINDOW_END} & set(aggregates)
+        if not aggregates or taken:
+            raise PipelineError(
+                f"output columns are taken already: {sorted(taken)}."
+                if taken
+                else "aggregate() needs at least one aggregate.",
+                job=pipeline.name,
+                stage=name,
+                cure="Name aggregates as keywords: n=agg.count().",
+            )
+        for column, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise PipelineError(
+                    f"{column}={aggregate!r} is not an aggregate.",
+                    job=pipeline.name,
+                    stage=name,
+                    cure="Use dagster_jet.aggregates, for example agg.count().",
+                )
+        assert self._stage._time_column is not None
+        node = AggregateNode(
+            name,
+            (self._stage._node,),
+            self._keys,
+            self._window,
+            tuple(aggregates.items()),
+            self._stage._time_column,
+        )
+        return replace_time(self._stage._append(node), WINDOW_END)
+
+
+def replace_time(stage: Stage, column: str) -> Stage:
+    """The same point of the pipeline, read with another event-time column."""
+    return Stage(stage._pipeline, stage._node, column)
+
+
+__all__ = ["KeyedStage", "Pipeline", "Stage", "WindowedStage"]

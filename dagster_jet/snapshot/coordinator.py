@@ -1,0 +1,920 @@
+"""The two-phase snapshot protocol as a state machine: events in, commands out.
+
+No I/O, no clock, no threads, no randomness: the caller executes the commands and reports what
+became of them, with the time where it matters. The engine's loop is one caller; the simulator in
+``tests/simulation`` is the other and crashes between any two steps.
+
+    CLAIMING -> RESERVING -> LOADING -> RESTORING -> RECOMMITTING -> ABORTING
+    ABORTING -> [first snapshot] -> READY
+    READY -> IN_EPOCH -> READY                                (an epoch without a snapshot)
+    READY -> IN_EPOCH -> WRITING_MANIFEST -> WRITING_RECORD -> READY   (with one; phase 2 beside it)
+    any -> STOPPED
+
+Phase 2 has a state of its own, because it runs beside the next epoch.
+
+The one sentence it implements: nothing that a task writes counts until the record names it, and
+everything that the record names is made true again after any crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from dagster_jet.snapshot.manifest import (
+    Ack,
+    Artifact,
+    ChunkSet,
+    Counters,
+    Manifest,
+    ShardState,
+    checksum,
+)
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+
+SNAPSHOT_ID_BLOCK = 64
+"""Ids are reserved in the record in blocks, so that an attempt needs no write of its own."""
+
+
+class Guarantee(str, Enum):
+    """What the committed output looks like after a crash (protocol.md, section 3)."""
+
+    NONE = "none"
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+class StopKind(str, Enum):
+    """Why an execution is asked to end; all but CANCEL take a terminal snapshot first."""
+
+    SUSPEND = "suspend"
+    """Stay down until resumed."""
+    RESTART = "restart"
+    """Begin a new execution at once."""
+    SHUTDOWN = "shutdown"
+    """The process ends (SIGTERM, Dagster cancel, a run that has drained); anyone may go on."""
+    COMPLETE = "complete"
+    """The inputs are over: final watermark, every window closed, the job is COMPLETED."""
+    CANCEL = "cancel"
+    """Stop now, without a snapshot; the job is FAILED (cancelled)."""
+
+
+class Phase(Enum):
+    """Where the execution is. Only `READY` accepts an `Opportunity`."""
+
+    CLAIMING = "claiming"
+    RESERVING = "reserving snapshot ids"
+    LOADING = "loading"
+    RESTORING = "restoring"
+    RECOMMITTING = "recommitting"
+    ABORTING = "aborting"
+    READY = "ready"
+    IN_EPOCH = "in epoch"
+    WRITING_MANIFEST = "writing manifest"
+    WRITING_RECORD = "writing record"
+    STOPPED = "stopped"
+
+
+class Phase2(Enum):
+    """Where the commits of the newest snapshot are."""
+
+    NONE = "nothing to commit"
+    COMMITTING = "committing"
+    MARKING = "noting in the record that all is committed"
+
+
+class WriteOutcome(Enum):
+    """What is known about a write to the record."""
+
+    WRITTEN = "written"
+    FENCED = "a newer execution owns the record"
+    UNAVAILABLE = "certainly not written"
+    UNKNOWN = "perhaps written"
+
+
+# --- commands: what the caller must do -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Win the record under the next execution id; answer `Claimed`."""
+
+
+@dataclass(frozen=True)
+class LoadManifest:
+    """Read and validate the manifest of `ref`; answer `ManifestLoaded`."""
+
+    ref: SnapshotRef
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Bring the state of `manifest` into local runs; answer `Restored`."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Phase 2: make all artifacts of the snapshot visible, idempotently; answer `Committed`."""
+
+    snapshot_id: int
+    artifacts: tuple[Artifact, ...]
+    recovering: bool
+
+
+@dataclass(frozen=True)
+class AbortLeftovers:
+    """Roll back what older executions left open and delete what nobody references.
+
+    Only what carries an execution id below ours may be touched: a stopped process that wakes up
+    in here must not hurt its successor.
+    """
+
+    execution_id: int
+    keep: tuple[SnapshotRef, ...]
+
+
+@dataclass(frozen=True)
+class RunEpoch:
+    """Run one epoch; answer `EpochAcked` or `EpochFailed`."""
+
+    execution_id: int
+    epoch_id: int
+    snapshot_id: int | None
+    terminal: bool
+    """Take no new input; this is the last epoch of the execution."""
+    final: bool
+    """The inputs are over: run under the final watermark."""
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Below exactly-once: make an epoch's artifacts visible at once; answer `Published`."""
+
+    epoch_id: int
+    artifacts: tuple[Artifact, ...]
+
+
+@dataclass(frozen=True)
+class WriteManifest:
+    """S5: store the manifest in the map; answer `ManifestWritten` or `ManifestFailed`."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class WriteRecord:
+    """S6, S8 and status changes: write the record under our ballot; answer `RecordAnswer`."""
+
+    purpose: str
+    record: ExecutionRecord
+
+
+@dataclass(frozen=True)
+class CollectGarbage:
+    """Delete manifests and chunk sets that no retained snapshot needs. Best effort."""
+
+    manifests: tuple[str, ...]
+    chunk_sets: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The execution is over; `restart` says whether a new one should begin in this process."""
+
+    status: JobStatus
+    reason: str
+    restart: bool = False
+    write_status: bool = False
+    """False where the record must not be touched (fenced, or its state is unknown)."""
+
+
+Command = (
+    Claim
+    | LoadManifest
+    | Restore
+    | Commit
+    | AbortLeftovers
+    | RunEpoch
+    | Publish
+    | WriteManifest
+    | WriteRecord
+    | CollectGarbage
+    | Stop
+)
+
+# --- events: what became of it -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The record is ours; `record` is what was last agreed on, already under our execution id."""
+
+    record: ExecutionRecord
+
+
+@dataclass(frozen=True)
+class ManifestLoaded:
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Restored:
+    shards: Mapping[str, tuple[ShardState, ...]]
+
+
+@dataclass(frozen=True)
+class Committed:
+    execution_id: int
+    snapshot_id: int
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class LeftoversAborted:
+    """`retained`: chunk sets needed by the retained snapshots, by snapshot id."""
+
+    retained: Mapping[int, Mapping[str, frozenset[str]]]
+    sources: Mapping[str, Any]
+    watermarks: Mapping[str, Any]
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Opportunity:
+    """The caller has polled the sources and could run an epoch now."""
+
+    now_ms: int
+    wants_epoch: bool
+    """There is input, or a watermark or timer moved."""
+    stop: StopKind | None = None
+
+
+@dataclass(frozen=True)
+class EpochAcked:
+    execution_id: int
+    epoch_id: int
+    acks: tuple[Ack, ...]
+    sources: Mapping[str, Any]
+    watermarks: Mapping[str, Any]
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class EpochFailed:
+    execution_id: int
+    epoch_id: int
+    reason: str
+    restartable: bool
+
+
+@dataclass(frozen=True)
+class Published:
+    epoch_id: int
+
+
+@dataclass(frozen=True)
+class ManifestWritten:
+    snapshot_id: int
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class ManifestFailed:
+    snapshot_id: int
+    reason: str
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class RecordAnswer:
+    purpose: str
+    outcome: WriteOutcome
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A command failed for good (validation, restore, a lost artifact, a connector)."""
+
+    reason: str
+    restartable: bool
+
+
+Event = (
+    Claimed
+    | ManifestLoaded
+    | Restored
+    | Committed
+    | LeftoversAborted
+    | Opportunity
+    | EpochAcked
+    | EpochFailed
+    | Published
+    | ManifestWritten
+    | ManifestFailed
+    | RecordAnswer
+    | Failed
+)
+
+
+@dataclass(frozen=True)
+class CoordinatorConfig:
+    """What the protocol needs to know about a job."""
+
+    job: str
+    guarantee: Guarantee
+    snapshot_interval_ms: int
+    retained_snapshots: int
+    shards: Mapping[str, int]
+    """Stateful vertices and how many shards each has: all of them must ack every epoch."""
+    partition_count: int
+    plan_fingerprint: str
+    suspend_on_failure: bool = False
+
+
+@dataclass
+class Coordinator:
+    """One execution of one job, from claim to stop. Not thread-safe: feed it from one thread."""
+
+    config: CoordinatorConfig
+    phase: Phase = Phase.CLAIMING
+    phase2: Phase2 = Phase2.NONE
+    record: ExecutionRecord = field(init=False)
+    shards: dict[str, list[ShardState]] = field(default_factory=dict)
+    counters: dict[str, Counters] = field(default_factory=dict)
+    failed_snapshots: int = 0
+    last_snapshot_failure: str | None = None
+
+    def __post_init__(self) -> None:
+        self._epoch_id = 0
+        self._sources: dict[str, Any] = {}
+        self._watermarks: dict[str, Any] = {}
+        self._running: RunEpoch | None = None
+        self._publishing: RunEpoch | None = None
+        self._open_artifacts: list[Artifact] = []
+        self._epochs_since_snapshot = 0
+        self._epochs_since_decision = 0
+        self._phase2_ended_ms: int | None = None
+        self._next_snapshot_id = 0
+        self._candidate: Manifest | None = None
+        self._candidate_ref: SnapshotRef | None = None
+        self._snapshot_acks: tuple[Ack, ...] = ()
+        self._retained: dict[int, Mapping[str, frozenset[str]]] = {}
+        self._stop_kind: StopKind | None = None
+        self._completed = False
+        self._acked_at_ms = 0
+
+    # --- the two entry points -------------------------------------------------------------------
+
+    def begin(self) -> list[Command]:
+        return [Claim()]
+
+    def handle(self, event: Event) -> list[Command]:
+        """Applies one event. Answers of a dead execution or of a past step change nothing."""
+        if self.phase is Phase.STOPPED:
+            return []
+        match event:
+            case Claimed(record):
+                return self._on_claimed(record)
+            case ManifestLoaded(manifest):
+                return self._on_manifest_loaded(manifest)
+            case Restored(shards):
+                return self._on_restored(shards)
+            case Committed():
+                return self._on_committed(event)
+            case LeftoversAborted():
+                return self._on_leftovers_aborted(event)
+            case Opportunity():
+                return self._on_opportunity(event)
+            case EpochAcked():
+                return self._on_epoch_acked(event)
+            case EpochFailed():
+                return self._on_epoch_failed(event)
+            case Published():
+                return self._on_published(event)
+            case ManifestWritten():
+                return self._on_manifest_written(event)
+            case ManifestFailed():
+                return self._on_manifest_failed(event)
+            case RecordAnswer():
+                return self._on_record_answer(event)
+            case Failed(reason, restartable):
+                return self._stop_failed(reason, restartable)
+
+    @property
+    def snapshot_pending(self) -> bool:
+        """A snapshot is between the end of its epoch and the end of its phase 2."""
+        return self._candidate is not None or self.phase2 is not Phase2.NONE
+
+    # --- start and restart, in the order of protocol.md section 4 -------------------------------
+
+    def _on_claimed(self, record: ExecutionRecord) -> list[Command]:
+        if self.phase is not Phase.CLAIMING:
+            return []
+        # An older execution may have used up to its whole block without a decision, that is without
+        # a trace in the record. Ours must be durable before the first attempt.
+        self._next_snapshot_id = record.reserved_snapshot_id + 1
+        self.record = replace(
+            record, reserved_snapshot_id=record.reserved_snapshot_id + SNAPSHOT_ID_BLOCK
+        )
+        self.phase = Phase.RESERVING
+        return [WriteRecord("starting", self.record)]
+
+    def _on_ids_reserved(self, event: RecordAnswer) -> list[Command]:
+        if self.phase is not Phase.RESERVING:
+            return []
+        if event.outcome is not WriteOutcome.WRITTEN:
+            return self._stop_failed("snapshot ids could not be reserved", restartable=True)
+        record = self.record
+        if record.snapshot is not None and self.config.guarantee is not Guarantee.NONE:
+            self.phase = Phase.LOADING
+            return [LoadManifest(record.snapshot)]
+        self.shards = {v: [ShardState()] * n for v, n in self.config.shards.items()}
+        return self._abort_leftovers()
+
+    def _on_manifest_loaded(self, manifest: Manifest) -> list[Command]:
+        if self.phase is not Phase.LOADING:
+            return []
+        self._epoch_id = manifest.epoch_id
+        self._sources = dict(manifest.sources)
+        self._watermarks = dict(manifest.watermarks)
+        self.counters = dict(manifest.counters)
+        self._completed = manifest.completed
+        self._candidate = manifest
+        self.phase = Phase.RESTORING
+        return [Restore(manifest)]
+
+    def _on_restored(self, shards: Mapping[str, tuple[ShardState, ...]]) -> list[Command]:
+        if self.phase is not Phase.RESTORING or self._candidate is None:
+            return []
+        self.shards = {vertex: list(states) for vertex, states in shards.items()}
+        manifest, self._candidate = self._candidate, None
+        ref = self.record.snapshot
+        if ref is not None and not ref.committed and manifest.artifacts:
+            self.phase = Phase.RECOMMITTING
+            return [Commit(manifest.snapshot_id, manifest.artifacts, recovering=True)]
+        return self._abort_leftovers()
+
+    def _abort_leftovers(self) -> list[Command]:
+        # After the commits, before the first data: what the record names must not be rolled back.
+        self.phase = Phase.ABORTING
+        return [AbortLeftovers(self.record.execution_id, self.record.snapshots)]
+
+    def _on_leftovers_aborted(self, event: LeftoversAborted) -> list[Command]:
+        if self.phase is not Phase.ABORTING:
+            return []
+        self._retained = dict(event.retained)
+        self._phase2_ended_ms = event.now_ms
+        if self._completed:
+            # The last execution died after its last decision: everything is committed by now.
+            self._stop_kind = StopKind.COMPLETE
+            return self._stop_asked_for()
+        if self.record.snapshots or self.config.guarantee is Guarantee.NONE:
+            return self._become_ready()
+        # A new job: pin its starting positions, so that a crash before the first regular snapshot
+        # cannot move them.
+        self._sources = dict(event.sources)
+        self._watermarks = dict(event.watermarks)
+        return self._decide_snapshot((), event.now_ms, completed=False)
+
+    def _become_ready(self) -> list[Command]:
+        self.phase = Phase.READY
+        if self.record.status is JobStatus.STARTING:
+            self.record = replace(self.record, status=JobStatus.RUNNING)
+            return [WriteRecord("running", self.record)]
+        return []
+
+    # --- one epoch ------------------------------------------------------------------------------
+
+    def _on_opportunity(self, event: Opportunity) -> list[Command]:
+        if self.phase is not Phase.READY:
+            return []
+        if event.stop is StopKind.CANCEL:
+            self.phase = Phase.STOPPED
+            return [Stop(JobStatus.FAILED, "cancelled", write_status=True)]
+        if self.phase2 is not Phase2.NONE and (event.stop or self._epochs_since_decision >= 1):
+            # Two transactions per writer: a third must not open before phase 2 has ended.
+            return []
+        if event.stop is not None:
+            self._stop_kind = event.stop
+            if event.stop is not StopKind.COMPLETE and self._nothing_to_save():
+                return self._stop_asked_for()
+            return self._run_epoch(
+                snapshot=self.config.guarantee is not Guarantee.NONE,
+                terminal=True,
+                final=event.stop is StopKind.COMPLETE,
+            )
+        due = self._snapshot_is_due(event.now_ms)
+        if event.wants_epoch or (due and self._epochs_since_snapshot > 0):
+            return self._run_epoch(snapshot=due, terminal=False, final=False)
+        return []
+
+    def _nothing_to_save(self) -> bool:
+        return self.config.guarantee is Guarantee.NONE or self._epochs_since_snapshot == 0
+
+    def _snapshot_is_due(self, now_ms: int) -> bool:
+        if self.config.guarantee is Guarantee.NONE or self.phase2 is not Phase2.NONE:
+            return False
+        since = now_ms - (self._phase2_ended_ms or 0)
+        return since >= self.config.snapshot_interval_ms
+
+    def snapshot_due_at_ms(self) -> int | None:
+        """When an idle job should look again, or None if nothing is waiting for a snapshot."""
+        if self._epochs_since_snapshot == 0 or self.config.guarantee is Guarantee.NONE:
+            return None
+        return (self._phase2_ended_ms or 0) + self.config.snapshot_interval_ms
+
+    def _run_epoch(self, *, snapshot: bool, terminal: bool, final: bool) -> list[Command]:
+        snapshot_id = None
+        if snapshot:
+            snapshot_id = self._next_snapshot_id
+            self._next_snapshot_id += 1
+        self._epoch_id += 1
+        self._running = RunEpoch(
+            self.record.execution_id, self._epoch_id, snapshot_id, terminal, final
+        )
+        self.phase = Phase.IN_EPOCH
+        return [self._running]
+
+    def _on_epoch_failed(self, event: EpochFailed) -> list[Command]:
+        if not self._is_running(event.execution_id, event.epoch_id):
+            return []
+        return self._stop_failed(event.reason, event.restartable)
+
+    def _is_running(self, execution_id: int, epoch_id: int) -> bool:
+        running = self._running
+        return (
+            self.phase is Phase.IN_EPOCH
+            and running is not None
+            and (running.execution_id, running.epoch_id) == (execution_id, epoch_id)
+        )
+
+    def _on_epoch_acked(self, event: EpochAcked) -> list[Command]:
+        if not self._is_running(event.execution_id, event.epoch_id):
+            return []
+        # From here on the same answer once more changes nothing, also while it is being published.
+        running, self._running = self._running, None
+        assert running is not None
+        self._acked_at_ms = event.now_ms
+        acks = _distinct(event.acks)
+        problem = self._incomplete(acks)
+        if problem is not None:
+            return self._stop_failed(f"epoch {event.epoch_id}: {problem}", restartable=True)
+        self._sources = dict(event.sources)
+        self._watermarks = dict(event.watermarks)
+        for ack in acks:
+            self.counters[ack.vertex] = self.counters.get(ack.vertex, Counters()).plus(ack)
+            if ack.vertex in self.shards:
+                shard = self.shards[ack.vertex][ack.shard]
+                self.shards[ack.vertex][ack.shard] = shard.after_epoch(ack)
+        self._epochs_since_snapshot += 1
+        self._epochs_since_decision += 1
+        artifacts = tuple(artifact for ack in acks for artifact in ack.artifacts)
+        if self.config.guarantee is not Guarantee.EXACTLY_ONCE and artifacts:
+            self._snapshot_acks, self._publishing = acks, running
+            return [Publish(running.epoch_id, artifacts)]
+        self._open_artifacts.extend(artifacts)
+        return self._epoch_done(running, acks, event.now_ms)
+
+    def _on_published(self, event: Published) -> list[Command]:
+        running = self._publishing
+        if running is None or running.epoch_id != event.epoch_id:
+            return []
+        self._publishing = None
+        return self._epoch_done(running, self._snapshot_acks, self._acked_at_ms)
+
+    def _epoch_done(self, running: RunEpoch, acks: tuple[Ack, ...], now_ms: int) -> list[Command]:
+        if running.snapshot_id is not None:
+            errors = [ack.snapshot_error for ack in acks if ack.snapshot_error]
+            if errors:
+                return self._snapshot_failed(errors[0], now_ms, acks)
+            return self._decide_snapshot(acks, now_ms, running.final, running.snapshot_id)
+        self.phase = Phase.READY
+        return self._stop_asked_for() if running.terminal else []
+
+    def _incomplete(self, acks: Iterable[Ack]) -> str | None:
+        """Barrier broadcast: every shard of every stateful vertex, each exactly once."""
+        seen: dict[tuple[str, int], str] = {}
+        for ack in acks:
+            key = (ack.vertex, ack.shard)
+            if key in seen:
+                return f"stage {ack.vertex!r}, shard {ack.shard} acked twice"
+            seen[key] = ack.attempt
+        for vertex, count in self.config.shards.items():
+            missing = [shard for shard in range(count) if (vertex, shard) not in seen]
+            if missing:
+                return f"stage {vertex!r}: no ack from shards {missing}"
+        return None
+
+    # --- phase 1, to the decision point ---------------------------------------------------------
+
+    def _decide_snapshot(
+        self, acks: tuple[Ack, ...], now_ms: int, completed: bool, snapshot_id: int | None = None
+    ) -> list[Command]:
+        if snapshot_id is None:
+            snapshot_id = self._next_snapshot_id
+            self._next_snapshot_id += 1
+        self._snapshot_acks = acks
+        self._candidate = Manifest(
+            job=self.config.job,
+            snapshot_id=snapshot_id,
+            epoch_id=self._epoch_id,
+            execution_id=self.record.execution_id,
+            line=self.record.line,
+            plan_fingerprint=self.config.plan_fingerprint,
+            partition_count=self.config.partition_count,
+            sources=self._sources,
+            watermarks=self._watermarks,
+            shards={
+                vertex: tuple(state.chain for state in states)
+                for vertex, states in self._shards_after(acks).items()
+            },
+            artifacts=tuple(self._open_artifacts),
+            counters=dict(self.counters),
+            completed=completed,
+        )
+        self.phase = Phase.WRITING_MANIFEST
+        return [WriteManifest(self._candidate)]
+
+    def _shards_after(self, acks: tuple[Ack, ...]) -> dict[str, list[ShardState]]:
+        shards = {vertex: list(states) for vertex, states in self.shards.items()}
+        for ack in acks:
+            if ack.vertex in shards:
+                state = shards[ack.vertex][ack.shard]
+                shards[ack.vertex][ack.shard] = state.after_snapshot(ack)
+        return shards
+
+    def _on_manifest_written(self, event: ManifestWritten) -> list[Command]:
+        manifest = self._candidate
+        if self.phase is not Phase.WRITING_MANIFEST or manifest is None:
+            return []
+        if manifest.snapshot_id != event.snapshot_id:
+            return []
+        data = manifest.to_bytes()
+        ref = SnapshotRef(
+            snapshot_id=manifest.snapshot_id,
+            epoch_id=manifest.epoch_id,
+            execution_id=manifest.execution_id,
+            manifest_name=manifest.name,
+            manifest_checksum=checksum(data),
+            taken_at_ms=event.now_ms,
+            state_bytes=manifest.state_bytes,
+            # Without artifacts there is nothing to commit: phase 2 is over before it begins.
+            committed=not manifest.artifacts,
+        )
+        self._candidate_ref = ref
+        record = replace(
+            self.record,
+            status=self._status_after_snapshot(),
+            snapshots=(ref, *self.record.snapshots)[: self.config.retained_snapshots],
+            reserved_snapshot_id=self._reserved(),
+            plan_fingerprint=self.config.plan_fingerprint,
+            updated_at_ms=event.now_ms,
+        )
+        self.phase = Phase.WRITING_RECORD
+        # Decision point: once this write is on a majority of members the snapshot is valid.
+        return [WriteRecord("snapshot", record)]
+
+    def _status_after_snapshot(self) -> JobStatus:
+        return JobStatus.RUNNING if self._stop_kind is None else JobStatus.COMPLETING
+
+    def _reserved(self) -> int:
+        reserved = self.record.reserved_snapshot_id
+        # Half a block ahead: attempts between two writes never run out of reserved ids.
+        if self._next_snapshot_id + SNAPSHOT_ID_BLOCK // 2 > reserved:
+            return self._next_snapshot_id + SNAPSHOT_ID_BLOCK
+        return reserved
+
+    def _on_manifest_failed(self, event: ManifestFailed) -> list[Command]:
+        manifest = self._candidate
+        if self.phase is not Phase.WRITING_MANIFEST or manifest is None:
+            return []
+        if manifest.snapshot_id != event.snapshot_id:
+            return []
+        return self._snapshot_failed(event.reason, event.now_ms, self._snapshot_acks)
+
+    def _snapshot_failed(
+        self, reason: str, now_ms: int, acks: tuple[Ack, ...]
+    ) -> list[Command]:
+        """Before the decision point a failure is no job failure: discard, try again later."""
+        discard = self._discard(acks)
+        first = self.record.snapshot is None and self._epoch_id == 0
+        self.failed_snapshots += 1
+        self.last_snapshot_failure = reason
+        self._phase2_ended_ms = now_ms
+        if first:
+            return self._stop_failed(f"the first snapshot failed: {reason}", restartable=True)
+        if self._next_snapshot_id > self.record.reserved_snapshot_id:
+            return self._stop_failed(f"snapshots keep failing: {reason}", restartable=True)
+        self.phase = Phase.READY
+        if self._stop_kind is StopKind.COMPLETE:
+            return self._stop_failed(f"the last snapshot failed: {reason}", restartable=True)
+        if self._stop_kind is not None:
+            # A terminal snapshot that fails does not keep the job alive: resume from the last one.
+            return [*discard, *self._stop_asked_for()]
+        return discard
+
+    def _discard(self, acks: tuple[Ack, ...]) -> list[Command]:
+        """What the failed snapshot left in the store; certainly named by no record."""
+        names: dict[str, set[str]] = {}
+        for ack in acks:
+            if ack.chunk_set is not None:
+                names.setdefault(ack.vertex, set()).add(ack.chunk_set.name)
+        manifests = (self._candidate.name,) if self._candidate is not None else ()
+        self._candidate = self._candidate_ref = None
+        self._snapshot_acks = ()
+        if not names and not manifests:
+            return []
+        return [CollectGarbage(manifests, {v: frozenset(n) for v, n in names.items()})]
+
+    def _on_record_answer(self, event: RecordAnswer) -> list[Command]:
+        if event.outcome is WriteOutcome.FENCED:
+            self.phase = Phase.STOPPED
+            return [Stop(self.record.status, "fenced: a newer execution owns the job")]
+        if event.purpose == "starting":
+            return self._on_ids_reserved(event)
+        if event.purpose == "snapshot":
+            return self._on_snapshot_decided(event)
+        if event.purpose == "committed":
+            return self._on_commit_noted(event)
+        return []
+
+    def _on_snapshot_decided(self, event: RecordAnswer) -> list[Command]:
+        ref, manifest = self._candidate_ref, self._candidate
+        if self.phase is not Phase.WRITING_RECORD or ref is None or manifest is None:
+            return []
+        if event.outcome is WriteOutcome.UNAVAILABLE:
+            reason = "too few store members answered"
+            return self._snapshot_failed(reason, event.now_ms, self._snapshot_acks)
+        if event.outcome is WriteOutcome.UNKNOWN:
+            # Neither commit nor clean up: whoever starts next reads what the record says.
+            self.phase = Phase.STOPPED
+            reason = "the outcome of a record write is unknown"
+            return [Stop(self.record.status, reason, restart=self._may_begin_again)]
+        dropped = self.record.snapshots[self.config.retained_snapshots - 1 :]
+        self.record = replace(
+            self.record,
+            status=self._status_after_snapshot(),
+            snapshots=(ref, *self.record.snapshots)[: self.config.retained_snapshots],
+            reserved_snapshot_id=self._reserved(),
+            plan_fingerprint=self.config.plan_fingerprint,
+            updated_at_ms=event.now_ms,
+        )
+        self.shards = self._shards_after(self._snapshot_acks)
+        self._retained[ref.snapshot_id] = {
+            vertex: frozenset(names) for vertex, names in manifest.chunk_sets().items()
+        }
+        self._candidate = self._candidate_ref = None
+        self._snapshot_acks = ()
+        self._open_artifacts = []
+        self._epochs_since_snapshot = self._epochs_since_decision = 0
+        self.phase = Phase.READY
+        garbage = self._garbage(dropped)
+        if ref.committed:
+            self._phase2_ended_ms = event.now_ms
+            return [*garbage, *self._after_phase2()]
+        self.phase2 = Phase2.COMMITTING
+        # Crash window: the record names the artifacts, nobody has committed them yet (F8).
+        return [Commit(ref.snapshot_id, manifest.artifacts, recovering=False), *garbage]
+
+    def _garbage(self, dropped: tuple[SnapshotRef, ...]) -> list[Command]:
+        """What only dropped snapshots needed. Safe for a sleeper too: history does not grow back."""
+        if not dropped:
+            return []
+        gone: dict[str, set[str]] = {}
+        for ref in dropped:
+            for vertex, names in self._retained.pop(ref.snapshot_id, {}).items():
+                gone.setdefault(vertex, set()).update(names)
+        for kept in self._retained.values():
+            for vertex, names in kept.items():
+                gone.get(vertex, set()).difference_update(names)
+        return [
+            CollectGarbage(
+                tuple(ref.manifest_name for ref in dropped),
+                {vertex: frozenset(names) for vertex, names in gone.items() if names},
+            )
+        ]
+
+    # --- phase 2 --------------------------------------------------------------------------------
+
+    def _on_committed(self, event: Committed) -> list[Command]:
+        recovering = self.phase is Phase.RECOMMITTING
+        if not recovering and self.phase2 is not Phase2.COMMITTING:
+            # Also a dead execution's answer that comes before our own claim has been answered.
+            return []
+        if event.execution_id != self.record.execution_id:
+            return []
+        ref = self.record.snapshot
+        if ref is None or ref.snapshot_id != event.snapshot_id or ref.committed:
+            return []
+        self.record = replace(
+            self.record,
+            snapshots=(replace(ref, committed=True), *self.record.snapshots[1:]),
+            updated_at_ms=event.now_ms,
+        )
+        self.phase2 = Phase2.MARKING
+        note: list[Command] = [WriteRecord("committed", self.record)]
+        return [*note, *self._abort_leftovers()] if recovering else note
+
+    def _on_commit_noted(self, event: RecordAnswer) -> list[Command]:
+        # If the note did not arrive, a restart commits once more, which changes nothing.
+        if self.phase2 is not Phase2.MARKING:
+            return []
+        self.phase2 = Phase2.NONE
+        self._phase2_ended_ms = event.now_ms
+        return self._after_phase2() if self.phase is Phase.READY else []
+
+    def _after_phase2(self) -> list[Command]:
+        return self._stop_asked_for() if self._stop_kind is not None else []
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _stop_asked_for(self) -> list[Command]:
+        kind = self._stop_kind
+        assert kind is not None
+        self.phase = Phase.STOPPED
+        return [
+            Stop(
+                _FINAL_STATUS[kind],
+                kind.value,
+                restart=kind is StopKind.RESTART,
+                write_status=True,
+            )
+        ]
+
+    @property
+    def _may_begin_again(self) -> bool:
+        """False once a stop was asked for after which the job stays down, come what may (F21)."""
+        return self._stop_kind not in (StopKind.SUSPEND, StopKind.SHUTDOWN)
+
+    def _stop_failed(self, reason: str, restartable: bool) -> list[Command]:
+        # Another record write could take back a decision that is on its way.
+        write_status = self.phase is not Phase.WRITING_RECORD
+        self.phase = Phase.STOPPED
+        if restartable and self._may_begin_again:
+            return [Stop(JobStatus.NOT_RUNNING, reason, restart=True, write_status=False)]
+        if restartable and self._stop_kind is not None:
+            status = _FINAL_STATUS[self._stop_kind]
+        else:
+            status = JobStatus.SUSPENDED if self.config.suspend_on_failure else JobStatus.FAILED
+        return [Stop(status, reason, write_status=write_status)]
+
+
+_FINAL_STATUS = {
+    StopKind.SUSPEND: JobStatus.SUSPENDED,
+    StopKind.RESTART: JobStatus.NOT_RUNNING,
+    StopKind.SHUTDOWN: JobStatus.NOT_RUNNING,
+    StopKind.COMPLETE: JobStatus.COMPLETED,
+    StopKind.CANCEL: JobStatus.FAILED,
+}
+
+
+def _distinct(acks: Iterable[Ack]) -> tuple[Ack, ...]:
+    """The same answer delivered twice is one answer; two answers of two attempts are not."""
+    unique: dict[tuple[str, int, str], Ack] = {}
+    for ack in acks:
+        unique.setdefault((ack.vertex, ack.shard, ack.attempt), ack)
+    return tuple(unique.values())
+
+
+__all__ = [
+    "AbortLeftovers",
+    "ChunkSet",
+    "Claim",
+    "Claimed",
+    "CollectGarbage",
+    "Command",
+    "Commit",
+    "Committed",
+    "Coordinator",
+    "CoordinatorConfig",
+    "EpochAcked",
+    "EpochFailed",
+    "Event",
+    "Failed",
+    "Guarantee",
+    "LeftoversAborted",
+    "LoadManifest",
+    "ManifestFailed",
+    "ManifestLoaded",
+    "ManifestWritten",
+    "Opportunity",
+    "Phase",
+    "Phase2",
+    "Publish",
+    "Published",
+    "RecordAnswer",
+    "Restore",
+    "Restored",
+    "RunEpoch",
+    "SNAPSHOT_ID_BLOCK",
+    "Stop",
+    "StopKind",
+    "WriteManifest",
+    "WriteOutcome",
+    "WriteRecord",
+]

@@ -1,0 +1,235 @@
+"""What a snapshot consists of: acks come in from tasks, a manifest goes into the store.
+
+The manifest is the validation entry of protocol.md: it lists, for every vertex and shard, the
+chunk sets that make up the state, and for every sink the artifacts that phase 2 commits. It is
+written before the record names it (S5 before S6), under a name that holds execution and
+snapshot, so a dead execution's manifest can never be mistaken for ours.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import xxhash
+
+from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
+
+MANIFEST_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """An immutable, executor-local piece of operator state: one Arrow IPC file.
+
+    A missing run means a lost executor; the job restarts from the snapshot.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    earliest_ms: int | None = None
+    latest_ms: int | None = None
+    """Event times at which the first and the last of its rows are due: a watermark at or beyond
+    `latest_ms` makes the whole run garbage, one before `earliest_ms` leaves it untouched."""
+
+
+@dataclass(frozen=True)
+class ChunkSet:
+    """What one task wrote into the store for one (vertex, shard) at one snapshot.
+
+    One chunk per logical partition that changed, plus an index chunk that lists partitions,
+    row counts and checksums. The name holds execution, snapshot and attempt: only an acked
+    set's name reaches a manifest, everything else is inert.
+    """
+
+    name: str
+    index_checksum: int
+    chunks: int
+    rows: int
+    bytes: int
+    sequence: int = 0
+    """Counts the sets of a shard; says whose turn it is to be written in full."""
+    is_base: bool = False
+    """True: holds the whole state of the shard, so that older sets of the chain are garbage."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a sink's writer left behind in phase 1, with all that commits it.
+
+    `token` is the connector's own value (a staged path, a transaction id); `checksum` lets
+    phase 2 tell "already committed" from "somebody else's file".
+    """
+
+    sink: str
+    epoch_id: int
+    token: str
+    target: str
+    rows: int
+    bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Ack:
+    """One task's answer for one (vertex, shard) of one epoch."""
+
+    vertex: str
+    shard: int
+    attempt: str
+    rows_in: int = 0
+    rows_out: int = 0
+    late: int = 0
+    rejected: int = 0
+    groups: int = 0
+    """Distinct (key, window) groups that arrived: how much there was to merge."""
+    saved: tuple[Run, ...] = ()
+    unsaved: tuple[Run, ...] = ()
+    obsolete: tuple[str, ...] = ()
+    """Local run files that this answer replaces."""
+    chunk_set: ChunkSet | None = None
+    chain_dropped: int = 0
+    """How many of the oldest chunk sets are fully superseded by `chunk_set`."""
+    snapshot_error: str | None = None
+    """Chunks could not be stored: the snapshot fails, the epoch does not."""
+    artifacts: tuple[Artifact, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Ack:
+        fields: dict[str, Any] = json.loads(data)
+        fields["saved"] = tuple(Run(**run) for run in fields["saved"])
+        fields["unsaved"] = tuple(Run(**run) for run in fields["unsaved"])
+        fields["obsolete"] = tuple(fields["obsolete"])
+        if fields["chunk_set"] is not None:
+            fields["chunk_set"] = ChunkSet(**fields["chunk_set"])
+        fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """Where one shard's state is: local runs, and the chunk sets that the store holds of it."""
+
+    saved: tuple[Run, ...] = ()
+    unsaved: tuple[Run, ...] = ()
+    chain: tuple[ChunkSet, ...] = ()
+    """Oldest first. Reading it from the newest base onwards gives the state of the snapshot."""
+
+    def after_epoch(self, ack: Ack) -> ShardState:
+        return ShardState(ack.saved, ack.unsaved, self.chain)
+
+    def after_snapshot(self, ack: Ack) -> ShardState:
+        """The snapshot is decided: what was unsaved now has a copy in the store."""
+        if ack.chunk_set is None:
+            return ShardState((*self.saved, *self.unsaved), (), self.chain)
+        kept = () if ack.chunk_set.is_base else self.chain[ack.chain_dropped :]
+        return ShardState((*self.saved, *self.unsaved), (), (*kept, ack.chunk_set))
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Totals of a vertex since the job began, as of one barrier."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    late: int = 0
+    rejected: int = 0
+
+    def plus(self, ack: Ack) -> Counters:
+        return Counters(
+            self.rows_in + ack.rows_in,
+            self.rows_out + ack.rows_out,
+            self.late + ack.late,
+            self.rejected + ack.rejected,
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything needed to restore a job as of one barrier, and to finish its commits."""
+
+    job: str
+    snapshot_id: int
+    epoch_id: int
+    execution_id: int
+    line: int
+    plan_fingerprint: str
+    partition_count: int
+    sources: dict[str, Any]
+    """Per source: its position (JSON, the connector's own form)."""
+    watermarks: dict[str, Any]
+    """Per stage that assigns timestamps: the watermark state, idle partitions included."""
+    shards: dict[str, tuple[tuple[ChunkSet, ...], ...]]
+    """Per stateful vertex, per shard: the chain of chunk sets, oldest first."""
+    artifacts: tuple[Artifact, ...]
+    counters: dict[str, Counters] = field(default_factory=dict)
+    completed: bool = False
+    """The inputs are over as of this snapshot."""
+    format: int = MANIFEST_FORMAT
+
+    @property
+    def name(self) -> str:
+        return f"manifest/{self.snapshot_id:012d}-{self.execution_id}"
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(s.bytes for chains in self.shards.values() for c in chains for s in c)
+
+    def chunk_sets(self) -> dict[str, set[str]]:
+        """Names of the chunk sets that this snapshot needs, per vertex."""
+        return {
+            vertex: {chunk_set.name for chain in chains for chunk_set in chain}
+            for vertex, chains in self.shards.items()
+        }
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        fields: dict[str, Any] = json.loads(data)
+        if fields["format"] > MANIFEST_FORMAT:
+            raise StoreMismatchError(
+                f"the snapshot's manifest has format {fields['format']}, this version reads up "
+                f"to {MANIFEST_FORMAT}.",
+                job=fields.get("job"),
+                cure="Upgrade dagster-jet on this machine.",
+            )
+        fields["shards"] = {
+            vertex: tuple(tuple(ChunkSet(**s) for s in chain) for chain in chains)
+            for vertex, chains in fields["shards"].items()
+        }
+        fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
+        fields["counters"] = {k: Counters(**v) for k, v in fields["counters"].items()}
+        return cls(**fields)
+
+
+def checksum(data: bytes) -> int:
+    """xxh3 of `data`: the checksum used for manifests, indexes, chunks and artifacts."""
+    return int(xxhash.xxh3_64_intdigest(data))
+
+
+def validate_manifest(data: bytes | None, *, job: str, name: str, expected_checksum: int) -> Manifest:
+    """Reads a manifest and refuses it unless it is the one that the record names.
+
+    Raises:
+        SnapshotInvalidError: missing, or not the bytes that were decided on. The job does not
+            run; an older retained snapshot may be chosen explicitly.
+    """
+    cure = "Choose an older retained snapshot with JobConfig(initial_snapshot=...)."
+    if data is None:
+        raise SnapshotInvalidError(
+            f"the validation entry {name!r} is missing from the store.", job=job, cure=cure
+        )
+    if checksum(data) != expected_checksum:
+        raise SnapshotInvalidError(
+            f"the validation entry {name!r} is not the one that the execution record names.",
+            job=job,
+            cure=cure,
+        )
+    return Manifest.from_bytes(data)

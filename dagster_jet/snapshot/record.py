@@ -1,0 +1,125 @@
+"""The execution record: the one small, linearizable value per job that decides everything.
+
+It lives in a quorum register (`dagster_jet.store.register`). Whatever it names is true or is
+made true again after a crash; whatever it does not name never happened.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from dagster_jet.errors import StoreMismatchError
+
+RECORD_FORMAT = 1
+
+
+class JobStatus(str, Enum):
+    """Where a job is in its life. Only `COMPLETED` and `FAILED` are final for an execution."""
+
+    NOT_RUNNING = "NOT_RUNNING"
+    """Known, owned by nobody; the next start continues from the last snapshot."""
+    STARTING = "STARTING"
+    """An execution won the record and is restoring, committing again, rolling back."""
+    RUNNING = "RUNNING"
+    """Epochs are being run."""
+    COMPLETING = "COMPLETING"
+    """A stop was asked for; the terminal snapshot is under way."""
+    SUSPENDED = "SUSPENDED"
+    """Stopped on purpose, or by a failure with ``suspend_on_failure``; waits for ``resume``."""
+    COMPLETED = "COMPLETED"
+    """The inputs are over and everything is committed."""
+    FAILED = "FAILED"
+    """Ended by an error (`ExecutionRecord.failure`) or cancelled."""
+
+    @property
+    def is_live(self) -> bool:
+        return self in (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.COMPLETING)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who drives the job, and until when others should believe it.
+
+    The lease saves time, it never authorises anything: safety is the register's ballot alone.
+    """
+
+    owner: str
+    host: str
+    pid: int
+    process_started_at_ms: int
+    renewed_at_ms: int
+    ttl_ms: int
+    run_id: str | None = None
+    """The orchestrator's name for the owning process (a Dagster run id), for people."""
+
+    def expires_at_ms(self) -> int:
+        return self.renewed_at_ms + self.ttl_ms
+
+    def is_expired(self, now_ms: int) -> bool:
+        return now_ms >= self.expires_at_ms()
+
+
+@dataclass(frozen=True)
+class SnapshotRef:
+    """A complete snapshot: its manifest in the store and the checksum that proves it."""
+
+    snapshot_id: int
+    epoch_id: int
+    execution_id: int
+    manifest_name: str
+    manifest_checksum: int
+    taken_at_ms: int
+    state_bytes: int
+    committed: bool = False
+    """Phase 2 is known to be finished. False means: commit (again) before anything else."""
+
+
+@dataclass(frozen=True)
+class ExecutionRecord:
+    """All that must be agreed on about a job, in one value."""
+
+    job: str
+    execution_id: int
+    status: JobStatus
+    line: int = 1
+    """Grows when history is left on purpose (rewind), so that old markers cannot match."""
+    snapshots: tuple[SnapshotRef, ...] = ()
+    """Newest first. The first is the restart point; the others are retained."""
+    reserved_snapshot_id: int = 0
+    """No id up to this one may be handed out again: attempts grow, also failed ones."""
+    lease: Lease | None = None
+    restarts: int = 0
+    """Executions that began because an earlier one ended without being asked to."""
+    failure: str | None = None
+    plan_fingerprint: str = ""
+    updated_at_ms: int = 0
+    format: int = RECORD_FORMAT
+
+    @property
+    def snapshot(self) -> SnapshotRef | None:
+        return self.snapshots[0] if self.snapshots else None
+
+    def with_lease(self, lease: Lease | None) -> ExecutionRecord:
+        return replace(self, lease=lease)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ExecutionRecord:
+        """Raises `StoreMismatchError` for a record written by a newer version."""
+        fields: dict[str, Any] = json.loads(data)
+        if fields["format"] > RECORD_FORMAT:
+            raise StoreMismatchError(
+                f"the execution record has format {fields['format']}, this version reads up to "
+                f"{RECORD_FORMAT}.",
+                job=fields.get("job"),
+                cure="Upgrade dagster-jet on this machine.",
+            )
+        fields["status"] = JobStatus(fields["status"])
+        fields["snapshots"] = tuple(SnapshotRef(**ref) for ref in fields["snapshots"])
+        fields["lease"] = Lease(**fields["lease"]) if fields["lease"] else None
+        return cls(**fields)

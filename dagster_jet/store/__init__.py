@@ -1,0 +1,55 @@
+"""The store: a partitioned, replicated map and quorum registers over real storage members."""
+
+from dagster_jet.store.config import StoreConfig
+from dagster_jet.store.envelope import BadCopyError, seal, unseal
+from dagster_jet.store.handle import StoreHandle
+from dagster_jet.store.members import (
+    FileMember,
+    Member,
+    MemoryMember,
+    Replacement,
+    Versioned,
+    open_member,
+)
+from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, key_hash, partition_id
+from dagster_jet.store.placement import (
+    PartitionTable,
+    create_table,
+    with_member_added,
+    with_member_removed,
+)
+from dagster_jet.store.quorum import OwnedRegister, RegisterClient, RegisterValue
+from dagster_jet.store.register import Ballot
+from dagster_jet.store.replicated_map import MapKey, MapStats, ReplicatedMap
+from dagster_jet.store.store import MemberStatus, Store, StoreStatus
+
+__all__ = [
+    "DEFAULT_PARTITION_COUNT",
+    "BadCopyError",
+    "Ballot",
+    "FileMember",
+    "MapKey",
+    "MapStats",
+    "Member",
+    "MemberStatus",
+    "MemoryMember",
+    "OwnedRegister",
+    "PartitionTable",
+    "RegisterClient",
+    "RegisterValue",
+    "Replacement",
+    "ReplicatedMap",
+    "Store",
+    "StoreConfig",
+    "StoreHandle",
+    "StoreStatus",
+    "Versioned",
+    "create_table",
+    "key_hash",
+    "open_member",
+    "partition_id",
+    "seal",
+    "unseal",
+    "with_member_added",
+    "with_member_removed",
+]

@@ -1,0 +1,72 @@
+"""What a user says about a store: its members, and how data is spread over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.store.members import Member, member_id_of, open_member
+from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT
+
+BACKUPS_MAX = 6
+PARTITIONS_MAX = 9_999
+"""Four digits, so that stored keys of one map sort by partition."""
+
+
+@dataclass(frozen=True, repr=False)
+class StoreConfig:
+    """Where a store is and how it replicates. Validated when made; picklable.
+
+    Attributes:
+        urls: one URL per member. May hold secrets: ``repr`` shows member ids instead.
+        backup_count: replicas of each partition besides its primary, 0 to 6.
+        partition_count: fixed when the store is created.
+        namespace: separates users of one store; maps and registers are per namespace.
+        allow_memory: accept ``memory://`` members (unit tests).
+
+    Raises:
+        ConfigurationError: names the field that is wrong.
+    """
+
+    urls: tuple[str, ...]
+    backup_count: int = 1
+    partition_count: int = DEFAULT_PARTITION_COUNT
+    namespace: str = "default"
+    allow_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.urls, str) or not isinstance(self.urls, Iterable):
+            raise ConfigurationError("urls: expected a sequence of store URLs.")
+        object.__setattr__(self, "urls", tuple(self.urls))
+        if not self.urls:
+            raise ConfigurationError("urls: a store needs at least one member.")
+        ids = self.member_ids
+        twice = sorted({member_id for member_id in ids if ids.count(member_id) > 1})
+        if twice:
+            raise ConfigurationError(f"urls: {', '.join(twice)} is named more than once.")
+        _check_range("backup_count", self.backup_count, 0, BACKUPS_MAX)
+        _check_range("partition_count", self.partition_count, 1, PARTITIONS_MAX)
+        if not self.namespace:
+            raise ConfigurationError("namespace: must not be empty.")
+
+    @property
+    def member_ids(self) -> tuple[str, ...]:
+        """The members' ids, in the order of ``urls``."""
+        return tuple(member_id_of(url) for url in self.urls)
+
+    def open_members(self) -> dict[str, Member]:
+        """Return the members by id, not yet connected."""
+        members = [open_member(url, allow_memory=self.allow_memory) for url in self.urls]
+        return {member.member_id: member for member in members}
+
+    def __repr__(self) -> str:
+        return (
+            f"StoreConfig(members={list(self.member_ids)}, backup_count={self.backup_count}, "
+            f"partition_count={self.partition_count}, namespace={self.namespace!r})"
+        )
+
+
+def _check_range(field: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigurationError(f"{field}: expected a number from {low} to {high}, not {value!r}.")

@@ -1,0 +1,77 @@
+"""The envelope around every stored value: format version, length and checksum.
+
+A member may hand back a copy that a disk, a cable or a half-finished write has changed. The
+envelope makes every such copy recognisable, so that it can be read from another replica.
+
+Layout, little endian: ``magic(2) version(1) zero(1) length(4) checksum(8) payload(length)``. The
+checksum is xxh3_64 over the first eight bytes and the payload. Magic, version, length and checksum
+keep their place and meaning in **every** future version: this is what lets an old reader tell "made
+by a newer version" (checksum right, version unknown) from "damaged" (checksum wrong).
+"""
+
+from __future__ import annotations
+
+import struct
+
+import xxhash
+
+from dagster_jet.errors import StoreMismatchError
+
+FORMAT_VERSION = 1
+OVERHEAD_BYTES = 16
+MAX_PAYLOAD_BYTES = 2**32 - 1 - OVERHEAD_BYTES
+
+_MAGIC = b"DJ"
+_HEAD = struct.Struct("<2sBBI")
+_CHECKSUM = struct.Struct("<Q")
+
+
+class BadCopyError(ValueError):
+    """This copy of a value is truncated or changed; another replica may have a good one."""
+
+
+def seal(payload: bytes) -> bytes:
+    """Wrap ``payload`` so that any later change to it is noticed.
+
+    Raises:
+        ValueError: the payload is larger than a length field of four bytes can say.
+    """
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"a value of {len(payload)} bytes is too large to store in one piece")
+    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, 0, len(payload))
+    return b"".join((head, _CHECKSUM.pack(_checksum(head, payload)), payload))
+
+
+def unseal(sealed: bytes) -> bytes:
+    """Return the payload of a sealed value after checking every byte of it.
+
+    Raises:
+        BadCopyError: the copy is truncated, extended or changed. Read another replica.
+        StoreMismatchError: the copy is whole, but written by a newer version of this library.
+    """
+    if len(sealed) < OVERHEAD_BYTES:
+        raise BadCopyError(f"a copy has {len(sealed)} bytes, fewer than its envelope")
+    head = sealed[: _HEAD.size]
+    magic, version, _, length = _HEAD.unpack(head)
+    payload = sealed[OVERHEAD_BYTES:]
+    if magic != _MAGIC:
+        raise BadCopyError("a copy does not begin with the envelope's magic bytes")
+    if length != len(payload):
+        raise BadCopyError(f"a copy has {len(payload)} bytes, its envelope says {length}")
+    (expected,) = _CHECKSUM.unpack_from(sealed, _HEAD.size)
+    if _checksum(head, payload) != expected:
+        raise BadCopyError("a copy does not match its checksum")
+    # Only after the checksum: a flipped bit in the version is damage, not a newer version.
+    if version > FORMAT_VERSION:
+        raise StoreMismatchError(
+            f"a stored value has format version {version}, this library reads up to "
+            f"{FORMAT_VERSION}.",
+            cure="Upgrade dagster-jet to the version that wrote the store.",
+        )
+    return payload
+
+
+def _checksum(head: bytes, payload: bytes) -> int:
+    digest = xxhash.xxh3_64(head)
+    digest.update(payload)
+    return digest.intdigest()

@@ -1,0 +1,112 @@
+"""A member's identity: how a member that lost its data is told from the one that was there.
+
+A quorum counts on members remembering what they promised. A folder that was deleted and made anew,
+or a server that lost its disk, answers like a member that has never heard of anything, and would
+turn "the newest value on a majority" into an old one. So every member gets a random identity when
+the store is created; the store's metadata lists them; a member that shows another one is treated
+as unreachable until it is repaired.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.store.envelope import BadCopyError, seal, unseal
+from dagster_jet.store.members import Member, Replacement, Versioned
+
+_KEY = b"member/identity"
+
+
+def identity_of(member: Member) -> str | None:
+    """Return the member's identity, None for an empty member."""
+    stored = member.get_versioned(_KEY)
+    if stored is None:
+        return None
+    try:
+        return unseal(stored.value).decode()
+    except BadCopyError as error:
+        raise StoreUnavailableError(
+            f"the identity of the store member {member.member_id} is damaged: {error}."
+        ) from error
+
+
+def identify(member: Member) -> str:
+    """Return the member's identity, giving an empty member a new one.
+
+    Of several processes that do this at one moment, one decides and all return the same.
+    """
+    while True:
+        identity = identity_of(member)
+        if identity is not None:
+            return identity
+        member.compare_and_set(_KEY, 0, seal(secrets.token_hex(16).encode()))
+
+
+class VerifiedMember:
+    """A member that is used only while it is the one the store knows.
+
+    The identity is read before the first use in this process and at every ``ping``. A backend
+    notices itself when its place is exchanged later (``FileMember`` compares files).
+    """
+
+    def __init__(self, member: Member, identity: str) -> None:
+        self._member = member
+        self._identity = identity
+        self._is_verified = False
+
+    @property
+    def member_id(self) -> str:
+        """The member's id."""
+        return self._member.member_id
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Member.get_many``."""
+        return self._verified().get_many(keys)
+
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
+        """See ``Member.put_many``."""
+        self._verified().put_many(items)
+
+    def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
+        """See ``Member.replace_many``."""
+        return self._verified().replace_many(items)
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """See ``Member.delete_many``."""
+        self._verified().delete_many(keys)
+
+    def list_keys(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_keys``."""
+        return self._verified().list_keys(prefix)
+
+    def get_versioned(self, key: bytes) -> Versioned | None:
+        """See ``Member.get_versioned``."""
+        return self._verified().get_versioned(key)
+
+    def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        """See ``Member.compare_and_set``."""
+        return self._verified().compare_and_set(key, expected_version, value)
+
+    def ping(self) -> None:
+        """See ``Member.ping``; reads the identity again."""
+        self._is_verified = False
+        self._verified().ping()
+
+    def close(self) -> None:
+        """See ``Member.close``."""
+        self._member.close()
+
+    def _verified(self) -> Member:
+        if not self._is_verified:
+            found = identity_of(self._member)
+            if found != self._identity:
+                state = "is empty" if found is None else "is not the one the store was created with"
+                raise StoreUnavailableError(
+                    f"the store member {self.member_id} {state}: its data was deleted or "
+                    "replaced, and other replicas serve what it held.",
+                    cure="Put its data back, or remove the member and add it again.",
+                )
+            self._is_verified = True
+        return self._member

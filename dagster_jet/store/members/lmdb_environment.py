@@ -1,0 +1,298 @@
+"""One LMDB environment, shared by everything in this process that uses its folder.
+
+LMDB itself gives atomic, durable batches and one writer at a time over all processes of a host.
+Three things it does not give are added here:
+
+- **One environment per folder and process.** LMDB's file locks belong to (process, file): opening
+  a folder twice in one process breaks them. ``acquire`` hands out one shared object per folder.
+- **Forks.** An environment must not be carried into a forked child (PySpark's workers are forked).
+  All environments are closed just before a fork and open again at their next use, on both sides.
+- **A folder that vanishes.** LMDB keeps writing into a deleted file without a word. Every batch
+  therefore compares the files in the folder with the ones that were opened, before and, for
+  writes, after the commit.
+
+Not for network file systems: LMDB's locks and shared memory need one host.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import lmdb
+
+from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritableError
+
+T = TypeVar("T")
+
+_GIB = 2**30
+_MAP_SIZES = (64 * _GIB, 8 * _GIB, _GIB)
+"""Address space, not disk space: the file grows as it is used. The smaller ones are for processes
+whose address space is limited (``spark.executor.pyspark.memory`` sets RLIMIT_AS)."""
+
+_MAX_READERS = 2048
+"""Reads at one moment, over all processes of the host; one costs 64 bytes of the lock file."""
+
+_UNWRITABLE = tuple(
+    os.strerror(code)
+    # A disk that fills in the middle of a large write shows as EIO: LMDB does not continue it.
+    for code in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+)
+_FILES = ("data.mdb", "lock.mdb")
+_Identity = tuple[tuple[int, int], ...]
+
+
+class LmdbEnvironment:
+    """A folder with an LMDB environment, opened at the first batch and again after a fork."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.users = 0
+        self._lock = threading.Lock()
+        self._environment: lmdb.Environment | None = None
+        self._values: lmdb._Database | None = None
+        self._versioned: lmdb._Database | None = None
+        self._identity: _Identity | None = None
+
+    def run(self, work: Callable[[Batch], T], *, write: bool) -> T:
+        """Run ``work`` in one transaction and return what it returns.
+
+        A write is committed, with its data on the disk, when this returns. After a crash inside,
+        the whole batch is there or none of it. ``work`` may be called twice: when the map was
+        too small for it, or another process has grown the map.
+
+        Raises:
+            StoreUnavailableError: the folder is gone or was replaced, or LMDB reports damage.
+            StoreUnwritableError: the folder cannot be created or written, or the disk is full.
+        """
+        with self._lock, self._errors_named(write):
+            grown = 0
+            while True:
+                environment, values, versioned = self._opened()
+                self._check_in_place()
+                try:
+                    with environment.begin(write=write) as transaction:
+                        result = work(Batch(transaction, values, versioned))
+                except lmdb.MapResizedError:
+                    environment.set_mapsize(0)  # adopt the size another process has chosen
+                    continue
+                except lmdb.MapFullError:
+                    grown += 1
+                    if grown > 3:
+                        raise
+                    environment.set_mapsize(2 * environment.info()["map_size"])
+                    continue
+                if write:
+                    # Crash window: the folder was deleted between the check and the commit. What
+                    # was just written is in a file without a name; it must not count as durable.
+                    self._check_in_place()
+                return result
+
+    def is_in_place(self) -> bool:
+        """Whether the folder still holds the files that were opened."""
+        return self._identity is None or _identity_of(self.folder) == self._identity
+
+    def close(self) -> None:
+        """Close the files; the next batch opens them again."""
+        with self._lock:
+            self._close()
+
+    def hold_closed(self) -> None:
+        """Close the files and keep every thread out until ``let_go``: a fork is about to happen."""
+        self._lock.acquire()
+        self._close()
+
+    def let_go(self) -> None:
+        """End ``hold_closed``, in the parent and in the child."""
+        self._lock.release()
+
+    def _close(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = self._values = self._versioned = None
+
+    def _opened(self) -> tuple[lmdb.Environment, lmdb._Database, lmdb._Database]:
+        if self._environment is None or self._values is None or self._versioned is None:
+            if self._identity is not None:
+                self._check_in_place()  # before opening: opening would create the files anew
+            _create_folder(self.folder)
+            environment = _open_as_large_as_possible(self.folder)
+            try:
+                environment.reader_check()  # frees the slots of killed processes
+                self._values = environment.open_db(b"values")
+                self._versioned = environment.open_db(b"versioned")
+            except BaseException:
+                environment.close()
+                raise
+            if self._identity is None:
+                _sync_folder(self.folder)
+                self._identity = _identity_of(self.folder) or ()  # (): gone already, never equal
+            self._environment = environment
+        return self._environment, self._values, self._versioned
+
+    def _check_in_place(self) -> None:
+        if not self.is_in_place():
+            raise StoreUnavailableError(
+                f"the folder {self.folder} of the store member {self.member_id} was deleted or "
+                "replaced while in use.",
+                cure="What it held is read from other replicas; restart the job, then repair.",
+            )
+
+    @property
+    def member_id(self) -> str:
+        """The id of the member that this folder is."""
+        return f"file://{self.folder}"
+
+    @contextmanager
+    def _errors_named(self, write: bool) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except (lmdb.PanicError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+            self._close()  # LMDB asks for a new environment after these
+            raise self._unavailable(error) from error
+        except (lmdb.MapFullError, lmdb.DiskError, lmdb.ReadonlyError) as error:
+            raise self._unwritable(error) from error
+        except lmdb.Error as error:
+            if write and any(cause in str(error) for cause in _UNWRITABLE):
+                raise self._unwritable(error) from error
+            raise self._unavailable(error) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unavailable(self, error: Exception) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the store member {self.member_id} cannot be read: {error}.",
+            cure="Other replicas serve meanwhile; check the disk and restart the job.",
+        )
+
+    def _unwritable(self, error: Exception) -> StoreUnwritableError:
+        return StoreUnwritableError(
+            f"the store member {self.member_id} cannot be created or written: {error}.",
+            cure="Point the URL at a folder on a local disk with free space that this user may "
+            "create and write.",
+        )
+
+
+class Batch:
+    """One transaction and the two key spaces it works on."""
+
+    __slots__ = ("transaction", "values", "versioned")
+
+    def __init__(
+        self,
+        transaction: lmdb.Transaction[bytes],
+        values: lmdb._Database,
+        versioned: lmdb._Database,
+    ) -> None:
+        self.transaction = transaction
+        self.values = values
+        self.versioned = versioned
+
+
+_environments: dict[str, LmdbEnvironment] = {}
+_registry_lock = threading.Lock()
+_held: list[LmdbEnvironment] = []
+
+
+def acquire(folder: str) -> LmdbEnvironment:
+    """Return this process's environment of a folder; give it back with ``release``."""
+    with _registry_lock:
+        environment = _environments.get(folder)
+        if environment is not None and not environment.is_in_place():
+            # The folder was replaced. Those who hold the old one go on failing; new ones begin
+            # with what is there now.
+            environment.close()
+            environment = None
+        if environment is None:
+            environment = _environments[folder] = LmdbEnvironment(folder)
+        environment.users += 1
+        return environment
+
+
+def release(environment: LmdbEnvironment) -> None:
+    """Give an environment back; the last one to do so closes it."""
+    with _registry_lock:
+        environment.users -= 1
+        if environment.users > 0:
+            return
+        if _environments.get(environment.folder) is environment:
+            del _environments[environment.folder]
+        environment.close()
+
+
+def _before_fork() -> None:
+    _registry_lock.acquire()
+    for environment in _environments.values():
+        environment.hold_closed()
+        _held.append(environment)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().let_go()
+    _registry_lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+def _open_as_large_as_possible(folder: str) -> lmdb.Environment:
+    for map_size in _MAP_SIZES[:-1]:
+        try:
+            return _open(folder, map_size)
+        except (lmdb.MemoryError, MemoryError):
+            continue  # the address space is limited; a smaller map grows when it must
+    return _open(folder, _MAP_SIZES[-1])
+
+
+def _open(folder: str, map_size: int) -> lmdb.Environment:
+    return lmdb.open(
+        folder,
+        map_size=map_size,
+        max_dbs=2,
+        max_readers=_MAX_READERS,
+        # Both syncs of a commit stay on. Without metasync a power cut takes back the last
+        # committed batch, and with all members on one host it takes it back on all of them.
+        sync=True,
+        metasync=True,
+        # pwrite, not a writable map: a stray pointer elsewhere in the process cannot damage the
+        # file, the file stays sparse, and a full disk is an error instead of a SIGBUS.
+        writemap=False,
+        # Chunks are read by key, once, and are larger than a page.
+        readahead=False,
+    )
+
+
+def _create_folder(folder: str) -> None:
+    """Create the folder and make the names on the way to it durable."""
+    missing = []
+    path = folder
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for path in reversed(missing):
+        os.makedirs(path, exist_ok=True)
+        _sync_folder(os.path.dirname(path))
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _identity_of(folder: str) -> _Identity | None:
+    """Which files the folder holds; None where one is missing. Two ``stat`` calls."""
+    try:
+        found = [os.stat(os.path.join(folder, name)) for name in _FILES]
+    except OSError:
+        return None
+    return tuple((stat.st_dev, stat.st_ino) for stat in found)

@@ -1,0 +1,1 @@
+"""`make demo`: a year of real flights, a killed process, and every output row checked."""

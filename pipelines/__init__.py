@@ -1,0 +1,1 @@
+"""This deployment's pipelines: one folder each."""

@@ -1,0 +1,1 @@
+"""Delays at New York's airports, by the hour."""

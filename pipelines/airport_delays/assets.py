@@ -1,0 +1,44 @@
+"""The pipeline in Dagster: assets, the job that runs them, the sensor that keeps it running."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import dagster as dg
+
+from dagster_jet import (
+    JetResource,
+    build_jet_job,
+    build_jet_source_assets,
+    build_jet_supervisor_sensor,
+    jet_assets,
+)
+from pipelines.airport_delays.pipeline import airport_delays
+from resources.jet import DATA
+
+INBOX = DATA / "inbox"
+
+pipeline = airport_delays(str(INBOX), str(DATA / "reference"), str(DATA / "out"))
+
+
+@jet_assets(pipeline=pipeline)
+def airport_delays_assets(
+    context: dg.AssetExecutionContext, jet: JetResource
+) -> Iterator[dg.AssetMaterialization]:
+    yield from jet.run(context=context)
+
+
+airport_delays_job = build_jet_job(airport_delays_assets)
+
+airport_delays_supervisor = build_jet_supervisor_sensor(
+    job=airport_delays_job,
+    pipeline=pipeline,
+    minimum_interval_seconds=int(os.environ.get("JET_SUPERVISOR_SECONDS", "10")),
+    # On by default, once there is something to read: `make demo` brings flights, or you do.
+    default_status=dg.DefaultSensorStatus.RUNNING
+    if INBOX.exists()
+    else dg.DefaultSensorStatus.STOPPED,
+)
+
+airport_delays_sources = build_jet_source_assets(pipeline)

@@ -1,0 +1,1 @@
+"""This deployment's configured resources."""

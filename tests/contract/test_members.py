@@ -1,0 +1,30 @@
+"""Every member in the box passes the suite that users run on their own."""
+
+import uuid
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dagster_jet.store import MemoryMember, open_member
+from dagster_jet.testing.check_member import check_member
+
+
+def test_a_folder_is_a_member(tmp_path: Path) -> None:
+    check_member(partial(open_member, f"file://{tmp_path}/not/yet/there"))
+
+
+def test_memory_is_a_member() -> None:
+    check_member(partial(MemoryMember, uuid.uuid4().hex), several_processes=False)
+
+
+class ForgetfulMember(MemoryMember):
+    """Loses a deletion."""
+
+    def delete_many(self, keys: object) -> None:
+        pass
+
+
+def test_the_suite_names_the_clause_that_is_broken() -> None:
+    with pytest.raises(AssertionError, match=r"memory://x breaks its contract: delete_many"):
+        check_member(partial(ForgetfulMember, "x"), several_processes=False)

@@ -1,0 +1,89 @@
+"""The store's map: manifests, and chunk sets with the state in them.
+
+State is a log of changes: a `Delta` lists rows that came and rows that went, as lists, so that a
+piece of state that is applied twice or never shows in the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dagster_jet.snapshot.manifest import ChunkSet, Manifest
+
+
+@dataclass(frozen=True)
+class Delta:
+    came: tuple[int, ...] = ()
+    went: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.came) + len(self.went)
+
+
+def merge(deltas: Iterable[Delta]) -> Delta:
+    """One delta that says the same as all of them."""
+    net: Counter[int] = Counter()
+    for delta in deltas:
+        net.update(delta.came)
+        net.subtract(delta.went)
+    return Delta(
+        tuple(row for row, n in net.items() for _ in range(n)),
+        tuple(row for row, n in net.items() for _ in range(-n)),
+    )
+
+
+class MissingFromStore(Exception):
+    """Something was read that is not (or no longer) in the store."""
+
+
+class ChunkMap:
+    """What snapshots are made of, by name, with the execution that wrote it."""
+
+    def __init__(self) -> None:
+        self.manifests: dict[str, tuple[int, bytes]] = {}
+        self.chunk_sets: dict[tuple[str, str], tuple[int, Delta]] = {}
+
+    def put_chunks(self, vertex: str, name: str, execution_id: int, delta: Delta) -> None:
+        self.chunk_sets[vertex, name] = (execution_id, delta)
+
+    def read_chunks(self, vertex: str, chunk_set: ChunkSet) -> Delta:
+        found = self.chunk_sets.get((vertex, chunk_set.name))
+        if found is None:
+            raise MissingFromStore(f"chunk set {chunk_set.name}")
+        return found[1]
+
+    def read_chain(self, vertex: str, chain: tuple[ChunkSet, ...]) -> Delta:
+        """The state of one shard: its chain, from the newest base onwards."""
+        bases = [i for i, chunk_set in enumerate(chain) if chunk_set.is_base]
+        return merge(self.read_chunks(vertex, s) for s in chain[bases[-1] if bases else 0 :])
+
+    def read_state(self, manifest: Manifest, vertex: str) -> Delta:
+        return merge(self.read_chain(vertex, chain) for chain in manifest.shards[vertex])
+
+    def read_manifest(self, name: str) -> Manifest:
+        found = self.manifests.get(name)
+        if found is None:
+            raise MissingFromStore(name)
+        return Manifest.from_bytes(found[1])
+
+    def delete(self, manifests: Iterable[str], chunk_sets: Iterable[tuple[str, str]]) -> None:
+        for name in manifests:
+            self.manifests.pop(name, None)
+        for key in chunk_sets:
+            self.chunk_sets.pop(key, None)
+
+    def delete_older(self, execution_id: int, keep: Iterable[Manifest]) -> None:
+        """Deletes what executions before `execution_id` wrote and no manifest in `keep` needs."""
+        names = {manifest.name for manifest in keep}
+        sets = {
+            (vertex, name)
+            for manifest in keep
+            for vertex, needed in manifest.chunk_sets().items()
+            for name in needed
+        }
+        self.delete(
+            [n for n, (by, _) in self.manifests.items() if by < execution_id and n not in names],
+            [k for k, (by, _) in self.chunk_sets.items() if by < execution_id and k not in sets],
+        )

@@ -1,0 +1,358 @@
+"""Carries out a coordinator's commands in the simulated world: one driver per execution.
+
+It owes the coordinator what the engine owes it: one record write at a time, in the order of the
+commands; heartbeats that repeat the newest record and never overtake a write; answers to commands
+that carry no execution id reach only the execution that gave the command. Epochs and phase 2 run
+beside it, so their answers may come twice, late, or to the execution after.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dagster_jet.snapshot import coordinator as c
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease
+
+from . import recovery
+from .chunks import Delta
+from .epoch import Epoch
+from .oracle import Violation
+from .scenario import JOB, SOURCE, Point
+from .sinks import ArtifactGone
+
+if TYPE_CHECKING:
+    from .world import Process, World
+
+HEARTBEAT_MS = 200
+
+
+class Driver:
+    def __init__(self, world: World, process: Process) -> None:
+        self.world, self.process = world, process
+        self.config = world.scenario.config(world.rng)
+        self.coordinator = world.cast.coordinator(self.config)
+        self.execution_id = 0
+        self.runs: dict[str, Delta] = {}
+        """The executors' local files of this execution."""
+        self.position = [0] * len(world.scenario.rows)
+        self.was_ready = False
+        self._stop_asked: c.StopKind | None = None
+        self._is_stopping = False
+        self._running: c.RunEpoch | None = None
+        self._poll_scheduled = False
+        self._ended = False
+        self._writes: deque[tuple[str, ExecutionRecord, Callable[[c.WriteOutcome], None]]] = deque()
+        self._writing = False
+
+    def begin(self) -> None:
+        self.carry_out(self.coordinator.begin())
+
+    def tell(self, what: str, thing: object = None) -> None:
+        self.world.tell(f"{self.process.name}/{self.execution_id or '?'}", what, thing)
+
+    @property
+    def owns_the_job(self) -> bool:
+        return self.execution_id == self.world.register.promised
+
+    # --- events in, commands out ----------------------------------------------------------------
+
+    def answer(self, command: str, event: c.Event) -> None:
+        """The command is done; the coordinator hears of it some time later."""
+        self._deliver_later(command, event)
+        if _may_come_twice(event) and self.world.chance("answer_twice"):
+            self.world.seen["an answer came twice"] += 1
+            self._deliver_later(command, event)
+
+    def _deliver_later(self, command: str, event: c.Event) -> None:
+        self.world.after(self.process, lambda: self._deliver(event), Point("after", command))
+
+    def _deliver(self, event: c.Event) -> None:
+        # Tasks and phase 2 outlive an execution that is restarted in the same process (F17).
+        current = self.process.driver
+        if current is None:
+            return
+        if current is not self:
+            if not isinstance(event, c.EpochAcked | c.EpochFailed | c.Committed):
+                return
+            self.world.seen["an answer reached the next execution"] += 1
+        current.handle(event)
+
+    def handle(self, event: c.Event) -> None:
+        if not isinstance(event, c.Opportunity):
+            self.tell("<-", event)
+        commands = self.coordinator.handle(event)
+        if isinstance(event, c.EpochAcked):
+            self._note_progress(event)
+        self.carry_out(commands)
+        if self.coordinator.phase is c.Phase.READY:
+            self.was_ready = True
+        self._schedule_poll()
+
+    def _note_progress(self, event: c.EpochAcked) -> None:
+        running = self._running
+        if running is None or running.epoch_id != event.epoch_id:
+            return
+        if event.execution_id == self.execution_id and self.coordinator.phase != c.Phase.STOPPED:
+            self._running = None
+            self.position = list(event.sources[SOURCE])
+            for ack in event.acks:
+                for path in ack.obsolete:
+                    self.runs.pop(path, None)
+
+    def carry_out(self, commands: Iterable[c.Command]) -> None:
+        for command in commands:
+            name = type(command).__name__
+            self.tell("->", command)
+            if isinstance(command, c.WriteRecord):
+                self._write_record(command.purpose, command.record)
+                continue
+            self.world.after(
+                self.process, lambda it=command: self._perform(it), Point("before", name)
+            )
+
+    def _perform(self, command: c.Command) -> None:
+        match command:
+            case c.Claim():
+                self._claim()
+            case c.LoadManifest(ref):
+                recovery.load(self, ref)
+            case c.Restore(manifest):
+                recovery.restore(self, manifest)
+            case c.Commit(snapshot_id, artifacts):
+                self._commit(snapshot_id, list(artifacts))
+            case c.AbortLeftovers():
+                recovery.abort_leftovers(self, command)
+            case c.RunEpoch():
+                self._run_epoch(command)
+            case c.Publish(epoch_id, artifacts):
+                self._publish(epoch_id, artifacts)
+            case c.WriteManifest(manifest):
+                self._write_manifest(manifest)
+            case c.CollectGarbage(manifests, chunk_sets):
+                keys = [(vertex, name) for vertex, names in chunk_sets.items() for name in names]
+                self.world.chunks.delete(manifests, keys)
+                self.world.after(self.process, lambda: None, Point("after", "CollectGarbage"))
+            case c.Stop():
+                self._stop(command)
+
+    # --- polling --------------------------------------------------------------------------------
+
+    def _schedule_poll(self) -> None:
+        if self.coordinator.phase is c.Phase.READY and not self._poll_scheduled:
+            self._poll_scheduled = True
+            self.world.after(self.process, self._poll)
+
+    def _poll(self) -> None:
+        self._poll_scheduled = False
+        drained = self.position == [len(rows) for rows in self.world.scenario.rows]
+        if drained:
+            self._stop_asked = c.StopKind.COMPLETE
+        elif self._stop_asked is None and self.world.chance("stop_asked"):
+            self._stop_asked = self.world.scenario.draw_stop(self.world.rng)
+        wants_epoch = self.world.rng.random() < 0.8
+        self.handle(c.Opportunity(self.world.now_ms, wants_epoch, self._stop_asked))
+
+    def _run_epoch(self, command: c.RunEpoch) -> None:
+        if command.snapshot_id is not None:
+            self.world.oracle.on_attempt(
+                command.snapshot_id, command.execution_id, command.epoch_id
+            )
+        self._running = command
+        self._is_stopping = command.terminal and not command.final
+        Epoch(self, command).start()
+
+    def may_roll_back(self, execution_id: int, named: set[str]) -> Callable[[str, int], bool]:
+        """What the abort pass may touch, given a token and the execution that staged it."""
+        return lambda token, by: by < execution_id and token not in named
+
+    # --- the record -----------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        ballot, found = self.world.register.claim()
+        self.world.oracle.on_claim(ballot)
+        self.execution_id = ballot
+        record = found or ExecutionRecord(JOB, ballot, JobStatus.NOT_RUNNING)
+        record = replace(
+            record, execution_id=ballot, status=JobStatus.STARTING, lease=self._lease()
+        )
+
+        def claimed(outcome: c.WriteOutcome) -> None:
+            if outcome is c.WriteOutcome.WRITTEN:
+                self._deliver(c.Claimed(record))
+                self.world.after(self.process, self._heartbeat, at_least=HEARTBEAT_MS)
+            else:
+                self._end(restart=False)
+
+        self._enqueue("Claim", record, claimed)
+
+    def _write_record(self, purpose: str, record: ExecutionRecord) -> None:
+        def written(outcome: c.WriteOutcome) -> None:
+            self._deliver(c.RecordAnswer(purpose, outcome, self.world.now_ms))
+
+        self._enqueue("WriteRecord", record.with_lease(self._lease()), written)
+
+    def _heartbeat(self) -> None:
+        if self._ended or self.coordinator.phase is c.Phase.STOPPED:
+            return
+        if self.world.chance("connector_fails"):
+            self.world.seen["a connector failed at any moment"] += 1
+            restartable = self.world.rng.random() < 0.5
+            self._deliver(c.Failed("a connector's thread ended", restartable))
+        if not self._writes and not self._writing:
+            self._write_record("lease", self.coordinator.record)
+        self.world.after(self.process, self._heartbeat, at_least=HEARTBEAT_MS)
+
+    def _lease(self) -> Lease:
+        now = self.world.now_ms
+        return Lease(self.process.name, "host", len(self.process.name), 0, now, 3 * HEARTBEAT_MS)
+
+    def _enqueue(
+        self, command: str, record: ExecutionRecord, done: Callable[[c.WriteOutcome], None]
+    ) -> None:
+        self._writes.append((command, record, done))
+        self._next_write()
+
+    def _next_write(self) -> None:
+        if self._writing or not self._writes:
+            return
+        self._writing = True
+        command, record, done = self._writes.popleft()
+        point = Point("before", command) if command == "WriteRecord" else None
+        self.world.after(self.process, lambda: self._send(command, record, done), point)
+
+    def _send(
+        self, command: str, record: ExecutionRecord, done: Callable[[c.WriteOutcome], None]
+    ) -> None:
+        """One write and its fate: not sent, lost, landed but unheard of, late, or answered."""
+        world, register = self.world, self.world.register
+
+        def answered(outcome: c.WriteOutcome) -> None:
+            def hear() -> None:
+                self._writing = False
+                self.tell(f"<- {command} {outcome.name}")
+                done(outcome)
+                self._next_write()
+
+            world.after(self.process, hear, Point("after", command))
+
+        def land(is_heard: bool) -> None:
+            accepted = register.land(write)
+            if not accepted:
+                self.tell(f"   its {command} arrives and is refused: fenced")
+            if is_heard:
+                answered(c.WriteOutcome.WRITTEN if accepted else c.WriteOutcome.FENCED)
+            elif not accepted:
+                world.seen["a delayed record write was fenced"] += 1
+
+        if world.chance("record_unavailable"):
+            answered(c.WriteOutcome.UNAVAILABLE)
+            return
+        write = register.send(self.execution_id, record)
+        if world.chance("record_never_arrives"):
+            register.lose(write)
+            answered(c.WriteOutcome.UNKNOWN)
+        elif world.chance("record_answer_lost"):
+            world.seen["the answer of a record write was lost"] += 1
+            late = world.rng.choice((0, 0, 300, 3000))
+            world.after(None, lambda: land(is_heard=False), at_least=late)
+            answered(c.WriteOutcome.UNKNOWN)
+        else:
+            world.after(None, lambda: land(is_heard=True))
+
+    # --- phase 1 --------------------------------------------------------------------------------
+
+    def _write_manifest(self, manifest: c.Manifest) -> None:
+        world, snapshot_id = self.world, manifest.snapshot_id
+        world.oracle.on_attempt(snapshot_id, manifest.execution_id, manifest.epoch_id)
+        failed = c.ManifestFailed(snapshot_id, "a member's disk is full", world.now_ms)
+        if world.chance("manifest_not_stored"):
+            self.answer("WriteManifest", failed)
+            return
+        world.chunks.manifests[manifest.name] = (manifest.execution_id, manifest.to_bytes())
+        if world.chance("manifest_answer_lost"):
+            world.seen["the answer of a manifest write was lost"] += 1
+            self.answer("WriteManifest", failed)
+        else:
+            self.answer("WriteManifest", c.ManifestWritten(snapshot_id, world.now_ms))
+
+    # --- phase 2: goes on by itself, one artifact after the other, until all are committed ------
+
+    def _commit(self, snapshot_id: int, left: list[Artifact]) -> None:
+        if not left:
+            self.answer(
+                "Commit", c.Committed(self.execution_id, snapshot_id, self.world.now_ms)
+            )
+            return
+        world = self.world
+        artifact = world.rng.choice(left)
+
+        def again() -> None:
+            self._commit(snapshot_id, left)
+
+        def land() -> None:
+            # In flight: arrives also when its process has died meanwhile.
+            try:
+                world.sinks[artifact.sink].commit(artifact)
+            except ArtifactGone as gone:
+                raise Violation(f"{gone} is neither staged nor committed") from gone
+            if world.chance("commit_answer_lost"):
+                world.seen["the answer of a commit was lost"] += 1
+            else:
+                left.remove(artifact)
+            world.after(self.process, again, Point("during", "Commit"))
+
+        if world.chance("commit_given_up"):
+            self._deliver(c.Failed("the sink does not answer", restartable=True))
+        elif world.chance("commit_throws"):
+            world.seen["a commit threw"] += 1
+            world.after(self.process, again, Point("during", "Commit"), at_least=50)
+        else:
+            world.after(None, land)
+
+    def _publish(self, epoch_id: int, artifacts: tuple[Artifact, ...]) -> None:
+        """Below exactly-once there is no phase 2: the rows are visible before the record."""
+        try:
+            for artifact in artifacts:
+                self.world.sinks[artifact.sink].commit(artifact)
+        except ArtifactGone as gone:
+            if self.owns_the_job:
+                raise Violation(f"{gone} is neither staged nor committed") from gone
+            # A sleeper's epoch that its successor has rolled back, and runs again.
+            self.answer("Publish", c.Failed(str(gone), restartable=False))
+        else:
+            self.answer("Publish", c.Published(epoch_id))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _stop(self, stop: c.Stop) -> None:
+        if self._is_stopping and stop.restart and self._stop_asked is not c.StopKind.RESTART:
+            raise Violation(f"asked to {self._stop_asked}, it begins again: {stop.reason}")
+        if not stop.write_status:
+            self._end(stop.restart)
+            return
+        record = replace(self.coordinator.record, status=stop.status, failure=stop.reason)
+
+        def noted(outcome: c.WriteOutcome) -> None:
+            self._end(stop.restart and outcome is not c.WriteOutcome.FENCED)
+
+        self._enqueue("Stop", record.with_lease(None), noted)
+
+    def _end(self, restart: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._writes.clear()
+        self.tell("ends" + (", another execution begins in this process" if restart else ""))
+        if restart:
+            self.world.begin_execution(self.process)
+        else:
+            self.world.end_process(self.process)
+
+
+def _may_come_twice(event: c.Event) -> bool:
+    """Answers of other threads; reads, record writes and the map are calls that return once."""
+    return isinstance(event, c.EpochAcked | c.EpochFailed | c.Committed | c.Published)

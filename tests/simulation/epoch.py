@@ -1,0 +1,249 @@
+"""The tasks of one epoch: they read input and state, and leave runs, chunk sets and artifacts.
+
+A task may run twice; each attempt writes under names of its own. Which attempt counts is decided
+by the acks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dagster_jet.snapshot import coordinator as c
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
+
+from .chunks import Delta, MissingFromStore, merge
+from .oracle import Violation
+from .recovery import shard_of
+from .scenario import COUNT, ROW_SINK, SINKS, SOURCE, WINDOW, WINDOW_SINK, Point
+
+if TYPE_CHECKING:
+    from .driver import Driver
+
+Attempt = Callable[[str], Ack]
+
+
+class Epoch:
+    def __init__(self, driver: Driver, command: c.RunEpoch) -> None:
+        self.driver, self.world, self.command = driver, driver.world, command
+        self.rng = driver.world.rng
+        self.states = {v: list(s) for v, s in driver.coordinator.shards.items()}
+        self.end = self._plan_end()
+        self.rows = tuple(
+            row
+            for partition, rows in enumerate(self.world.scenario.rows)
+            for row in rows[driver.position[partition] : self.end[partition]]
+        )
+        self.acks: list[Ack] = []
+        self.open_tasks = 0
+
+    def _plan_end(self) -> list[int]:
+        """S1: the barrier. A terminal epoch takes no new input."""
+        start = self.driver.position
+        if self.command.terminal:
+            return start
+        lengths = (len(rows) for rows in self.world.scenario.rows)
+        return [
+            min(length, at + self.rng.randint(0, 4))
+            for at, length in zip(start, lengths, strict=True)
+        ]
+
+    def start(self) -> None:
+        """S2: everything that the tasks will do is planned here, so that attempts are alike."""
+        released = self._plan_window()
+        tasks = [
+            *(self._stateful(WINDOW, shard, gone) for shard, gone in enumerate(released)),
+            *(self._stateful(COUNT, shard, ()) for shard in range(self._shards(COUNT))),
+        ]
+        outputs = {WINDOW_SINK: sorted(r for gone in released for r in gone), ROW_SINK: self.rows}
+        for sink in SINKS:
+            writers = self.driver.config.shards[sink]
+            for shard in range(writers):
+                rows = tuple(row for row in outputs[sink] if row % writers == shard)
+                tasks.append(self._writer(sink, shard, rows))
+        self.open_tasks = len(tasks)
+        outlives = self.world.scenario.tasks_outlive_driver
+        for task in tasks:
+            if outlives:
+                self.world.after(None, lambda it=task: self._run_task(it))
+            else:
+                self.world.after(
+                    self.driver.process, lambda it=task: self._run_task(it), _DURING
+                )
+
+    def _shards(self, vertex: str) -> int:
+        return self.driver.config.shards[vertex]
+
+    def _arriving(self, shard: int, count: int) -> tuple[int, ...]:
+        return tuple(row for row in self.rows if shard_of(row, count) == shard)
+
+    def _plan_window(self) -> list[tuple[int, ...]]:
+        """Which rows each shard of the window lets go; at the end of the input all of them."""
+        count = self._shards(WINDOW)
+        share = 1.0 if self.command.final else self.rng.choice((0.0, 0.3, 0.7))
+        released = []
+        for shard in range(count):
+            held = merge(self._read(self.states[WINDOW][shard])).came
+            rows = sorted((*held, *self._arriving(shard, count)))
+            released.append(tuple(row for row in rows if self.rng.random() < share))
+        return released
+
+    def _read(self, state: ShardState) -> list[Delta]:
+        try:
+            return [self.driver.runs[run.path] for run in (*state.saved, *state.unsaved)]
+        except KeyError as path:
+            raise Violation(f"run {path} is gone, and no executor was lost") from path
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    def _run_task(self, attempt: Attempt) -> None:
+        """S2 on one executor, then S3 if it was the last."""
+        self._note_acks(attempt)
+        self.open_tasks -= 1
+        if self.open_tasks == 0:
+            self._answer()
+
+    def _note_acks(self, attempt: Attempt) -> None:
+        world = self.world
+        first = attempt("a0")
+        if world.chance("task_retried"):
+            self.acks.append(attempt("a1"))
+            if world.chance("two_attempts_acked"):
+                world.seen["two attempts of a task acked"] += 1
+                self.acks.append(first)
+            return
+        if world.chance("ack_missing"):
+            world.seen["an ack was missing"] += 1
+            return
+        self.acks.append(first)
+        if world.chance("two_attempts_acked"):
+            world.seen["two attempts of a task acked"] += 1
+            self.acks.append(attempt("a1"))
+        elif world.chance("ack_twice"):
+            world.seen["the same ack came twice"] += 1
+            self.acks.append(first)
+
+    def _answer(self) -> None:
+        world, command = self.world, self.command
+        self.rng.shuffle(self.acks)
+        failure = None
+        if world.chance("epoch_answer_lost") or world.chance("executor_lost"):
+            world.seen["an epoch's answer was lost"] += 1
+            failure = ("executor lost", True)
+        elif world.chance("user_error"):
+            failure = ("a user's function raised", False)
+        if failure is not None:
+            self.driver.answer(
+                "RunEpoch", c.EpochFailed(command.execution_id, command.epoch_id, *failure)
+            )
+            return
+        self.driver.answer(
+            "RunEpoch",
+            c.EpochAcked(
+                command.execution_id,
+                command.epoch_id,
+                tuple(self.acks),
+                sources={SOURCE: self.end},
+                watermarks={},
+                now_ms=world.now_ms,
+            ),
+        )
+
+    def _writer(self, sink: str, shard: int, rows: tuple[int, ...]) -> Attempt:
+        def attempt(name: str) -> Ack:
+            ack = Ack(sink, shard, name, rows_in=len(rows))
+            if not rows:
+                return ack
+            by, epoch_id = self.command.execution_id, self.command.epoch_id
+            artifact = self.world.sinks[sink].stage(rows, by, epoch_id, shard, name)
+            return replace(ack, artifacts=(artifact,))
+
+        return attempt
+
+    def _stateful(self, vertex: str, shard: int, released: tuple[int, ...]) -> Attempt:
+        arriving = self._arriving(shard, self._shards(vertex))
+        state = self.states[vertex][shard]
+        self._read(state)
+        compaction = self.rng.choices(("none", "all", "unsaved"), (80, 12, 8))[0]
+        drop_share = self.rng.random() if self.rng.random() < 0.25 else 0.0
+
+        def attempt(name: str) -> Ack:
+            task = _StateTask(self, vertex, shard, name)
+            ack = Ack(vertex, shard, name, rows_in=len(arriving), rows_out=len(released))
+            ack = task.update(ack, state, Delta(arriving, released))
+            ack = task.compact(ack, compaction)
+            if self.command.snapshot_id is None:
+                return ack
+            return task.save(ack, state.chain, drop_share)
+
+        return attempt
+
+
+class _StateTask:
+    """One attempt at one shard of a stateful stage."""
+
+    def __init__(self, epoch: Epoch, vertex: str, shard: int, attempt: str) -> None:
+        self.world, self.command = epoch.world, epoch.command
+        self.runs = epoch.driver.runs
+        self.vertex, self.shard, self.attempt = vertex, shard, attempt
+
+    def _write_run(self, kind: str, content: Delta) -> Run:
+        path = (
+            f"{self.command.execution_id}/{self.command.epoch_id}/"
+            f"{self.vertex}-{self.shard}-{self.attempt}-{kind}"
+        )
+        self.runs[path] = content
+        return Run(path, len(content), 8 * len(content))
+
+    def _content(self, runs: tuple[Run, ...]) -> list[Delta]:
+        return [self.runs[run.path] for run in runs]
+
+    def update(self, ack: Ack, state: ShardState, change: Delta) -> Ack:
+        unsaved = state.unsaved
+        if change:
+            unsaved = (*unsaved, self._write_run("change", merge([change])))
+        return replace(ack, saved=state.saved, unsaved=unsaved)
+
+    def compact(self, ack: Ack, compaction: str) -> Ack:
+        """One run instead of many. Together with saved ones it has no copy in the store yet."""
+        old = {"none": (), "all": (*ack.saved, *ack.unsaved), "unsaved": ack.unsaved}[compaction]
+        if len(old) < 2:
+            return ack
+        merged = self._write_run("merged", merge(self._content(old)))
+        return replace(
+            ack,
+            saved=() if compaction == "all" else ack.saved,
+            unsaved=(merged,),
+            obsolete=tuple(run.path for run in old),
+        )
+
+    def save(self, ack: Ack, chain: tuple[ChunkSet, ...], drop_share: float) -> Ack:
+        """Stores what is unsaved: as a base if that is all, else on top of the chain."""
+        world = self.world
+        if world.chance("chunks_not_stored"):
+            world.seen["chunks could not be stored"] += 1
+            return replace(ack, snapshot_error="a member's disk is full")
+        if not ack.unsaved:
+            return ack
+        is_base = not ack.saved
+        dropped = 0 if is_base else int(drop_share * len(chain))
+        try:
+            rewritten = [world.chunks.read_chunks(self.vertex, old) for old in chain[:dropped]]
+        except MissingFromStore as missing:
+            return self._without_chain(ack, str(missing))
+        content = merge([*rewritten, *self._content(ack.unsaved)])
+        by, snapshot_id = self.command.execution_id, self.command.snapshot_id
+        name = f"{self.vertex}/{by}-{snapshot_id}-{self.shard}-{self.attempt}"
+        world.chunks.put_chunks(self.vertex, name, by, content)
+        chunk_set = ChunkSet(name, 0, 1, len(content), 8 * len(content), is_base=is_base)
+        return replace(ack, chunk_set=chunk_set, chain_dropped=dropped)
+
+    def _without_chain(self, ack: Ack, missing: str) -> Ack:
+        """To be expected by a sleeper whose successor has moved on; by the owner never."""
+        if self.command.execution_id == self.world.register.promised:
+            raise Violation(f"the chain of a live snapshot lacks {missing}")
+        return replace(ack, snapshot_error=missing)
+
+
+_DURING = Point("during", "RunEpoch")

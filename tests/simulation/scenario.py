@@ -1,0 +1,161 @@
+"""What one seed draws before its history begins."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+from typing import get_args
+
+from dagster_jet.snapshot.coordinator import Command, CoordinatorConfig, Guarantee, StopKind
+
+JOB = "flights"
+WINDOW, COUNT = "window", "count"
+"""The stateful stages: one holds rows back and lets them go later, one keeps all it ever saw."""
+STATEFUL = (WINDOW, COUNT)
+WINDOW_SINK, ROW_SINK = "window_out", "row_out"
+"""What the window lets go, and every row as it is read: each row once in each."""
+SINKS = (WINDOW_SINK, ROW_SINK)
+SOURCE = "departures"
+PARTITION_COUNT = 7
+
+COMMANDS = tuple(command.__name__ for command in get_args(Command))
+RECOVERY = ("Claim", "LoadManifest", "Restore", "Commit", "AbortLeftovers")
+LONG_STEPS = ("RunEpoch", "Commit", "AbortLeftovers")
+"""Commands of several durable steps: a process can die in their middle."""
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """A moment in the execution of a command at which something can happen to the process.
+
+    `before`: issued, nothing done. `during`: some of its steps done. `after`: done, the
+    coordinator has not heard of it.
+    """
+
+    side: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.side} {self.command}"
+
+
+ALL_POINTS = tuple(
+    [Point(side, command) for command in COMMANDS for side in ("before", "after")]
+    + [Point("during", command) for command in LONG_STEPS]
+)
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """At the `skip`-th passing of `point`: the process crashes, freezes, or gets a rival."""
+
+    kind: str
+    point: Point
+    skip: int
+
+
+@dataclass(frozen=True)
+class Odds:
+    """How often each thing goes wrong, per occasion."""
+
+    crash_anywhere: float = 0.001
+    record_unavailable: float = 0.02
+    record_answer_lost: float = 0.02
+    record_never_arrives: float = 0.01
+    slow: float = 0.02
+    answer_twice: float = 0.05
+    epoch_answer_lost: float = 0.01
+    executor_lost: float = 0.01
+    user_error: float = 0.003
+    task_retried: float = 0.06
+    two_attempts_acked: float = 0.004
+    ack_missing: float = 0.003
+    ack_twice: float = 0.03
+    chunks_not_stored: float = 0.01
+    manifest_not_stored: float = 0.04
+    manifest_answer_lost: float = 0.03
+    read_fails: float = 0.01
+    commit_throws: float = 0.08
+    commit_answer_lost: float = 0.06
+    commit_given_up: float = 0.01
+    connector_fails: float = 0.01
+    stop_asked: float = 0.02
+
+    def scaled(self, factor: float) -> Odds:
+        return Odds(**{f.name: min(0.5, getattr(self, f.name) * factor) for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The settings of one history."""
+
+    guarantee: Guarantee
+    snapshot_interval_ms: int
+    suspend_on_failure: bool
+    tasks_outlive_driver: bool
+    writers: int
+    rows: tuple[tuple[int, ...], ...]
+    """Per source partition: row ids, unique over all."""
+    odds: Odds
+    mishaps: tuple[Mishap, ...]
+    """In this order: the next one is armed when the one before it has struck."""
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Scenario:
+        guarantee = rng.choices(
+            (Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.NONE), (88, 10, 2)
+        )[0]
+        partitions = rng.randint(1, 3)
+        lengths = [rng.randint(3, 22) for _ in range(partitions)]
+        return cls(
+            guarantee=guarantee,
+            snapshot_interval_ms=rng.choice((0, 0, 40, 150, 400)),
+            suspend_on_failure=rng.random() < 0.5,
+            tasks_outlive_driver=rng.random() < 0.5,
+            writers=rng.randint(1, 2),
+            rows=tuple(
+                tuple(100 * partition + i for i in range(length))
+                for partition, length in enumerate(lengths)
+            ),
+            odds=Odds().scaled(rng.choice((0, 0.5, 1, 1, 2, 4))),
+            mishaps=_draw_mishaps(rng, guarantee),
+        )
+
+    def config(self, rng: random.Random) -> CoordinatorConfig:
+        """The settings that may differ from one start of the job to the next."""
+        return CoordinatorConfig(
+            job=JOB,
+            guarantee=self.guarantee,
+            snapshot_interval_ms=self.snapshot_interval_ms,
+            retained_snapshots=rng.choice((1, 2, 3, 3)),
+            shards={
+                WINDOW: rng.choice((1, 2, 2, 3)),
+                COUNT: rng.choice((1, 1, 2)),
+                **{sink: self.writers for sink in SINKS},
+            },
+            partition_count=PARTITION_COUNT,
+            plan_fingerprint="v1",
+            suspend_on_failure=self.suspend_on_failure,
+        )
+
+    def draw_stop(self, rng: random.Random) -> StopKind:
+        return rng.choice((StopKind.SUSPEND, StopKind.SHUTDOWN, StopKind.RESTART))
+
+
+def _draw_mishaps(rng: random.Random, guarantee: Guarantee) -> tuple[Mishap, ...]:
+    points = [p for p in ALL_POINTS if p.command != "Publish"]
+    if guarantee is not Guarantee.EXACTLY_ONCE:
+        points += [p for p in ALL_POINTS if p.command == "Publish"] * 4
+    mishaps = [
+        Mishap(
+            rng.choices(("crash", "freeze", "rival"), (6, 3, 1))[0],
+            rng.choice(points),
+            rng.choice((0, 0, 1, 2, 5)),
+        )
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 4)))
+    ]
+    if rng.random() < 0.3:
+        # Dying again and again while recovering.
+        deep = [p for p in points if p.command in RECOVERY]
+        mishaps += [Mishap("crash", rng.choice(deep), 0) for _ in range(3)]
+    return tuple(mishaps)

@@ -1,0 +1,58 @@
+"""Transactional sinks: rows are staged under a name, and committed by an idempotent rename."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from dagster_jet.snapshot.manifest import Artifact
+
+
+class ArtifactGone(Exception):
+    """Neither staged nor committed: the sink lost what it had promised to commit."""
+
+
+class Sink:
+    """One resource outside the engine; knows nothing of records or ballots."""
+
+    def __init__(self, name: str, on_commit: Callable[[Artifact, tuple[int, ...]], None]) -> None:
+        self.name = name
+        self.staged: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """Token to (execution, rows)."""
+        self.committed: dict[str, tuple[int, ...]] = {}
+        self.rows: Counter[int] = Counter()
+        """What a reader of the sink sees."""
+        self._on_commit = on_commit
+
+    def stage(
+        self, rows: tuple[int, ...], execution_id: int, epoch_id: int, shard: int, attempt: str
+    ) -> Artifact:
+        name = f"{execution_id}-{epoch_id}-{shard}-{attempt}"
+        token = f"{self.name}/staged/{name}"
+        self.staged[token] = (execution_id, rows)
+        return Artifact(
+            sink=self.name,
+            epoch_id=epoch_id,
+            token=token,
+            target=f"{self.name}/{name}",
+            rows=len(rows),
+            bytes=8 * len(rows),
+            checksum=sum(rows),
+        )
+
+    def commit(self, artifact: Artifact) -> None:
+        if artifact.target in self.committed:
+            self.staged.pop(artifact.token, None)
+            return
+        if artifact.token not in self.staged:
+            raise ArtifactGone(artifact.token)
+        _, rows = self.staged.pop(artifact.token)
+        self.committed[artifact.target] = rows
+        self.rows.update(rows)
+        self._on_commit(artifact, rows)
+
+    def roll_back(self, wanted: Callable[[str, int], bool]) -> list[str]:
+        gone = [token for token, (by, _) in self.staged.items() if wanted(token, by)]
+        for token in gone:
+            del self.staged[token]
+        return gone

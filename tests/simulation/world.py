@@ -1,0 +1,262 @@
+"""One history: virtual time, processes that die, freeze and wake, and the end of it all.
+
+Everything that happens is a step in one queue, drawn by one `random.Random(seed)`. A step belongs
+to a process, and dies with it, or to nobody: a message in flight, a task on an executor.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dagster_jet.snapshot.coordinator import Coordinator
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+
+from .chunks import ChunkMap
+from .driver import Driver
+from .oracle import Oracle, Violation
+from .register import Register
+from .scenario import SINKS, Mishap, Odds, Point, Scenario
+from .sinks import Sink
+
+MOST_STEPS = 60_000
+CALM_AFTER_STEPS = 6_000
+"""From here on nothing goes wrong any more, so that every history ends."""
+
+Action = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who plays; a mutant replaces one of them."""
+
+    coordinator: type[Coordinator] = Coordinator
+    driver: type[Driver] = Driver
+    register: type[Register] = Register
+
+
+@dataclass
+class Process:
+    """An operating system process with one execution after the other in it."""
+
+    name: str
+    dead: bool = False
+    frozen: bool = False
+    driver: Driver | None = None
+    parked: list[tuple[Point | None, Action]] = field(default_factory=list)
+    """Steps that were due while it was frozen."""
+
+    @property
+    def runs(self) -> bool:
+        return not (self.dead or self.frozen)
+
+
+class World:
+    def __init__(self, seed: int, cast: Cast | None = None) -> None:
+        self.seed = seed
+        self.cast = cast or Cast()
+        self.rng = random.Random(seed)
+        self.scenario = Scenario.draw(self.rng)
+        self.odds = self.scenario.odds
+        self.oracle = Oracle(self.scenario)
+        self.register = self.cast.register(self.rng, self._on_record)
+        self.chunks = ChunkMap()
+        self.sinks = {name: Sink(name, self.oracle.on_commit) for name in SINKS}
+        self.oracle.watch(self.chunks, self.sinks)
+        self.processes: list[Process] = []
+        self._story: list[tuple[int, str, str, object]] = []
+        self.seen: Counter[str] = Counter()
+        """What happened in this history, for the check that nothing is left untried."""
+        self.now_ms = 0
+        self._queue: list[tuple[int, int, Process | None, Point | None, Action]] = []
+        self._steps = 0
+        self._mishaps = list(self.scenario.mishaps)
+        self._passings = 0
+        self._start_scheduled = False
+        self._deaths_in_recovery = 0
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def after(
+        self, process: Process | None, action: Action, point: Point | None = None, at_least: int = 0
+    ) -> None:
+        """Schedules a step after a random delay, long ones included."""
+        delay = at_least + self.rng.randint(1, 12)
+        if self.chance("slow"):
+            delay += self.rng.randint(50, 1500)
+        self._steps += 1
+        heapq.heappush(self._queue, (self.now_ms + delay, self._steps, process, point, action))
+
+    def chance(self, odds_name: str) -> bool:
+        odds: float = getattr(self.odds, odds_name)
+        return odds > 0 and self.rng.random() < odds
+
+    def _step(self) -> None:
+        self.now_ms, _, process, point, action = heapq.heappop(self._queue)
+        if process is not None:
+            if not process.runs:
+                process.parked.append((point, action))
+                return
+            if point is not None:
+                self.seen[str(point)] += 1
+                self._pass(process, point)
+                if not process.runs:
+                    process.parked.append((None, action))
+                    return
+        action()
+
+    def tell(self, who: str, what: str, thing: object = None) -> None:
+        self._story.append((self.now_ms, who, what, thing))
+
+    @property
+    def story(self) -> list[str]:
+        """What happened, a line each."""
+        return [
+            f"{at_ms:>7} ms  {who:<9} {what}{' ' + _brief(thing) if thing is not None else ''}"
+            for at_ms, who, what, thing in self._story
+        ]
+
+    # --- what happens to processes --------------------------------------------------------------
+
+    def start_process(self) -> None:
+        self._start_scheduled = False
+        process = Process(f"p{len(self.processes) + 1}")
+        self.processes.append(process)
+        self.tell(process.name, "starts")
+        self.begin_execution(process)
+
+    def begin_execution(self, process: Process) -> None:
+        process.driver = self.cast.driver(self, process)
+        process.driver.begin()
+
+    def ensure_somebody_runs(self) -> None:
+        """The supervisor: starts the job again when nobody drives it."""
+        if self._start_scheduled or any(p.runs and p.driver for p in self.processes):
+            return
+        record = self.register.read()
+        if record is not None and record.status is JobStatus.COMPLETED:
+            return
+        self._start_scheduled = True
+        self.after(None, self.start_process, at_least=20)
+
+    def end_process(self, process: Process) -> None:
+        """The driver is done and wants no restart."""
+        process.driver = None
+        self.ensure_somebody_runs()
+
+    def _pass(self, process: Process, point: Point) -> None:
+        """A process passes a point; perhaps not unharmed."""
+        if self._mishaps and self._mishaps[0].point == point:
+            if self._passings >= self._mishaps[0].skip:
+                self._passings = 0
+                self._strike(process, self._mishaps.pop(0))
+                return
+            self._passings += 1
+        if self.chance("crash_anywhere"):
+            self._strike(process, Mishap("crash", point, 0))
+
+    def _strike(self, process: Process, mishap: Mishap) -> None:
+        self.seen[f"{mishap.kind} {mishap.point}"] += 1
+        self.tell(process.name, f"*** {mishap.kind} {mishap.point}")
+        if mishap.kind == "crash":
+            self._note_depth(process)
+            process.dead = True
+        elif mishap.kind == "freeze":
+            process.frozen = True
+            self.after(None, lambda: self._wake(process), at_least=self.rng.randint(100, 4000))
+        else:
+            self.after(None, self.start_process)
+            return
+        self.ensure_somebody_runs()
+
+    def _note_depth(self, process: Process) -> None:
+        driver = process.driver
+        recovering = driver is not None and not driver.was_ready
+        self._deaths_in_recovery = self._deaths_in_recovery + 1 if recovering else 0
+        if self._deaths_in_recovery >= 3:
+            self.seen["three deaths in recovery, one after the other"] += 1
+
+    def _wake(self, process: Process) -> None:
+        self.seen["a frozen process woke"] += 1
+        if process.driver is not None and process.driver.execution_id < self.register.promised:
+            self.seen["a frozen process woke to find a successor"] += 1
+        self.tell(process.name, "*** wakes up")
+        process.frozen = False
+        parked, process.parked = process.parked, []
+        for point, action in parked:
+            self.after(process, action, point)
+
+    def _on_record(self, record: ExecutionRecord) -> None:
+        newest = record.snapshot
+        self.tell(
+            "record",
+            f":= execution {record.execution_id}, {record.status.value}, snapshot "
+            + (f"{newest.snapshot_id}{'' if newest.committed else ' (open)'}" if newest else "-"),
+        )
+        self.oracle.on_record(record)
+
+    # --- the whole history ----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Plays the history to its end.
+
+        Raises:
+            Violation: the protocol (or a mutant of it) broke a promise.
+        """
+        self._start_scheduled = True
+        self.after(None, self.start_process)
+        self._run_until_quiet()
+        record = self.register.read()
+        if record is None or record.status is not JobStatus.COMPLETED:
+            raise Violation(f"nothing moves any more, and the job is {record and record.status}")
+        self.odds, self._mishaps = Odds().scaled(0), []
+        self.tell("", "the job is complete, everybody is gone; one more start, undisturbed")
+        self.start_process()
+        self._run_until_quiet()
+        self.oracle.judge(self.register)
+
+    def _run_until_quiet(self) -> None:
+        while self._queue:
+            self._step()
+            if self._steps > CALM_AFTER_STEPS:
+                self.odds, self._mishaps = Odds().scaled(0), []
+            if self._steps > MOST_STEPS:
+                raise Violation("the history does not end")
+
+
+def play(seed: int, cast: Cast | None = None) -> World:
+    """Plays the history of `seed`; a failure carries the story and how to see it again."""
+    world = World(seed, cast)
+    try:
+        world.run()
+    except Violation as violation:
+        raise Violation(f"{violation}\n\n{narrate(world)}") from violation
+    except Exception as error:  # the coordinator must survive whatever comes, in any order
+        raise Violation(f"{type(error).__name__}: {error}\n\n{narrate(world)}") from error
+    return world
+
+
+def narrate(world: World) -> str:
+    return "\n".join(
+        [
+            f"seed {world.seed}: {world.scenario}",
+            *world.story,
+            "",
+            f"again: JET_SIMULATION_SEED={world.seed} "
+            "python -m pytest tests/simulation/test_histories.py -k one_history",
+        ]
+    )
+
+
+def _brief(thing: object) -> str:
+    """A command or an event in one line: scalars in full, collections by their length."""
+    parts = []
+    for name, value in vars(thing).items():
+        if isinstance(value, tuple | dict):
+            parts.append(f"{len(value)} {name}")
+        elif isinstance(value, int | str | None):
+            parts.append(f"{name}={getattr(value, 'value', value)}")
+    return f"{type(thing).__name__}({', '.join(parts)})"

@@ -1,0 +1,172 @@
+"""A folder as a member: what happens to it from outside."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
+from dagster_jet.store import FileMember
+from dagster_jet.store.members import lmdb_environment
+
+
+def in_a_fork(work: object) -> None:
+    """Run ``work`` in a forked child, as PySpark's daemon forks its workers."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()  # type: ignore[operator]
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_folder_that_is_deleted_while_in_use_is_noticed(tmp_path: Path, write: bool) -> None:
+    member = FileMember(str(tmp_path / "a"))
+    member.put_many({b"k": b"v"})
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(StoreUnavailableError, match=f"{tmp_path}/a.*deleted"):
+        member.put_many({b"k": b"v2"}) if write else member.get_many([b"k"])
+    assert not (tmp_path / "a").exists(), "an empty folder must not take its place"
+
+
+def test_a_folder_that_is_replaced_while_in_use_is_noticed(tmp_path: Path) -> None:
+    member = FileMember(str(tmp_path / "a"))
+    member.put_many({b"k": b"v"})
+    shutil.rmtree(tmp_path / "a")
+    fresh = FileMember(str(tmp_path / "a"))
+    assert fresh.get_many([b"k"]) == [None]
+    with pytest.raises(StoreUnavailableError, match="replaced"):
+        member.get_many([b"k"])
+    member.close()
+    assert fresh.get_many([b"k"]) == [None], "closing the old one leaves the new one open"
+    fresh.close()
+
+
+def test_a_deletion_during_a_write_is_noticed(tmp_path: Path) -> None:
+    member = FileMember(str(tmp_path / "a"))
+    member.ping()
+
+    class Deleting(dict[bytes, bytes]):
+        def __getitem__(self, key: bytes) -> bytes:
+            shutil.rmtree(tmp_path / "a", ignore_errors=True)
+            return super().__getitem__(key)
+
+    with pytest.raises(StoreUnavailableError, match="deleted"):
+        member.put_many(Deleting({b"k": b"v"}))
+
+
+def test_a_place_that_cannot_be_created_is_named_with_a_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    member = FileMember(str(tmp_path / "file" / "a"))
+    with pytest.raises(StoreUnwritableError, match=f"{tmp_path}/file/a.*Point the URL"):
+        member.ping()
+
+
+def test_a_file_that_is_not_a_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"something else" * 1_000)
+    with pytest.raises(StoreUnavailableError, match=str(tmp_path)):
+        FileMember(str(tmp_path)).ping()
+
+
+def test_a_full_disk_is_a_clear_error_and_keeps_what_was_there(tmp_path: Path) -> None:
+    script = f"""
+import resource, signal, sys
+from dagster_jet.errors import StoreUnwritableError
+from dagster_jet.store import FileMember
+member = FileMember({str(tmp_path / "a")!r})
+member.put_many({{b"old": b"kept"}})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+try:
+    member.put_many({{b"new": bytes(2**22)}})
+except StoreUnwritableError as error:
+    print(error)
+assert member.get_many([b"old", b"new"]) == [b"kept", None]
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert f"file://{tmp_path}/a" in run.stdout
+
+
+def test_a_map_that_is_too_small_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmdb_environment, "_MAP_SIZES", (2**20,))
+    member = FileMember(str(tmp_path))
+    member.put_many({b"k": bytes(2**22)})
+    assert member.get_many([b"k"]) == [bytes(2**22)]
+    member.close()
+
+
+def test_little_address_space_is_enough(tmp_path: Path) -> None:
+    script = f"""
+import resource
+import dagster_jet.store as store
+resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
+member = store.FileMember({str(tmp_path)!r})
+member.put_many({{b"k": b"v"}})
+assert member.get_many([b"k"]) == [b"v"]
+"""
+    assert resource.RLIMIT_AS
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_forked_process_uses_the_folder_at_the_same_time(tmp_path: Path) -> None:
+    member = FileMember(str(tmp_path))
+    member.put_many({b"k": b"before"})
+
+    def child() -> None:
+        assert member.get_many([b"k"]) == [b"before"]
+        member.put_many({b"k": b"from the child"})
+
+    in_a_fork(child)
+    assert member.get_many([b"k"]) == [b"from the child"]
+    member.put_many({b"k": b"after"})
+    in_a_fork(lambda: member.close())
+    assert member.get_many([b"k"]) == [b"after"]
+    member.close()
+
+
+def test_two_members_of_one_folder_share_it(tmp_path: Path) -> None:
+    one, two = FileMember(str(tmp_path)), FileMember(f"{tmp_path}/../{tmp_path.name}/")
+    assert one.member_id == two.member_id
+    one.put_many({b"k": b"v"})
+    one.close()
+    assert two.get_many([b"k"]) == [b"v"]
+    two.close()
+    with lmdb.open(str(tmp_path), max_dbs=2) as environment:  # nobody has it open any more
+        assert environment.stat()["entries"] == 2
+
+
+def test_a_batch_is_there_or_not_after_a_kill(tmp_path: Path) -> None:
+    script = f"""
+from dagster_jet.store import FileMember
+member = FileMember({str(tmp_path)!r})
+member.put_many({{b"%03d" % i: b"old" for i in range(100)}})
+print("ready", flush=True)
+value = 0
+while True:
+    value += 1
+    member.put_many({{b"%03d" % i: b"%d" % value * 1000 for i in range(100)}})
+"""
+    writer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "ready\n"
+    member = FileMember(str(tmp_path))
+    while member.get_many([b"000"]) == [b"old"]:
+        pass
+    writer.kill()
+    writer.wait()
+    writer.stdout.close()
+    assert len(set(member.get_many([b"%03d" % i for i in range(100)]))) == 1
+    member.put_many({b"000": b"the lock of the dead is free"})
+    member.close()

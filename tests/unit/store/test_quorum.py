@@ -1,0 +1,181 @@
+"""The register on real members: ownership, fencing, and members that are away."""
+
+import threading
+import uuid
+
+import pytest
+
+from dagster_jet.errors import (
+    ConfigurationError,
+    FencedError,
+    StoreUnavailableError,
+    WriteOutcomeUnknownError,
+)
+from dagster_jet.store import MemoryMember, RegisterClient
+
+
+class MuteMember(MemoryMember):
+    """Carries out a compare-and-set, and then its answer is lost."""
+
+    mute = False
+
+    def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        done = super().compare_and_set(key, expected_version, value)
+        if self.mute:
+            raise StoreUnavailableError(f"{self.member_id} was cut off.")
+        return done
+
+
+@pytest.fixture
+def members() -> list[MuteMember]:
+    return [MuteMember(uuid.uuid4().hex) for _ in range(3)]
+
+
+@pytest.fixture
+def register(members: list[MuteMember]) -> RegisterClient:
+    return RegisterClient(members, "job")
+
+
+def test_a_new_register_is_empty(register: RegisterClient) -> None:
+    assert register.read() is None
+    assert register.highest_ballot() is None
+    assert register.claim(1, "a").value is None
+
+
+def test_what_the_owner_writes_everybody_reads(register: RegisterClient) -> None:
+    owned = register.claim(3, "a")
+    for number in range(1, 4):
+        owned.write(b"v%d" % number)
+        found = register.read()
+        assert found is not None
+        assert (found.value, found.sequence) == (b"v%d" % number, number)
+        assert (found.ballot.number, found.ballot.owner) == (3, "a")
+    assert register.highest_ballot() == owned.ballot
+
+
+def test_a_newer_owner_takes_over_value_and_right(register: RegisterClient) -> None:
+    older = register.claim(1, "a")
+    older.write(b"v1")
+    newer = register.claim(2, "b")
+    assert newer.value == b"v1"
+    for _ in range(2):
+        with pytest.raises(FencedError, match="ballot 2 of 'b'"):
+            older.write(b"zombie")
+    newer.write(b"v2")
+    found = register.read()
+    assert found is not None
+    assert found.value == b"v2"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_number_that_is_not_higher_is_fenced(register: RegisterClient, number: int) -> None:
+    register.claim(2, "b")
+    with pytest.raises(FencedError):
+        register.claim(number, "a")
+
+
+def test_an_owner_that_claims_its_number_again_fences_its_former_self(
+    register: RegisterClient,
+) -> None:
+    former = register.claim(1, "a")
+    former.write(b"v1")
+    again = register.claim(1, "a")
+    assert again.value == b"v1"
+    with pytest.raises(FencedError):
+        former.write(b"v2")
+
+
+def test_ballots_begin_with_one(register: RegisterClient) -> None:
+    with pytest.raises(ConfigurationError):
+        register.claim(0, "a")
+
+
+def test_one_of_three_members_may_be_away(
+    register: RegisterClient, members: list[MuteMember]
+) -> None:
+    members[0].reachable = False
+    owned = register.claim(1, "a")
+    owned.write(b"v1")
+    members[0].reachable, members[1].reachable = True, False
+    found = register.read()
+    assert found is not None
+    assert found.value == b"v1"
+    owned.write(b"v2")
+
+
+def test_two_of_three_members_away_is_too_many_and_they_are_named(
+    register: RegisterClient, members: list[MuteMember]
+) -> None:
+    owned = register.claim(1, "a")
+    members[0].reachable = members[1].reachable = False
+    for call in (register.read, register.highest_ballot, lambda: register.claim(2, "b")):
+        with pytest.raises(StoreUnavailableError, match=members[1].member_id):
+            call()
+    with pytest.raises(WriteOutcomeUnknownError, match=members[0].member_id):
+        owned.write(b"v1")  # the third has taken it
+
+
+def test_a_write_that_reached_nobody_may_be_repeated(
+    register: RegisterClient, members: list[MuteMember]
+) -> None:
+    owned = register.claim(1, "a")
+    for member in members:
+        member.reachable = False
+    with pytest.raises(StoreUnavailableError):
+        owned.write(b"v1")
+    for member in members:
+        member.reachable = True
+    owned.write(b"another v1")
+    assert owned.sequence == 1
+
+
+def test_after_an_unknown_write_the_owner_must_claim_again(
+    register: RegisterClient, members: list[MuteMember]
+) -> None:
+    owned = register.claim(1, "a")
+    for member in members:
+        member.mute = True
+    with pytest.raises(WriteOutcomeUnknownError):
+        owned.write(b"v1")
+    for member in members:
+        member.mute = False
+    with pytest.raises(WriteOutcomeUnknownError):
+        owned.write(b"v2")
+    assert register.claim(1, "a").value == b"v1"  # it had been written after all
+
+
+def test_a_damaged_member_is_not_an_empty_one(
+    register: RegisterClient, members: list[MuteMember]
+) -> None:
+    register.claim(1, "a").write(b"v1")
+    for member in members[:2]:
+        stored = member.get_versioned(b"register/job")
+        assert stored is not None
+        member.compare_and_set(b"register/job", stored.version, stored.value[:-1])
+    with pytest.raises(StoreUnavailableError, match="damaged copy"):
+        register.read()
+
+
+def test_of_many_claims_at_one_moment_one_wins(members: list[MuteMember]) -> None:
+    won: list[str] = []
+
+    def claim(owner: str) -> None:
+        try:
+            RegisterClient(members, "race").claim(1, owner).write(owner.encode())
+            won.append(owner)
+        except FencedError:
+            pass
+
+    threads = [threading.Thread(target=claim, args=(f"owner-{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = RegisterClient(members, "race").read()
+    assert found is not None
+    assert [found.value.decode()] == won
+
+
+def test_registers_of_different_names_are_different(members: list[MuteMember]) -> None:
+    RegisterClient(members, "one").claim(5, "a").write(b"v")
+    assert RegisterClient(members, "two").read() is None
