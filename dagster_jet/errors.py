@@ -3,12 +3,12 @@
     JetError
     ├── ConfigurationError            fix: raised before anything runs
     │   ├── PipelineError             the pipeline itself is wrong (two stages of one name, ...)
-    │   └── MissingEnvironmentError   Java, a Python package or a folder is missing
+    │   └── MissingEnvironmentError   Java or a Python package is missing
     ├── StoreError
     │   ├── StoreUnavailableError     restart: too few members answer
     │   ├── StoreUnwritableError      fix: a member cannot be created or written
     │   ├── StoreCorruptedError       fix: no good copy of a value is left
-    │   ├── StoreMismatchError        fix: the store was created with other settings or a newer format
+    │   ├── StoreMismatchError        fix: made with other settings, or by a newer version
     │   ├── WriteOutcomeUnknownError  restart: a register write may or may not have happened
     │   └── FencedError               stop: a newer execution owns the job
     ├── LeaseHeldError                stop: another execution of the job is alive
@@ -16,7 +16,7 @@
     ├── SnapshotInvalidError          fix: the snapshot to restore from is not whole
     ├── ArtifactLostError             fix: a sink lost what it had promised to commit
     ├── SourceError                   fix: a source's input is not what it was
-    ├── BadRowError                   fix: a row does not fit the schema (and no dead-letter sink is set)
+    ├── BadRowError                   fix: a row does not fit the schema
     ├── UserFunctionError             fix: a user's function raised
     ├── ExecutorLostError             restart: a Spark task, executor or local state file is gone
     └── JobStateError                 fix: the call does not fit the job's status

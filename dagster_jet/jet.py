@@ -98,9 +98,7 @@ class Jet:
         Raises:
             JetError: what the job ended with. Nothing is half-committed; run again to go on.
         """
-        return self.submit(
-            pipeline, config, until=until, on_event=on_event, run_id=run_id
-        ).result()
+        return self.submit(pipeline, config, until=until, on_event=on_event, run_id=run_id).result()
 
     def submit(
         self,

@@ -148,7 +148,7 @@ class Job:
     def _drive(self) -> None:
         try:
             self._result = self._run_executions()
-        except BaseException as error:  # handed to whoever waits for the result
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the result
             self._error = error
         finally:
             self.done.set()
@@ -220,7 +220,7 @@ class Job:
             raise execution.failure or JetError(
                 f"gave up after {len(restarts) - 1} restarts: {stop.reason}", job=self.name
             )
-        return min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 2 ** (len(restarts) - 1))
+        return min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS << (len(restarts) - 1))
 
     def _tell_restart(self, stop: Stop, execution: Execution, attempt: int, delay_ms: int) -> None:
         record = execution.record
@@ -241,9 +241,7 @@ class Job:
         stages = {n: (p.rows_in, p.rows_out) for n, p in execution.stages().items()}
         return self._summary(replace(record, status=stop.status), stages)
 
-    def _summary(
-        self, record: ExecutionRecord, stages: dict[str, tuple[int, int]]
-    ) -> JobResult:
+    def _summary(self, record: ExecutionRecord, stages: dict[str, tuple[int, int]]) -> JobResult:
         return JobResult(
             status=record.status,
             rows_in=sum(stages.get(node.name, (0, 0))[0] for node in self._graph.sources),
@@ -260,4 +258,3 @@ class Job:
 
 def _failure_text(stop: Stop) -> str | None:
     return stop.reason if stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED) else None
-

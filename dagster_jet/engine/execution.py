@@ -365,8 +365,8 @@ class Execution:
 
     def _check_plan(self, manifest: Manifest) -> None:
         """State and positions are matched by name; a stage that is gone would lose its own."""
-        now = {node.name for node in (*self._graph.sources, *self._graph.stages)}
-        gone = sorted(set(manifest.shards) - now)
+        kept = {*(n.name for n in self._graph.sources), *(n.name for n in self._graph.stages)}
+        gone = sorted(set(manifest.shards) - kept)
         if gone:
             raise JetError(
                 f"the last snapshot has state of {', '.join(gone)}, which the pipeline no longer "
@@ -571,9 +571,7 @@ class Execution:
         ]
         return (*source_acks, *output.acks), sum(self._epoch_rows.values())
 
-    def _source_ack(
-        self, name: str, command: protocol.RunEpoch, rows: int, rejected: int
-    ) -> Ack:
+    def _source_ack(self, name: str, command: protocol.RunEpoch, rows: int, rejected: int) -> Ack:
         reader = self._readers[name]
         journal = reader.take_journal()
         if journal is not None:

@@ -169,6 +169,4 @@ class RecordKeeper:
                     continue
                 if wall_clock_ms() - record.lease.renewed_at_ms < self._ttl_ms / 3:
                     continue  # a snapshot has renewed it just now
-                self._write(
-                    record.with_lease(new_lease(self._owner, self._ttl_ms, self._run_id))
-                )
+                self._write(record.with_lease(new_lease(self._owner, self._ttl_ms, self._run_id)))

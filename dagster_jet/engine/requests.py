@@ -24,7 +24,7 @@ def _register(job: str) -> str:
 
 
 def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
-    """Asks execution `execution_id` of `job` to stop in the given way; returns the request's number."""
+    """Asks a running execution to stop in the given way; returns the request's number."""
     while True:
         register = store.register(_register(job))
         highest = register.highest_ballot()
@@ -44,9 +44,7 @@ class RequestWatcher:
         self._store, self._job, self._stop = store, job, stop
         self._ended = threading.Event()
         self._seen = 0
-        self._thread = threading.Thread(
-            target=self._watch, name=f"jet-requests-{job}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._watch, name=f"jet-requests-{job}", daemon=True)
 
     def __enter__(self) -> RequestWatcher:
         self._seen = self._latest()[0]

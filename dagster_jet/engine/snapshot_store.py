@@ -72,9 +72,7 @@ class SnapshotStore:
             partition_count=self._partition_count,
         )
 
-    def delete(
-        self, manifests: Iterable[str], chunk_sets: Mapping[str, frozenset[str]]
-    ) -> None:
+    def delete(self, manifests: Iterable[str], chunk_sets: Mapping[str, frozenset[str]]) -> None:
         """Removes garbage. Best effort: what is left is found at the next start."""
         try:
             fail_point("garbage.before")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dagster_jet.core.watermark import EventTimeState
-from dagster_jet.pipeline.graph import Graph
+from dagster_jet.pipeline.graph import Graph, Timestamps, TimestampsNode
 
 FINAL_WATERMARK_MS = 9_000_000_000_000_000
 """After the last event of a finite input: every window is closed."""
@@ -89,7 +89,5 @@ class WatermarkTracker:
             if name in self.closed_end_ms:
                 self.closed_end_ms[name] = end
 
-    def _timestamps(self) -> dict[str, Any]:
-        return {
-            node.name: node.timestamps for node in self.graph if node.kind == "timestamps"
-        }
+    def _timestamps(self) -> dict[str, Timestamps]:
+        return {n.name: n.timestamps for n in self.graph if isinstance(n, TimestampsNode)}

@@ -10,10 +10,11 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
+from dagster_jet.engine.config import JobConfig
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
 from dagster_jet.job import Job
-from dagster_jet.job_config import JobConfig
+
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
 from dagster_jet.orchestration.asset_specs import stage_specs
@@ -30,7 +31,7 @@ RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
 Until: TypeAlias = str | timedelta
 
 
-class JetResource(dg.ConfigurableResource):
+class JetResource(dg.ConfigurableResource[Any]):
     """Runs streaming pipelines inside Dagster assets.
 
     Every string may be an ``EnvVar``, so that URLs with secrets stay out of code and UI. Settings
@@ -53,10 +54,9 @@ class JetResource(dg.ConfigurableResource):
         default=None, description="Where executors keep runs of state; a temporary folder if empty."
     )
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Spark settings.")
-    pyspark: PySparkResource | LazyPySparkResource | None = Field(
+    pyspark: LazyPySparkResource | None = Field(
         default=None,
-        description="A PySpark resource whose settings are borrowed; `spark_config` wins. Prefer "
-        "the lazy one: an eager one starts Spark before the job does.",
+        description="A PySparkResource whose settings are borrowed; `spark_config` wins.",
     )
     guarantee: str | None = Field(
         default=None, description='"exactly-once" (default), "at-least-once" or "none".'
@@ -84,6 +84,17 @@ class JetResource(dg.ConfigurableResource):
 
     _jet: Jet | None = PrivateAttr(default=None)
     _jobs: list[Job] = PrivateAttr(default_factory=list)
+
+    def __init__(self, **fields: Any) -> None:
+        """Take an eager `PySparkResource` as a lazy one.
+
+        The eager one starts Spark wherever this resource is used, in a sensor's tick too, and in
+        the main thread, where PySpark takes over SIGINT.
+        """
+        pyspark = fields.get("pyspark")
+        if isinstance(pyspark, PySparkResource):
+            fields["pyspark"] = LazyPySparkResource(spark_config=pyspark.spark_config)
+        super().__init__(**fields)
 
     @property
     def jet(self) -> Jet:
@@ -177,7 +188,9 @@ class JetResource(dg.ConfigurableResource):
         try:
             set_desired(self.jet.store, job, "paused")
         except JetError as error:
-            context.log.warning(f"The cancel was not written down, {job!r} may start again: {error}")
+            context.log.warning(
+                f"The cancel was not written down, {job!r} may start again: {error}"
+            )
 
     def _job_config(self, config: JobConfig | Mapping[str, Any] | None) -> JobConfig:
         if isinstance(config, JobConfig):

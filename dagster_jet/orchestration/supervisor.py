@@ -65,7 +65,7 @@ class RestartPolicy:
         """Return the pause after so many requests in a row without progress."""
         if attempts <= 0:
             return 0
-        return min(self.backoff_initial_ms * 2 ** (attempts - 1), self.backoff_max_ms)
+        return min(self.backoff_initial_ms << (attempts - 1), self.backoff_max_ms)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _UNITS_MS = {
     "d": 86_400_000,
     "day": 86_400_000,
 }
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 Duration = str | timedelta
 
@@ -32,12 +32,13 @@ def to_ms(value: Duration, field: str) -> int:
     else:
         match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
         unit = match.group(2).lower() if match else ""
-        if match is None or (unit not in _UNITS_MS and unit + "s" not in _UNITS_MS):
+        # As it is first: "ms" is not the plural of "m".
+        factor = _UNITS_MS.get(unit) or _UNITS_MS.get(unit.removesuffix("s"))
+        if match is None or factor is None:
             raise ConfigurationError(
                 f"{field}: {value!r} is not a duration.",
                 cure='Write a timedelta or a text such as "500 ms", "10 seconds", "2 hours".',
             )
-        factor = _UNITS_MS.get(unit) or _UNITS_MS[unit + "s"]
         milliseconds = float(match.group(1)) * factor
     if milliseconds < 0:
         raise ConfigurationError(f"{field}: {value!r} is negative.", cure="Use 0 or more.")

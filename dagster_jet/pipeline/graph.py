@@ -53,7 +53,7 @@ class TimestampsNode:
 
 @dataclass(frozen=True)
 class TransformNode:
-    """Stateless: a DataFrame in, a DataFrame out. Compiled by Spark together with its neighbours."""
+    """Stateless: a DataFrame in, a DataFrame out. Spark compiles it with its neighbours."""
 
     name: str
     upstream: tuple[str, ...]

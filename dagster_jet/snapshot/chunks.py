@@ -167,7 +167,9 @@ def read_chain(
     schemas: dict[str, pa.Schema] = {}
     for chunk_set, data in reversed(list(zip(chain, indexes, strict=True))):
         index = _read_index(chunk_set, data, vertex)
-        schemas[chunk_set.name] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(index["schema"])))
+        schemas[chunk_set.name] = pa.ipc.read_schema(
+            pa.py_buffer(base64.b64decode(index["schema"]))
+        )
         for entry in index["chunks"]:
             partition, rows, _, is_full = entry
             if partition in settled or (wanted is not None and partition not in wanted):

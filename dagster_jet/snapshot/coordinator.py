@@ -697,9 +697,7 @@ class Coordinator:
             return []
         return self._snapshot_failed(event.reason, event.now_ms, self._snapshot_acks)
 
-    def _snapshot_failed(
-        self, reason: str, now_ms: int, acks: tuple[Ack, ...]
-    ) -> list[Command]:
+    def _snapshot_failed(self, reason: str, now_ms: int, acks: tuple[Ack, ...]) -> list[Command]:
         """Before the decision point a failure is no job failure: discard, try again later."""
         discard = self._discard(acks)
         first = self.record.snapshot is None and self._epoch_id == 0

@@ -214,7 +214,9 @@ def checksum(data: bytes) -> int:
     return int(xxhash.xxh3_64_intdigest(data))
 
 
-def validate_manifest(data: bytes | None, *, job: str, name: str, expected_checksum: int) -> Manifest:
+def validate_manifest(
+    data: bytes | None, *, job: str, name: str, expected_checksum: int
+) -> Manifest:
     """Reads a manifest and refuses it unless it is the one that the record names.
 
     Raises:

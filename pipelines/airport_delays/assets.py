@@ -1,7 +1,5 @@
 """The pipeline in Dagster: assets, the job that runs them, the sensor that keeps it running."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

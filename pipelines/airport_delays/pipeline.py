@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 FLIGHTS = "at timestamp, carrier string, flight int, tailnum string, origin string, dest string, delay double"
 AIRLINES = "carrier string, airline string"
-WEATHER = "origin string, hour timestamp, temp double, wind_speed double, precip double, visib double"
+WEATHER = (
+    "origin string, hour timestamp, temp double, wind_speed double, precip double, visib double"
+)
 BADLY_DELAYED_MINUTES = 60
 
 

@@ -1,12 +1,13 @@
 """Seeded histories of the snapshot protocol: the real coordinator, everything else a model.
 
-    scenario.py   what one seed draws: input, settings, odds of faults, where processes die
-    world.py      virtual time, processes that crash, freeze and are replaced; runs one history
-    driver.py     carries out a coordinator's commands, one per execution
-    epoch.py      the tasks of one epoch: state, chunk sets, staged artifacts, acks
-    recovery.py   restoring state for any number of shards, the abort pass
-    register.py   the execution record: claims, fenced writes, writes that land late
-    chunks.py     the store's map: manifests and chunk sets, really deleted when garbage
-    sinks.py      staged and committed artifacts
-    oracle.py     the judge: rows
+scenario.py   what one seed draws: input, settings, odds of faults, where processes die
+world.py      virtual time, processes that crash, freeze and are replaced; runs one history
+driver.py     carries out a coordinator's commands, one per execution
+writer.py     record writes, one at a time: lost, late, unheard of
+epoch.py      the tasks of one epoch: state, chunk sets, staged artifacts, acks
+recovery.py   restoring state for any number of shards, the abort pass
+register.py   the execution record: claims, fenced writes, writes that land late
+chunks.py     the store's map: manifests and chunk sets, really deleted when garbage
+sinks.py      staged and committed artifacts
+oracle.py     the judge: rows
 """

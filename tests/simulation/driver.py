@@ -8,14 +8,13 @@ beside it, so their answers may come twice, late, or to the execution after.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dagster_jet.snapshot import coordinator as c
 from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 from . import recovery
 from .chunks import Delta
@@ -23,11 +22,10 @@ from .epoch import Epoch
 from .oracle import Violation
 from .scenario import JOB, SOURCE, Point
 from .sinks import ArtifactGone
+from .writer import HEARTBEAT_MS, RecordWriter
 
 if TYPE_CHECKING:
     from .world import Process, World
-
-HEARTBEAT_MS = 200
 
 
 class Driver:
@@ -45,8 +43,7 @@ class Driver:
         self._running: c.RunEpoch | None = None
         self._poll_scheduled = False
         self._ended = False
-        self._writes: deque[tuple[str, ExecutionRecord, Callable[[c.WriteOutcome], None]]] = deque()
-        self._writing = False
+        self.writer = RecordWriter(world, process)
 
     def begin(self) -> None:
         self.carry_out(self.coordinator.begin())
@@ -68,7 +65,10 @@ class Driver:
             self._deliver_later(command, event)
 
     def _deliver_later(self, command: str, event: c.Event) -> None:
-        self.world.after(self.process, lambda: self._deliver(event), Point("after", command))
+        late = self.world.rng.randint(50, 800) if self.world.chance("answer_late") else 0
+        self.world.after(
+            self.process, lambda: self._deliver(event), Point("after", command), at_least=late
+        )
 
     def _deliver(self, event: c.Event) -> None:
         # Tasks and phase 2 outlive an execution that is restarted in the same process (F17).
@@ -177,7 +177,7 @@ class Driver:
         self.execution_id = ballot
         record = found or ExecutionRecord(JOB, ballot, JobStatus.NOT_RUNNING)
         record = replace(
-            record, execution_id=ballot, status=JobStatus.STARTING, lease=self._lease()
+            record, execution_id=ballot, status=JobStatus.STARTING, lease=self.writer.lease()
         )
 
         def claimed(outcome: c.WriteOutcome) -> None:
@@ -187,13 +187,15 @@ class Driver:
             else:
                 self._end(restart=False)
 
-        self._enqueue("Claim", record, claimed)
+        self.writer.write("Claim", ballot, record, claimed)
 
     def _write_record(self, purpose: str, record: ExecutionRecord) -> None:
         def written(outcome: c.WriteOutcome) -> None:
             self._deliver(c.RecordAnswer(purpose, outcome, self.world.now_ms))
 
-        self._enqueue("WriteRecord", record.with_lease(self._lease()), written)
+        self.writer.write(
+            "WriteRecord", self.execution_id, record.with_lease(self.writer.lease()), written
+        )
 
     def _heartbeat(self) -> None:
         if self._ended or self.coordinator.phase is c.Phase.STOPPED:
@@ -202,66 +204,9 @@ class Driver:
             self.world.seen["a connector failed at any moment"] += 1
             restartable = self.world.rng.random() < 0.5
             self._deliver(c.Failed("a connector's thread ended", restartable))
-        if not self._writes and not self._writing:
+        if self.writer.is_idle:
             self._write_record("lease", self.coordinator.record)
         self.world.after(self.process, self._heartbeat, at_least=HEARTBEAT_MS)
-
-    def _lease(self) -> Lease:
-        now = self.world.now_ms
-        return Lease(self.process.name, "host", len(self.process.name), 0, now, 3 * HEARTBEAT_MS)
-
-    def _enqueue(
-        self, command: str, record: ExecutionRecord, done: Callable[[c.WriteOutcome], None]
-    ) -> None:
-        self._writes.append((command, record, done))
-        self._next_write()
-
-    def _next_write(self) -> None:
-        if self._writing or not self._writes:
-            return
-        self._writing = True
-        command, record, done = self._writes.popleft()
-        point = Point("before", command) if command == "WriteRecord" else None
-        self.world.after(self.process, lambda: self._send(command, record, done), point)
-
-    def _send(
-        self, command: str, record: ExecutionRecord, done: Callable[[c.WriteOutcome], None]
-    ) -> None:
-        """One write and its fate: not sent, lost, landed but unheard of, late, or answered."""
-        world, register = self.world, self.world.register
-
-        def answered(outcome: c.WriteOutcome) -> None:
-            def hear() -> None:
-                self._writing = False
-                self.tell(f"<- {command} {outcome.name}")
-                done(outcome)
-                self._next_write()
-
-            world.after(self.process, hear, Point("after", command))
-
-        def land(is_heard: bool) -> None:
-            accepted = register.land(write)
-            if not accepted:
-                self.tell(f"   its {command} arrives and is refused: fenced")
-            if is_heard:
-                answered(c.WriteOutcome.WRITTEN if accepted else c.WriteOutcome.FENCED)
-            elif not accepted:
-                world.seen["a delayed record write was fenced"] += 1
-
-        if world.chance("record_unavailable"):
-            answered(c.WriteOutcome.UNAVAILABLE)
-            return
-        write = register.send(self.execution_id, record)
-        if world.chance("record_never_arrives"):
-            register.lose(write)
-            answered(c.WriteOutcome.UNKNOWN)
-        elif world.chance("record_answer_lost"):
-            world.seen["the answer of a record write was lost"] += 1
-            late = world.rng.choice((0, 0, 300, 3000))
-            world.after(None, lambda: land(is_heard=False), at_least=late)
-            answered(c.WriteOutcome.UNKNOWN)
-        else:
-            world.after(None, lambda: land(is_heard=True))
 
     # --- phase 1 --------------------------------------------------------------------------------
 
@@ -283,9 +228,7 @@ class Driver:
 
     def _commit(self, snapshot_id: int, left: list[Artifact]) -> None:
         if not left:
-            self.answer(
-                "Commit", c.Committed(self.execution_id, snapshot_id, self.world.now_ms)
-            )
+            self.answer("Commit", c.Committed(self.execution_id, snapshot_id, self.world.now_ms))
             return
         world = self.world
         artifact = world.rng.choice(left)
@@ -339,13 +282,13 @@ class Driver:
         def noted(outcome: c.WriteOutcome) -> None:
             self._end(stop.restart and outcome is not c.WriteOutcome.FENCED)
 
-        self._enqueue("Stop", record.with_lease(None), noted)
+        self.writer.write("Stop", self.execution_id, record.with_lease(None), noted)
 
     def _end(self, restart: bool) -> None:
         if self._ended:
             return
         self._ended = True
-        self._writes.clear()
+        self.writer.close()
         self.tell("ends" + (", another execution begins in this process" if restart else ""))
         if restart:
             self.world.begin_execution(self.process)

@@ -68,9 +68,7 @@ class Epoch:
             if outlives:
                 self.world.after(None, lambda it=task: self._run_task(it))
             else:
-                self.world.after(
-                    self.driver.process, lambda it=task: self._run_task(it), _DURING
-                )
+                self.world.after(self.driver.process, lambda it=task: self._run_task(it), _DURING)
 
     def _shards(self, vertex: str) -> int:
         return self.driver.config.shards[vertex]

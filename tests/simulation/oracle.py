@@ -68,9 +68,14 @@ class Oracle:
         newest = record.snapshot
         if newest is not None and newest.committed:
             self._check_committed(self._manifests[newest.manifest_name])
-        if record.status is JobStatus.COMPLETED and self.scenario.guarantee is not Guarantee.NONE:
-            if newest is None or not self._manifests[newest.manifest_name].completed:
-                raise Violation("COMPLETED, but the newest snapshot is not the last of the input")
+        if record.status is JobStatus.COMPLETED:
+            self._check_last(newest)
+
+    def _check_last(self, newest: SnapshotRef | None) -> None:
+        if self.scenario.guarantee is Guarantee.NONE:
+            return
+        if newest is None or not self._manifests[newest.manifest_name].completed:
+            raise Violation("COMPLETED, but the newest snapshot is not the last of the input")
 
     def _on_decided(self, ref: SnapshotRef) -> None:
         found = self.chunks.manifests.get(ref.manifest_name)

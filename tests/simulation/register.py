@@ -19,7 +19,7 @@ class Write:
 
     ballot: int
     sequence: int
-    value: bytes
+    record: ExecutionRecord
     landed: bool | None = None
 
 
@@ -34,14 +34,14 @@ class Register:
     def __init__(self, rng: random.Random, on_value: Callable[[ExecutionRecord], None]) -> None:
         self._rng = rng
         self._on_value = on_value
-        self._value: bytes | None = None
+        self._record: ExecutionRecord | None = None
         self._place = (0, 0)
         self._sequence = 0
         self._in_flight: list[Write] = []
         self.promised = 0
 
     def read(self) -> ExecutionRecord | None:
-        return None if self._value is None else ExecutionRecord.from_bytes(self._value)
+        return self._record
 
     def claim(self) -> tuple[int, ExecutionRecord | None]:
         """Wins the next ballot; what is in flight below it is either adopted or fenced."""
@@ -52,7 +52,7 @@ class Register:
 
     def send(self, ballot: int, record: ExecutionRecord) -> Write:
         self._sequence += 1
-        write = Write(ballot, self._sequence, record.to_bytes())
+        write = Write(ballot, self._sequence, record)
         self._in_flight.append(write)
         return write
 
@@ -71,8 +71,8 @@ class Register:
             write.landed = self.accepts(write)
             if write.landed:
                 self._place = (write.ballot, write.sequence)
-                self._value = write.value
-                self._on_value(ExecutionRecord.from_bytes(write.value))
+                self._record = write.record
+                self._on_value(write.record)
         return write.landed and self.promised == write.ballot
 
     def accepts(self, write: Write) -> bool:

@@ -64,6 +64,7 @@ class Odds:
     record_never_arrives: float = 0.01
     slow: float = 0.02
     answer_twice: float = 0.05
+    answer_late: float = 0.03
     epoch_answer_lost: float = 0.01
     executor_lost: float = 0.01
     user_error: float = 0.003
@@ -78,7 +79,7 @@ class Odds:
     commit_throws: float = 0.08
     commit_answer_lost: float = 0.06
     commit_given_up: float = 0.01
-    connector_fails: float = 0.01
+    connector_fails: float = 0.02
     stop_asked: float = 0.02
 
     def scaled(self, factor: float) -> Odds:
@@ -117,7 +118,7 @@ class Scenario:
                 tuple(100 * partition + i for i in range(length))
                 for partition, length in enumerate(lengths)
             ),
-            odds=Odds().scaled(rng.choice((0, 0.5, 1, 1, 2, 4))),
+            odds=Odds().scaled(rng.choice((0, 0.5, 1, 1, 2, 3))),
             mishaps=_draw_mishaps(rng, guarantee),
         )
 

@@ -136,11 +136,14 @@ class World:
         """The supervisor: starts the job again when nobody drives it."""
         if self._start_scheduled or any(p.runs and p.driver for p in self.processes):
             return
-        record = self.register.read()
-        if record is not None and record.status is JobStatus.COMPLETED:
+        if self._is_completed():
             return
         self._start_scheduled = True
         self.after(None, self.start_process, at_least=20)
+
+    def _is_completed(self) -> bool:
+        record = self.register.read()
+        return record is not None and record.status is JobStatus.COMPLETED
 
     def end_process(self, process: Process) -> None:
         """The driver is done and wants no restart."""
@@ -209,9 +212,12 @@ class World:
         self._start_scheduled = True
         self.after(None, self.start_process)
         self._run_until_quiet()
-        record = self.register.read()
-        if record is None or record.status is not JobStatus.COMPLETED:
-            raise Violation(f"nothing moves any more, and the job is {record and record.status}")
+        while not self._is_completed():
+            if any(p.runs and p.driver for p in self.processes):
+                raise Violation("an execution is alive, and nothing moves any more")
+            # A supervisor looks again and again: a claim may have landed after its last look.
+            self.ensure_somebody_runs()
+            self._run_until_quiet()
         self.odds, self._mishaps = Odds().scaled(0), []
         self.tell("", "the job is complete, everybody is gone; one more start, undisturbed")
         self.start_process()

@@ -24,7 +24,7 @@ from dagster_jet.engine.connector import Lag
 from dagster_jet.errors import ConfigurationError, SourceError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 FORMATS = ("json", "csv", "parquet")
 CORRUPT_COLUMN = "__corrupt"
@@ -121,6 +121,7 @@ class FilesReader:
     _journal: list[InputFile] = field(default_factory=list)
     _last: InputFile | None = None
     _bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
+    _configured: DataFrameReader | None = None
 
     def __post_init__(self) -> None:
         self._list()
@@ -181,19 +182,10 @@ class FilesReader:
     ) -> tuple[DataFrame, DataFrame | None]:
         from pyspark.sql import functions as F
 
-        reader = spark.read.options(**dict(self.source.options)).format(self.source.format)
-        paths = [file.path for file in split]
-        text = self.source.format != "parquet"
-        if not self.keep_rejects or not text:
-            if self.source.schema is not None:
-                reader = reader.schema(self.source.schema)
-            if text:
-                reader = reader.option("mode", "FAILFAST")
-            return reader.load(paths), None
-        schema = f"{self.source.schema}, {CORRUPT_COLUMN} string"
-        reader = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT_COLUMN)
-        frame = reader.load(paths).withColumn(FILE_COLUMN, F.col("_metadata.file_path"))
-        frame = frame.persist()
+        frame = self._spark_reader(spark).load([file.path for file in split])
+        if not self._sets_rejects_aside:
+            return frame, None
+        frame = frame.withColumn(FILE_COLUMN, F.col("_metadata.file_path")).persist()
         rejects = frame.where(F.col(CORRUPT_COLUMN).isNotNull()).select(
             F.lit(self.stage).alias("source"),
             F.col(FILE_COLUMN).alias("position"),
@@ -202,6 +194,23 @@ class FilesReader:
         )
         good = frame.where(F.col(CORRUPT_COLUMN).isNull()).drop(CORRUPT_COLUMN, FILE_COLUMN)
         return good, rejects
+
+    @property
+    def _sets_rejects_aside(self) -> bool:
+        return self.keep_rejects and self.source.format != "parquet"
+
+    def _spark_reader(self, spark: SparkSession) -> DataFrameReader:
+        """Configured once per execution: every option is a call into the JVM."""
+        if self._configured is None:
+            reader = spark.read.options(**dict(self.source.options)).format(self.source.format)
+            schema = self.source.schema
+            if self._sets_rejects_aside:
+                schema = f"{schema}, {CORRUPT_COLUMN} string"
+                reader = reader.option("columnNameOfCorruptRecord", CORRUPT_COLUMN)
+            elif self.source.format != "parquet":
+                reader = reader.option("mode", "FAILFAST")
+            self._configured = reader.schema(schema) if schema is not None else reader
+        return self._configured
 
     def verify(self, split: tuple[InputFile, ...], rows: int) -> None:
         for file in split:

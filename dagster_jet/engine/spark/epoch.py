@@ -18,7 +18,14 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    LongType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from dagster_jet.engine.connector import SourceReader
 from dagster_jet.engine.spark.errors import translate
@@ -49,7 +56,7 @@ from dagster_jet.snapshot.manifest import Ack, ShardState
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_ACK_DDL = f"{ACK_COLUMN} binary"
+_ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])
 _RESULT = {"count": LongType(), "mean": DoubleType()}
 
 
@@ -92,13 +99,25 @@ class EpochOutput:
 
 @dataclass(frozen=True)
 class _StagePlan:
+    """A stateful stage as analysed once: a call into the JVM per column and epoch adds up."""
+
     operator: WindowAggregate
+    groups: tuple[Column, ...]
     partials: tuple[Column, ...]
     input_schema: pa.Schema
     result_schema: pa.Schema
-    result_ddl: str
+    result_type: StructType
+    output_type: StructType
+    """What the stage's task emits: acks, with the results in between where somebody reads on."""
     sinks: tuple[SinkNode, ...]
     passes_on: bool
+
+
+@dataclass(frozen=True)
+class _TimePlan:
+    """What is observed at a timestamps node."""
+
+    observed: tuple[Column, ...]
 
 
 @dataclass
@@ -112,6 +131,7 @@ class EpochRunner:
     shard_count: int
     partition_count: int
     _stages: dict[str, _StagePlan] = field(default_factory=dict)
+    _times: dict[str, _TimePlan] = field(default_factory=dict)
     _tables: dict[str, DataFrame] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -191,9 +211,10 @@ class EpochRunner:
             partials=tuple((alias, merge) for alias, _, merge in columns.values()),
             outputs=tuple(outputs),
         )
-        partials = (*(column for _, column, _ in columns.values()), F.count(F.lit(1)).alias(ROW_COUNT))
-        aggregated = self.partial_aggregate(node, source, partials)
-        types = {f.name: f.dataType for f in aggregated.schema}
+        partials = [*(column for _, column, _ in columns.values())]
+        partials.append(F.count(F.lit(1)).alias(ROW_COUNT))
+        groups = self._groups(node, source)
+        types = {f.name: f.dataType for f in source.groupBy(*groups).agg(*partials).schema}
         result = StructType(
             [StructField(key, types[key]) for key in node.keys]
             + [StructField(n, TimestampType()) for n in (WINDOW_START, WINDOW_END)]
@@ -208,31 +229,29 @@ class EpochRunner:
             for n in self.graph.downstream(node.name)
             if isinstance(n, SinkNode) and n.sink.takes(result_schema)
         )
+        passes_on = len(sinks) < len(self.graph.downstream(node.name))
         return _StagePlan(
             operator=operator,
-            partials=partials,
-            input_schema=_arrow_schema(
-                StructType([f for f in aggregated.schema if f.name != SHARD_COLUMN])
-            ),
+            groups=tuple(groups),
+            partials=tuple(partials),
+            input_schema=_arrow_schema(StructType([StructField(n, t) for n, t in types.items()])),
             result_schema=result_schema,
-            result_ddl=", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in result),
+            result_type=result,
+            output_type=StructType([*result, *_ACK_TYPE]) if passes_on else _ACK_TYPE,
             sinks=sinks,
-            passes_on=len(sinks) < len(self.graph.downstream(node.name)),
+            passes_on=passes_on,
         )
 
-    def partial_aggregate(
-        self, node: AggregateNode, source: DataFrame, partials: tuple[Column, ...]
-    ) -> DataFrame:
-        """One row per (key, window) of this epoch, with partition and shard."""
+    def _groups(self, node: AggregateNode, source: DataFrame) -> list[Column]:
+        """Partition, keys, window end: what partial aggregates are grouped by."""
         time = F.col(node.time_column)
         if isinstance(source.schema[node.time_column].dataType, TimestampType):
             time = F.unix_millis(time)
         size = node.window.size_ms
         end = (time - F.pmod(time, F.lit(size)) + F.lit(size)).cast("long")
         partition = F.pmod(F.xxhash64(*node.keys), F.lit(self.partition_count)).cast("int")
-        groups = [partition.alias(PARTITION_COLUMN), *node.keys, end.alias(WINDOW_END_MS)]
-        shard = F.pmod(F.col(PARTITION_COLUMN), F.lit(self.shard_count)).cast("int")
-        return source.groupBy(*groups).agg(*partials).withColumn(SHARD_COLUMN, shard)
+        keys = [F.col(key) for key in node.keys]
+        return [partition.alias(PARTITION_COLUMN), *keys, end.alias(WINDOW_END_MS)]
 
 
 @dataclass
@@ -370,6 +389,13 @@ class _Build:
         frame = self._input(node.upstream[0])
         if frame is None:
             return None
+        if self.epoch is None:
+            self.runner._times[node.name] = self._plan_time(node, frame)
+            return frame
+        observation = self._observations[node.name] = Observation()
+        return frame.observe(observation, *self.runner._times[node.name].observed)
+
+    def _plan_time(self, node: TimestampsNode, frame: DataFrame) -> _TimePlan:
         column = node.timestamps.column
         if column not in frame.columns:
             raise PipelineError(
@@ -389,14 +415,12 @@ class _Build:
                 stage=node.upstream[0],
                 cure="Declare it so in the schema, or convert it before with_timestamps().",
             )
-        if self.epoch is None:
-            return frame
-        observation = self._observations[node.name] = Observation()
-        return frame.observe(
-            observation,
-            F.count(F.lit(1)).alias("rows"),
-            F.count(time).alias("timed"),
-            F.max(time).alias("top"),
+        return _TimePlan(
+            (
+                F.count(F.lit(1)).alias("rows"),
+                F.count(time).alias("timed"),
+                F.max(time).alias("top"),
+            )
         )
 
     def _aggregate(self, node: AggregateNode) -> DataFrame | None:
@@ -404,7 +428,7 @@ class _Build:
         if self.epoch is None:
             assert source is not None
             plan = self.runner.stage_plan(node, source)
-            return self.runner.session.createDataFrame([], plan.result_ddl)
+            return self.runner.session.createDataFrame([], plan.result_type)
         plan = self.runner._stages[node.name]
         stage = self.epoch.stages[node.name]
         task = StageTask(
@@ -423,8 +447,7 @@ class _Build:
             has_input=source is not None,
             obsolete=stage.obsolete,
         )
-        ddl = f"{plan.result_ddl}, {_ACK_DDL}" if plan.passes_on else _ACK_DDL
-        out = self._by_shard(node, plan, source).mapInArrow(task, ddl)
+        out = self._by_shard(node, plan, source).mapInArrow(task, plan.output_type)
         if not plan.passes_on:
             self._acks[node.name] = [out]
             return None
@@ -441,15 +464,17 @@ class _Build:
         tasks = 1 if self.epoch.few_groups else shards
         if source is None:
             return session.range(0, tasks, 1, tasks).select(F.col("id").cast("int"))
-        groups = self.runner.partial_aggregate(node, source, plan.partials)
+        groups = source.groupBy(*plan.groups).agg(*plan.partials)
         if tasks == 1:
             return groups.coalesce(1)
         # An anchor row per shard: a task without data must still know which shard it is.
+        shard = F.pmod(F.col(PARTITION_COLUMN), F.lit(shards)).cast("int")
         anchors = session.range(0, shards, 1, 1).select(
-            *[F.lit(None).cast(f.dataType).alias(f.name) for f in groups.schema][:-1],
+            *[F.lit(None).cast(f.dataType).alias(f.name) for f in groups.schema],
             F.col("id").cast("int").alias(SHARD_COLUMN),
         )
-        return groups.union(anchors).repartitionById(shards, F.col(SHARD_COLUMN))
+        sharded = groups.withColumn(SHARD_COLUMN, shard).union(anchors)
+        return sharded.repartitionById(shards, F.col(SHARD_COLUMN))
 
     def _sink_acks(self, node: SinkNode) -> list[DataFrame]:
         upstream = self.runner.graph[node.upstream[0]]
@@ -465,7 +490,7 @@ class _Build:
             return []
         task = SinkTask(self.epoch.barrier, node.name, node.sink)
         rendered = self._guarded(node, lambda: node.sink.render(frame))
-        return [rendered.mapInArrow(task, _ACK_DDL)]
+        return [rendered.mapInArrow(task, _ACK_TYPE)]
 
     def _guarded(self, node: Node, make: Callable[[], Any]) -> Any:
         try:

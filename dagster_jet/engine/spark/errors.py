@@ -68,10 +68,11 @@ def _first_line(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The line that says most: the last one of a Python traceback, else the first one."""
-    lines = [line.strip() for line in text.splitlines()]
-    for index in range(len(lines) - 1, -1, -1):
-        if re.match(r"^[\w.]*(Error|Exception|Exit|Interrupt)\b.*", lines[index]):
-            if "py4j" not in lines[index] and "Traceback" not in lines[index]:
-                return lines[index][:500]
+    """The line that says most: what a Python traceback ends with, else the first one."""
+    in_traceback = False
+    for line in text.splitlines():
+        if line.startswith("Traceback (most recent call last)"):
+            in_traceback = True
+        elif in_traceback and line and not line[0].isspace():
+            return line.strip()[:500]
     return _first_line(text)

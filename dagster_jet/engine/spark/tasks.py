@@ -178,21 +178,19 @@ class StageTask:
     # --- input and output -----------------------------------------------------------------------
 
     def _read(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """The epoch's groups with their shard; anchor rows have a shard and nothing else."""
+        schema = self.input_schema.append(pa.field(SHARD_COLUMN, pa.int32()))
         if not self.has_input:
             # The rows only say which shard this task is.
-            shards = [b.column(0).to_pylist() for b in batches]
-            column = pa.array([s for group in shards for s in group], pa.int32())
-            empty = self.input_schema.empty_table()
-            return self._anchors_only(column, empty)
-        return pa.Table.from_batches(list(batches), self.input_schema_with_shard)
-
-    @property
-    def input_schema_with_shard(self) -> pa.Schema:
-        return self.input_schema.append(pa.field(SHARD_COLUMN, pa.int32()))
-
-    def _anchors_only(self, shards: pa.Array, empty: pa.Table) -> pa.Table:
-        columns = [pa.nulls(len(shards), f.type) for f in empty.schema]
-        return pa.Table.from_arrays([*columns, shards], schema=self.input_schema_with_shard)
+            shards = [s for batch in batches for s in batch.column(0).to_pylist()]
+            columns = [pa.nulls(len(shards), f.type) for f in self.input_schema]
+            return pa.Table.from_arrays([*columns, pa.array(shards, pa.int32())], schema=schema)
+        if not self.owns_all:
+            return _as_table(batches, schema)
+        table = _as_table(batches, self.input_schema)
+        partition, count = table.column(PARTITION_COLUMN), pa.scalar(self.shard_count, pa.int32())
+        shard = pc.subtract(partition, pc.multiply(pc.divide(partition, count), count))
+        return table.append_column(schema.field(SHARD_COLUMN), shard)
 
     def _owned(self, table: pa.Table) -> list[int]:
         if self.owns_all:
@@ -306,6 +304,13 @@ class StageTask:
             partition_count=self.barrier.partition_count,
         )
         return chunk_set, superseded(chain, sequence)
+
+
+def _as_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """The batches under `schema`: Spark's own differs in nullability and metadata."""
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in batches], schema
+    )
 
 
 def _total_rows(table: pa.Table) -> int:

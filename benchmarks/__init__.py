@@ -1,0 +1,1 @@
+"""Races and measurements. `python -m benchmarks --help`; rules in benchmarks/README.md."""

@@ -1,0 +1,186 @@
+"""Where the time of a small epoch goes: the engine's own calls, timed from outside.
+
+Indented phases are parts of the one above. JVM phases come from Spark's query tracker and status
+store, task phases from inside the Python worker.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.classic.dataframe import DataFrame
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import jet_query, task_timer
+from benchmarks.data import Dataset
+from dagster_jet.engine import execution
+from dagster_jet.engine.events import EpochCompleted, JobEvent
+from dagster_jet.engine.record_keeper import RecordKeeper
+from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.spark import epoch as epoch_module
+
+WARM_UP = 40
+
+
+@dataclass
+class Recorder:
+    """Milliseconds per phase of the epoch that is running, then of all epochs."""
+
+    now: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    ended_at: float = 0.0
+
+    def timed(self, owner: Any, name: str, phase: str) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.now[phase] += (time.perf_counter() - began) * 1000
+
+        setattr(owner, name, call)
+
+    def on_event(self, event: JobEvent) -> None:
+        if isinstance(event, EpochCompleted):
+            now = time.perf_counter()
+            self.now["epoch, wall between two ends"] = (now - self.ended_at) * 1000
+            self.now["epoch_id"] = event.epoch_id
+            self.ended_at = now
+            self.epochs.append(dict(self.now))
+            self.now.clear()
+
+
+def install(recorder: Recorder) -> None:
+    """Wraps what the loop calls. Names follow the engine; a missing one fails loudly."""
+    for owner, name, phase in (
+        (execution.Execution, "_look_around", "look around (poll, lag)"),
+        (execution.Execution, "_run_epoch", "run epoch"),
+        (execution.Execution, "_stage_inputs", "  stage inputs, delete runs"),
+        (execution.EpochRunner, "run", "  runner"),
+        (epoch_module._Build, "acks_of", "    build frames (py4j)"),
+        (epoch_module._Build, "observed", "    wait for observation"),
+        (epoch_module._Build, "release", "    release"),
+        (execution.Execution, "_account", "  account"),
+        (execution.Execution, "_write_manifest", "manifest write"),
+        (SnapshotStore, "write_journal", "    journal write"),
+        (RecordKeeper, "write", "record write"),
+        (execution.Execution, "_commit_all", "(phase 2, beside)"),
+        (SnapshotStore, "delete", "(garbage, beside)"),
+    ):
+        recorder.timed(owner, name, phase)
+    _wrap_collect(recorder)
+    epoch_module.StageTask = task_timer.TimedStageTask  # type: ignore[misc]
+
+
+def _wrap_collect(recorder: Recorder) -> None:
+    original: Callable[[DataFrame], list[Any]] = DataFrame.collect
+
+    def collect(frame: DataFrame) -> list[Any]:
+        began = time.time()
+        rows = original(frame)
+        ended = time.time()
+        note = recorder.now
+        note["    collect"] += (ended - began) * 1000
+        note["collect_began"], note["collect_ended"] = began, ended
+        if len(recorder.epochs) >= WARM_UP:
+            _ask_jvm(frame, note, began, ended)
+        return rows
+
+    DataFrame.collect = collect  # type: ignore[method-assign]
+
+
+def _ask_jvm(frame: DataFrame, note: dict[str, float], began: float, ended: float) -> None:
+    asked = time.perf_counter()
+    phases = frame._jdf.queryExecution().tracker().phases()
+    entries = phases.iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        note[f"      Catalyst {entry._1()}"] = float(entry._2().durationMs())
+    scala = frame.sparkSession.sparkContext._jsc.sc()
+    jobs = scala.statusStore().jobsList(None)
+    job = jobs.iterator().next()
+    submitted = job.submissionTime().get().getTime() / 1000
+    note["      before the job is submitted"] = (submitted - began) * 1000
+    stages = scala.statusStore().lastStageAttempt
+    ids = job.stageIds().iterator()
+    number = 0
+    while ids.hasNext():
+        stage = stages(ids.next())
+        if stage.submissionTime().isDefined() and stage.completionTime().isDefined():
+            number += 1
+            took = stage.completionTime().get().getTime() - stage.submissionTime().get().getTime()
+            note[f"      Spark stage {stage.numTasks()} task(s) #{number}"] = took
+            note[f"        its executor run time #{number}"] = stage.executorRunTime()
+            note[f"        its executor CPU time #{number}"] = stage.executorCpuTime() / 1e6
+    compiled = frame.sparkSession._jvm.org.apache.spark.metrics.source.CodegenMetrics
+    note["classes compiled so far"] = compiled.METRIC_COMPILATION_TIME().getCount()
+    note["      job submitted -> collect returns"] = (ended - submitted) * 1000
+    note["asking"] = (time.perf_counter() - asked) * 1000
+
+
+def measure(folder: Path, epochs: int = 160) -> list[dict[str, float]]:
+    source = Dataset(files=epochs, rows_per_file=1000, rows_per_ms=1).write(folder / "data")
+    log = folder / "tasks.jsonl"
+    log.write_text("")
+    os.environ[task_timer.LOG] = str(log)
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    recorder = Recorder()
+    install(recorder)
+    with jet_query.open_jet(folder / "store") as jet:
+        recorder.ended_at = time.perf_counter()
+        jet.run(
+            jet_query.pipeline(source, folder / "out", 10_000),
+            jet_query.config(1000),
+            until="completed",
+            on_event=recorder.on_event,
+        )
+    notes = [json.loads(line) for line in log.read_text().splitlines()]
+    tasks = {note["epoch"]: note for note in notes}
+    measured = recorder.epochs[WARM_UP:-2]
+    for one in measured:
+        one["epoch, wall between two ends"] -= one.pop("asking", 0.0)
+        task = tasks.get(int(one.pop("epoch_id")))
+        began, ended = one.pop("collect_began", 0.0), one.pop("collect_ended", 0.0)
+        if task is not None:
+            one["      collect -> Python task entered"] = (task["entered"] - began) * 1000
+            one["        task waits for its input"] = (task["began"] - task["entered"]) * 1000
+            one["        task works"] = (task["ended"] - task["began"]) * 1000
+            one["      task ended -> collect returns"] = (ended - task["ended"]) * 1000
+            one["snapshot"] = float(task["snapshot"])
+    return measured
+
+
+def report(measured: list[dict[str, float]], console: Console) -> None:
+    plain = [m for m in measured if not m.get("snapshot")]
+    saving = [m for m in measured if m.get("snapshot")]
+    names = list(dict.fromkeys(name for m in measured for name in m if name != "snapshot"))
+    table = Table("phase", f"plain ({len(plain)}) ms", f"with snapshot ({len(saving)}) ms", "share")
+    total = _median(measured, names[0], 1.0)
+    total = _median(measured, "epoch, wall between two ends", total)
+    for name in names:
+        value = _median(measured, name, 0.0)
+        table.add_row(
+            name,
+            f"{_median(plain, name, 0.0):.1f}",
+            f"{_median(saving, name, 0.0):.1f}",
+            f"{value / total:.0%}",
+        )
+    console.print(table)
+
+
+def _median(measured: list[dict[str, float]], name: str, otherwise: float) -> float:
+    values = [m.get(name, 0.0) for m in measured]
+    return statistics.median(values) if values else otherwise

@@ -1,0 +1,24 @@
+"""Dagster: the only place of the library that imports it. Executors never load this package."""
+
+from dagster_jet.orchestration.asset_decorator import jet_assets
+from dagster_jet.orchestration.asset_job import build_jet_job
+from dagster_jet.orchestration.asset_specs import (
+    build_jet_asset_specs,
+    build_jet_source_assets,
+)
+from dagster_jet.orchestration.event_iterator import JetEventIterator
+from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
+from dagster_jet.orchestration.translator import DagsterJetTranslator, JetStageData
+
+__all__ = [
+    "DagsterJetTranslator",
+    "JetEventIterator",
+    "JetResource",
+    "JetStageData",
+    "build_jet_asset_specs",
+    "build_jet_job",
+    "build_jet_source_assets",
+    "build_jet_supervisor_sensor",
+    "jet_assets",
+]

@@ -1,0 +1,152 @@
+"""Fail points for crash tests: which ones there are, and a child process that meets one.
+
+    death = FailPoints(log).run([sys.executable, "job.py"], "record.snapshot.after:3=kill")
+    assert death.was_killed and death.reached == ("record.snapshot.after",)
+
+The rules travel in the environment, because the processes to hit are children of a JVM.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_PLACEHOLDERS = {"purpose": "WriteRecord"}
+"""A placeholder in a point's name stands for every constant that is the first argument of ..."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended.
+
+    Attributes:
+        returncode: as `subprocess` says it: negative for a signal.
+        reached: the points that were met and acted upon, in order.
+        output: what the child and its JVM printed.
+    """
+
+    returncode: int
+    reached: tuple[str, ...]
+    output: str
+
+    @property
+    def was_killed(self) -> bool:
+        return self.returncode == -signal.SIGKILL
+
+
+class FailPoints:
+    """Configures fail points for child processes and remembers which ones were reached.
+
+    Args:
+        log: file to which every process appends the points that it acted upon.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    @staticmethod
+    def in_source(package: Path = _PACKAGE) -> dict[str, str]:
+        """All points of a package by name, each with the place of its first call."""
+        trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
+        constants = {
+            placeholder: sorted({v for tree in trees.values() for v in _first_arguments(tree, name)})
+            for placeholder, name in _PLACEHOLDERS.items()
+        }
+        points: dict[str, str] = {}
+        for path, tree in trees.items():
+            for call in _calls(tree, "fail_point"):
+                for name in _names(call.args[0], constants):
+                    place = f"{path.relative_to(package.parent)}:{call.lineno}"
+                    points.setdefault(name, place)
+        return points
+
+    def environment(self, rules: str) -> dict[str, str]:
+        """What to add to a process's environment before it starts Spark."""
+        return {"JET_FAIL_POINTS": rules, "JET_FAIL_POINT_LOG": str(self.log)}
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """Points acted upon so far, in order of time."""
+        if not self.log.exists():
+            return ()
+        lines = self.log.read_text("utf-8").split()
+        return tuple(line.partition("=")[0] for line in lines)
+
+    def start(
+        self, command: Sequence[str], rules: str, output: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a child with `rules` configured; its output goes to a file, because the child's
+        own children outlive it for a moment and would keep a pipe open."""
+        with open(output, "ab") as sink:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, **(env or {}), **self.environment(rules)},
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def run(
+        self,
+        command: Sequence[str],
+        rules: str,
+        *,
+        timeout_s: float = 120,
+        env: Mapping[str, str] | None = None,
+    ) -> Death:
+        """Runs a child with `rules` configured and waits for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs; it has been killed.
+        """
+        before = len(self.reached)
+        output = self.log.with_suffix(".out")
+        said_before = output.stat().st_size if output.exists() else 0
+        child = self.start(command, rules, output, env)
+        try:
+            child.wait(timeout_s)
+        finally:
+            child.kill()
+            child.wait()
+        said = output.read_bytes()[said_before:].decode("utf-8", "replace")
+        return Death(child.returncode, self.reached[before:], said)
+
+
+def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            callee = node.func
+            called = callee.attr if isinstance(callee, ast.Attribute) else None
+            if called == name or (isinstance(callee, ast.Name) and callee.id == name):
+                yield node
+
+
+def _first_arguments(tree: ast.AST, name: str) -> Iterator[str]:
+    for call in _calls(tree, name):
+        if isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str):
+            yield call.args[0].value
+
+
+def _names(argument: ast.expr, constants: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if isinstance(argument, ast.Constant):
+        yield str(argument.value)
+        return
+    if not isinstance(argument, ast.JoinedStr):
+        raise ValueError(f"line {argument.lineno}: a fail point needs a name that can be read here")
+    parts: list[Sequence[str]] = []
+    for part in argument.values:
+        if isinstance(part, ast.Constant):
+            parts.append([str(part.value)])
+        elif isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name):
+            parts.append(constants[part.value.id])
+    yield from ("".join(names) for names in product(*parts))
+
+
+__all__ = ["Death", "FailPoints"]

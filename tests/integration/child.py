@@ -1,0 +1,115 @@
+"""The crash suite's pipeline, and the process that is killed while it runs it.
+
+    python child.py <world folder> '{"until": "completed", "config": {...}}'
+
+The child is the driver. It starts a JVM of its own, or, where the environment names the test
+session's gateway, attaches to that one as to a cluster that outlives it: half the time of a crash
+test would be JVM start. Then what the dead driver's tasks still do meets its successor.
+
+Two sources merged, a windowed aggregate, a second stateful stage behind it, and three sinks of
+three formats that must be cut at one point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+
+JOB = "crash"
+SCHEMA = "k string, ts long, v long"
+WINDOW_MS, ROLLUP_MS, BIG = 1000, 3000, 50
+SPARK = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "768m",
+    "spark.sql.shuffle.partitions": "2",
+    # Small and short-lived: a quick start is worth more than peak speed.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+}
+CONFIG: dict[str, Any] = {
+    "parallelism": 2,
+    "snapshot_interval": "0 ms",
+    "max_items_per_epoch": 1,  # one file of each source per epoch
+    "lease_ttl": "2 seconds",
+}
+
+
+def crash_pipeline(folder: Path) -> Pipeline:
+    p = Pipeline(JOB)
+    left, right = (
+        p.read_from(
+            sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA), name=name
+        ).with_timestamps("ts", allowed_lag="500 ms", idle_timeout="0 ms")
+        for name in ("left", "right")
+    )
+    rows = left.merge(right)
+    counts = (
+        rows.group_by("k")
+        .window(windows.tumbling(f"{WINDOW_MS} ms"))
+        .aggregate(n=agg.count(), total=agg.sum("v"), name="counts")
+    )
+    rollup = (
+        counts.group_by("k")
+        .window(windows.tumbling(f"{ROLLUP_MS} ms"))
+        .aggregate(n=agg.sum("n"), total=agg.sum("total"), name="rollup")
+    )
+    counts.write_to(sinks.files(f"{folder}/out/counts", format="json"), name="counts_out")
+    rollup.write_to(sinks.files(f"{folder}/out/rollup", format="parquet"), name="rollup_out")
+    rows.filter(f"v >= {BIG}").write_to(
+        sinks.files(f"{folder}/out/big", format="csv"), name="big_out"
+    )
+    return p
+
+
+def store_urls(folder: Path) -> list[str]:
+    return [f"file://{folder}/store/{member}" for member in "abc"]
+
+
+def open_jet(folder: Path) -> Jet:
+    return Jet(store=store_urls(folder), spark=SPARK, work_dir=folder / "work")
+
+
+def attach() -> None:
+    """Makes the JVM that ``PYSPARK_GATEWAY_PORT`` names this process's Spark."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    gateway = launch_gateway()
+    running = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+    java_context = gateway.jvm.org.apache.spark.api.java.JavaSparkContext(running)
+    context = SparkContext(
+        gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=java_context.getConf())
+    )
+    # The JVM's environment is another process's: hand our own to our workers.
+    context.environment["JET_DRIVER_PID"] = str(os.getpid())
+    context.environment.update({k: v for k, v in os.environ.items() if k.startswith("JET_")})
+    SparkSession(context)
+
+
+def main(folder: Path, order: dict[str, Any]) -> int:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        attach()
+    with open_jet(folder) as jet:
+        try:
+            result = jet.run(
+                crash_pipeline(folder),
+                JobConfig(**{**CONFIG, **order.get("config", {})}),
+                until=order.get("until", "completed"),
+                on_event=lambda event: print(event, flush=True),
+            )
+        except Exception as error:
+            print(f"ended by {type(error).__name__}: {error}", flush=True)
+            return 3
+    print(result, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))

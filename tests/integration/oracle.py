@@ -1,0 +1,111 @@
+"""What the output must be, computed from the input files; shares no line with the engine.
+
+Rows are tuples, outputs are multisets (`Counter`): a row too many or too few both show.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+Row = tuple[Any, ...]
+Rows = Counter[Row]
+
+
+def input_rows(folder: Path) -> list[dict[str, Any]]:
+    """All rows of all JSON-lines files of a folder."""
+    rows = []
+    for path in sorted(folder.iterdir()):
+        rows += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return rows
+
+
+def windowed(
+    rows: Iterable[dict[str, Any]], size_ms: int, *, time: str = "ts", n: str = "", total: str = "v"
+) -> Rows:
+    """Tumbling windows by key `k`: (k, start, end, rows or sum of `n`, sum of `total`)."""
+    counted: Counter[tuple[str, int]] = Counter()
+    summed: Counter[tuple[str, int]] = Counter()
+    for row in rows:
+        start = row[time] - row[time] % size_ms
+        counted[row["k"], start] += row[n] if n else 1
+        summed[row["k"], start] += row[total]
+    return Counter((k, s, s + size_ms, c, summed[k, s]) for (k, s), c in counted.items())
+
+
+def committed(folder: Path, columns: Sequence[str]) -> Rows:
+    """The rows of a files sink, read as its two kinds of readers do; both must see the same.
+
+    By manifest: the files that `_epochs/*.json` list. By listing: every file that is not hidden.
+    """
+    listed = {
+        path.name
+        for path in (folder.iterdir() if folder.exists() else [])
+        if path.is_file() and not path.name.startswith((".", "_"))
+    }
+    rows: Rows = Counter()
+    promised: Counter[str] = Counter()
+    for manifest in sorted((folder / "_epochs").glob("*.json")):
+        for part in json.loads(manifest.read_text("utf-8"))["files"]:
+            promised[part["name"]] += 1
+            assert part["name"] in listed, f"{manifest}: {part['name']} is not there"
+            found = _read(folder / part["name"], columns)
+            assert len(found) == part["rows"], f"{part['name']}: {len(found)} rows, not {part}"
+            rows.update(found)
+    doubled = [name for name, times in promised.items() if times > 1]
+    assert not doubled, f"named by two epochs: {doubled}"
+    assert set(promised) == listed, f"{folder}: by manifest {promised}, by listing {listed}"
+    return rows
+
+
+def visible_files(folder: Path) -> dict[str, bytes]:
+    """Every byte that a reader of an output folder can see."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".staging" not in path.parts
+    }
+
+
+def difference(found: Rows, expected: Rows) -> str:
+    """Empty when equal, else what is missing and what is too much."""
+    missing, extra = expected - found, found - expected
+    if not missing and not extra:
+        return ""
+    return (
+        f"{missing.total()} missing, {extra.total()} too many of {expected.total()}: "
+        f"missing {sorted(missing)[:3]}, too many {sorted(extra)[:3]}"
+    )
+
+
+def _read(path: Path, columns: Sequence[str]) -> list[Row]:
+    if path.suffix == ".parquet":
+        rows = pq.read_table(path).to_pylist()
+    elif path.suffix == ".csv":
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = [{k: _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    else:
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [tuple(_plain(name, row[name]) for name in columns) for row in rows]
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Times as milliseconds since the epoch, whatever the format wrote."""
+    if name in ("window_start", "window_end"):
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        if value.tzinfo is None:
+            value = value.replace(tzinfo=timezone.utc)
+        return round(value.timestamp() * 1000)
+    return value

@@ -1,0 +1,21 @@
+import time
+def test_child(world):
+    world.fill()
+    t = time.time()
+    d = world.run_child("record.snapshot.after:3=kill")
+    print("child", time.time() - t)
+    world.assert_nothing_doubled()
+    t = time.time()
+    print(world.run())
+    print("run", time.time() - t)
+    world.assert_exactly_once()
+def test_child2(world):
+    world.fill()
+    t = time.time()
+    d = world.run_child("files.prepare.before:3=kill")
+    print("child", time.time() - t)
+    world.assert_nothing_doubled()
+    t = time.time()
+    print(world.run())
+    print("run", time.time() - t)
+    world.assert_exactly_once()

@@ -1,0 +1,184 @@
+"""One test's world: input folders, a fresh store of three members, outputs, children to kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet import Jet, JobConfig, JobResult
+from dagster_jet.engine.events import JobEvent
+from dagster_jet.testing.failpoints import Death, FailPoints
+
+from . import child
+from .oracle import Rows, committed, difference, input_rows, visible_files, windowed
+
+WINDOW_COLUMNS = ("k", "window_start", "window_end", "n", "total")
+OUTPUTS = {"counts": WINDOW_COLUMNS, "rollup": WINDOW_COLUMNS, "big": ("k", "ts", "v")}
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CHILD = Path(child.__file__)
+_FIRST_MTIME_NS = 1_700_000_000_000_000_000
+
+
+def write_input(folder: Path, number: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """One finished JSON-lines file; `number` decides about its place in the order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{number:05d}.json"
+    hidden = folder / f".{path.name}"
+    hidden.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    mtime_ns = _FIRST_MTIME_NS + number * 1_000_000_000
+    os.utime(hidden, ns=(mtime_ns, mtime_ns))
+    hidden.rename(path)
+    return path
+
+
+def random_rows(number: int, rows: int, seed: int, keys: int = 5) -> list[dict[str, Any]]:
+    """Rows of about second `number`, up to 250 ms out of order: never late under a lag of 500."""
+    rng = random.Random(f"{seed}/{number}")
+    return [
+        {
+            "k": f"key-{rng.randrange(keys)}",
+            "ts": max(0, number * 1000 + rng.randrange(-250, 1250)),
+            "v": rng.randrange(100),
+        }
+        for _ in range(rows)
+    ]
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    """Polls a condition; fails loudly when it does not come true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
+
+
+class World:
+    """A folder with everything one crash test needs."""
+
+    def __init__(self, folder: Path, fail_points: FailPoints, spark: SparkSession) -> None:
+        self.folder = folder
+        self.fail_points = fail_points
+        self.spark = spark
+        self.events: list[JobEvent] = []
+
+    # --- input and expectation ------------------------------------------------------------------
+
+    def fill(self, files: int = 6, rows: int = 12, *, first: int = 0, seed: int = 1) -> World:
+        for number in range(first, first + files):
+            for side, name in enumerate(("left", "right")):
+                write_input(
+                    self.folder / "in" / name, number, random_rows(number, rows, 2 * seed + side)
+                )
+        return self
+
+    def expected(self) -> dict[str, Rows]:
+        rows = [row for name in ("left", "right") for row in input_rows(self.folder / "in" / name)]
+        counts = windowed(rows, child.WINDOW_MS)
+        results = [
+            {"k": k, "window_end": end, "n": n, "total": total} for k, _, end, n, total in counts
+        ]
+        return {
+            "counts": counts,
+            "rollup": windowed(
+                results, child.ROLLUP_MS, time="window_end", n="n", total="total"
+            ),
+            "big": Counter((r["k"], r["ts"], r["v"]) for r in rows if r["v"] >= child.BIG),
+        }
+
+    # --- what is there --------------------------------------------------------------------------
+
+    def committed(self) -> dict[str, Rows]:
+        return {
+            name: committed(self.folder / "out" / name, columns)
+            for name, columns in OUTPUTS.items()
+        }
+
+    def visible(self) -> dict[str, bytes]:
+        return visible_files(self.folder / "out")
+
+    def assert_exactly_once(self) -> None:
+        """Every row that the oracle knows is committed once, and nothing else is."""
+        found, expected = self.committed(), self.expected()
+        wrong = {name: difference(found[name], expected[name]) for name in expected}
+        assert not any(wrong.values()), wrong
+
+    def assert_nothing_doubled(self) -> None:
+        """Half-way: what is committed is part of the truth. Listings may be ahead of manifests."""
+        expected = self.expected()
+        for name, columns in OUTPUTS.items():
+            folder = self.folder / "out" / name
+            epochs = sorted((folder / "_epochs").glob("*.json"))
+            if epochs and {f["name"] for e in epochs for f in json.loads(e.read_bytes())["files"]}:
+                found = committed_by_manifest(folder, columns)
+                assert not found - expected[name], (name, found - expected[name])
+
+    def staged(self) -> list[Path]:
+        """Files of phase 1 that nobody has committed or rolled back."""
+        return [p for p in (self.folder / "out").rglob(".staging/**/*") if p.is_file()]
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run_child(self, rules: str, *, own_jvm: bool = False, **order: Any) -> Death:
+        """Runs the pipeline in a process of its own until a fail point kills it."""
+        env = {} if own_jvm else self._gateway()
+        death = self.fail_points.run(self._command(order), rules, env=env)
+        wanted = [rule.partition("=")[0].partition(":")[0] for rule in rules.split(";")]
+        assert death.was_killed, f"{rules}: the child ended with {death.returncode}\n{death.output}"
+        assert set(wanted) <= set(death.reached), f"{rules}: reached only {death.reached}"
+        return death
+
+    def start_child(self, rules: str, **order: Any) -> subprocess.Popen[bytes]:
+        return self.fail_points.start(
+            self._command(order), rules, self.child_output, self._gateway()
+        )
+
+    @property
+    def child_output(self) -> Path:
+        return self.fail_points.log.with_suffix(".out")
+
+    def run(self, until: str = "completed", **config: Any) -> JobResult:
+        """Runs the pipeline in this process, on the shared Spark session."""
+        with self.jet() as jet:
+            return jet.run(
+                child.crash_pipeline(self.folder),
+                JobConfig(**{**child.CONFIG, **config}),
+                until=until,
+                on_event=self.events.append,
+            )
+
+    def jet(self) -> Jet:
+        return child.open_jet(self.folder)
+
+    def events_of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def _gateway(self) -> dict[str, str]:
+        parameters = self.spark.sparkContext._gateway.gateway_parameters
+        return {
+            "PYSPARK_GATEWAY_PORT": str(parameters.port),
+            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        }
+
+    def _command(self, order: Mapping[str, Any]) -> list[str]:
+        return [sys.executable, str(_CHILD), str(self.folder), json.dumps(dict(order))]
+
+
+def committed_by_manifest(folder: Path, columns: tuple[str, ...]) -> Rows:
+    """As a reader sees it that goes by `_epochs` alone."""
+    from .oracle import _read
+
+    rows: Rows = Counter()
+    for manifest in sorted((folder / "_epochs").glob("*.json")):
+        for part in json.loads(manifest.read_text("utf-8"))["files"]:
+            rows.update(_read(folder / part["name"], columns))
+    return rows

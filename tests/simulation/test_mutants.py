@@ -1,0 +1,268 @@
+"""Bugs planted on purpose: the judge must see each of them, or it would not see ours either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dagster_jet.snapshot import coordinator as c
+from dagster_jet.snapshot.manifest import Ack, Manifest, ShardState
+from dagster_jet.snapshot.record import SnapshotRef
+
+from .driver import Driver
+from .oracle import Violation
+from .register import Register, Write
+from .world import Cast, play
+
+SEEDS = 300
+
+
+class SkipsRecommit(c.Coordinator):
+    """Trusts that the execution before has finished its phase 2."""
+
+    def _on_restored(self, shards):
+        super()._on_restored(shards)
+        return self._abort_leftovers()
+
+
+class AbortsBeforeRecommit(Driver):
+    """Rolls back what is open first, and commits what the record names afterwards."""
+
+    def _perform(self, command):
+        if isinstance(command, c.Restore):
+            for sink in self.world.sinks.values():
+                sink.roll_back(lambda _, by: by < self.execution_id)
+        super()._perform(command)
+
+
+class CommitsBeforeTheRecord(c.Coordinator):
+    def _on_manifest_written(self, event):
+        manifest = self._candidate
+        commands = super()._on_manifest_written(event)
+        if commands and manifest.artifacts:
+            commands.append(c.Commit(manifest.snapshot_id, manifest.artifacts, recovering=False))
+        return commands
+
+
+class CleansUpAfterUnknown(c.Coordinator):
+    """Takes "perhaps written" for "not written"."""
+
+    def _on_record_answer(self, event):
+        if event.outcome is c.WriteOutcome.UNKNOWN:
+            event = replace(event, outcome=c.WriteOutcome.UNAVAILABLE)
+        return super()._on_record_answer(event)
+
+
+class BelievesUnknown(c.Coordinator):
+    """Takes "perhaps written" for "written"."""
+
+    def _on_record_answer(self, event):
+        if event.outcome is c.WriteOutcome.UNKNOWN:
+            event = replace(event, outcome=c.WriteOutcome.WRITTEN)
+        return super()._on_record_answer(event)
+
+
+class ReusesSnapshotIds(c.Coordinator):
+    def _snapshot_failed(self, reason, now_ms, acks):
+        self._next_snapshot_id -= 1
+        return super()._snapshot_failed(reason, now_ms, acks)
+
+
+class ReservesNothing(c.Coordinator):
+    """Begins above what the record has reserved, without reserving more before the first use."""
+
+    def _on_claimed(self, record):
+        self.record = record
+        self._next_snapshot_id = record.reserved_snapshot_id + 1
+        self.phase = c.Phase.RESERVING
+        return self._on_ids_reserved(c.RecordAnswer("starting", c.WriteOutcome.WRITTEN, 0))
+
+
+class AcceptsDoubledAcks(c.Coordinator):
+    def _incomplete(self, acks):
+        problem = super()._incomplete(acks)
+        return None if problem is not None and "twice" in problem else problem
+
+
+class AcceptsMissingAcks(c.Coordinator):
+    def _incomplete(self, acks):
+        problem = super()._incomplete(acks)
+        return None if problem is not None and "no ack" in problem else problem
+
+
+class CountsRepeatedAnswers(c.Coordinator):
+    """While an epoch is being published its answer counts once more."""
+
+    def _on_epoch_acked(self, event):
+        if self._publishing is not None:
+            self._running, self._publishing = self._publishing, None
+        return super()._on_epoch_acked(event)
+
+
+class IgnoresWhoAcked(c.Coordinator):
+    """Takes the answer of a dead execution for its own. (Of a commit it may: done is done.)"""
+
+    def _is_running(self, execution_id, epoch_id):
+        running = self._running
+        return running is not None and super()._is_running(running.execution_id, epoch_id)
+
+
+class CollectsAllButTheNewest(c.Coordinator):
+    """Deletes the older snapshots, which the record still retains."""
+
+    def _on_snapshot_decided(self, event):
+        older: tuple[SnapshotRef, ...] = self.record.snapshots
+        commands = super()._on_snapshot_decided(event)
+        if any(isinstance(command, c.Commit) for command in commands):
+            commands.append(c.CollectGarbage(tuple(ref.manifest_name for ref in older), {}))
+        return commands
+
+
+class CollectsWhatTheChainNeeds(c.Coordinator):
+    """Deletes with a dropped snapshot all its chunk sets, also those of later ones."""
+
+    def _garbage(self, dropped):
+        gone = {
+            vertex: names
+            for ref in dropped
+            for vertex, names in self._retained.get(ref.snapshot_id, {}).items()
+        }
+        super()._garbage(dropped)
+        return [c.CollectGarbage((), gone)] if gone else []
+
+
+class ForgetsOpenArtifacts(c.Coordinator):
+    """Names the artifacts of the last epoch, not those of the epochs before it."""
+
+    def _epoch_done(self, running, acks, now_ms):
+        self._open_artifacts = [artifact for ack in acks for artifact in ack.artifacts]
+        return super()._epoch_done(running, acks, now_ms)
+
+
+class SnapshotsDuringPhase2(c.Coordinator):
+    def _snapshot_is_due(self, now_ms):
+        return True
+
+
+class TakesFailedForSaved(c.Coordinator):
+    """After a failed snapshot the unsaved runs are treated as if the store had them."""
+
+    def _snapshot_failed(self, reason, now_ms, acks):
+        without_sets: tuple[Ack, ...] = tuple(replace(ack, chunk_set=None) for ack in acks)
+        self.shards = self._shards_after(without_sets)
+        return super()._snapshot_failed(reason, now_ms, acks)
+
+
+class RestoresUnsavedAsSaved(Driver):
+    """After a change of parallelism state has no chain, and claims that it needs none."""
+
+    def answer(self, command, event):
+        if isinstance(event, c.Restored):
+            shards = {
+                vertex: tuple(_all_saved(state) for state in states)
+                for vertex, states in event.shards.items()
+            }
+            event = c.Restored(shards)
+        super().answer(command, event)
+
+
+def _all_saved(state: ShardState) -> ShardState:
+    return ShardState((*state.saved, *state.unsaved), (), state.chain)
+
+
+class RollsBackNewerExecutions(Driver):
+    """The abort pass takes whatever it does not know for a leftover."""
+
+    def may_roll_back(self, execution_id: int, named: set[str]) -> Callable[[str, int], bool]:
+        return lambda token, by: token not in named and by != execution_id
+
+
+class HeartbeatsOvertakeDecisions(Driver):
+    """Renews the lease with the record as it was when the execution began."""
+
+    def _write_record(self, purpose, record):
+        if purpose == "starting":
+            self.first_record = record
+        super()._write_record(purpose, self.first_record if purpose == "lease" else record)
+
+
+class RegisterWithoutBallots(Register):
+    """The last one to write wins."""
+
+    def accepts(self, write: Write) -> bool:
+        return True
+
+
+class RestartsWhenAskedToStayDown(c.Coordinator):
+    @property
+    def _may_begin_again(self):
+        return True
+
+
+class LeavesOutTheNewestChunks(c.Coordinator):
+    """Writes a manifest without the chunk sets of the snapshot's own epoch."""
+
+    def _decide_snapshot(self, acks, now_ms, completed, snapshot_id=None):
+        commands = super()._decide_snapshot(acks, now_ms, completed, snapshot_id)
+        manifest: Manifest = self._candidate
+        shards = {v: tuple(chain[:-1] for chain in chains) for v, chains in manifest.shards.items()}
+        self._candidate = replace(manifest, shards=shards)
+        return [c.WriteManifest(self._candidate)] if commands else commands
+
+
+MUTANTS = [
+    *(
+        Cast(coordinator=mutant)
+        for mutant in (
+            SkipsRecommit,
+            CommitsBeforeTheRecord,
+            CleansUpAfterUnknown,
+            BelievesUnknown,
+            ReusesSnapshotIds,
+            ReservesNothing,
+            AcceptsDoubledAcks,
+            AcceptsMissingAcks,
+            CountsRepeatedAnswers,
+            IgnoresWhoAcked,
+            CollectsAllButTheNewest,
+            CollectsWhatTheChainNeeds,
+            ForgetsOpenArtifacts,
+            SnapshotsDuringPhase2,
+            TakesFailedForSaved,
+            RestartsWhenAskedToStayDown,
+            LeavesOutTheNewestChunks,
+        )
+    ),
+    *(
+        Cast(driver=mutant)
+        for mutant in (
+            AbortsBeforeRecommit,
+            RestoresUnsavedAsSaved,
+            RollsBackNewerExecutions,
+            HeartbeatsOvertakeDecisions,
+        )
+    ),
+    Cast(register=RegisterWithoutBallots),
+]
+
+
+def _name(cast: Cast) -> str:
+    plain = Cast()
+    changed = {cast.coordinator, cast.driver, cast.register}
+    return (changed - {plain.coordinator, plain.driver, plain.register}).pop().__name__
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=_name)
+def test_a_planted_bug_is_seen(mutant: Cast) -> None:
+    for seed in range(SEEDS):
+        try:
+            play(seed, mutant)
+        except Violation as violation:
+            verdict = str(violation).splitlines()[0]
+            if "Error:" in verdict:
+                continue  # The mutant tripped over itself; it is to be seen by what it does.
+            print(f"seed {seed}: {verdict}")
+            return
+    pytest.fail(f"{_name(mutant)} survived {SEEDS} histories")

@@ -1,0 +1,488 @@
+"""The coordinator's main flows as transcripts: what happened, and what it then wants done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dagster_jet.snapshot.coordinator import (
+    SNAPSHOT_ID_BLOCK,
+    AbortLeftovers,
+    Claim,
+    Claimed,
+    CollectGarbage,
+    Command,
+    Commit,
+    Committed,
+    Coordinator,
+    CoordinatorConfig,
+    EpochAcked,
+    EpochFailed,
+    Event,
+    Failed,
+    Guarantee,
+    LeftoversAborted,
+    LoadManifest,
+    ManifestFailed,
+    ManifestLoaded,
+    ManifestWritten,
+    Opportunity,
+    Phase,
+    Publish,
+    Published,
+    RecordAnswer,
+    Restore,
+    Restored,
+    RunEpoch,
+    Stop,
+    StopKind,
+    WriteManifest,
+    WriteOutcome,
+    WriteRecord,
+)
+from dagster_jet.snapshot.manifest import (
+    Ack,
+    Artifact,
+    ChunkSet,
+    Manifest,
+    Run,
+    ShardState,
+    checksum,
+)
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+
+CONFIG = CoordinatorConfig(
+    job="flights",
+    guarantee=Guarantee.EXACTLY_ONCE,
+    snapshot_interval_ms=1000,
+    retained_snapshots=2,
+    shards={"hourly": 1, "out": 1},
+    partition_count=271,
+    plan_fingerprint="v1",
+)
+WRITTEN, UNKNOWN = WriteOutcome.WRITTEN, WriteOutcome.UNKNOWN
+NEW_JOB = ExecutionRecord("flights", 1, JobStatus.STARTING)
+
+
+def answer(purpose: str, outcome: WriteOutcome = WRITTEN, at: int = 0) -> RecordAnswer:
+    return RecordAnswer(purpose, outcome, at)
+
+
+def aborted(
+    at: int = 0, retained: Mapping[int, Mapping[str, frozenset[str]]] | None = None
+) -> Event:
+    return LeftoversAborted(retained or {}, {"inbox": 0}, {}, at)
+
+
+def artifact(epoch_id: int, by: int = 1) -> Artifact:
+    return Artifact("out", epoch_id, f"staged/{by}-{epoch_id}", f"{by}-{epoch_id}", 1, 8, 7)
+
+
+def chunks(snapshot_id: int) -> ChunkSet:
+    return ChunkSet(f"hourly/{snapshot_id}", 0, 1, 1, 8)
+
+
+def acked(epoch: RunEpoch, at: int = 0, error: str | None = None) -> EpochAcked:
+    """Every task did its work: one row of state, one staged file."""
+    run = Run(f"run-{epoch.epoch_id}", 1, 8)
+    saves = epoch.snapshot_id is not None and error is None
+    state = Ack(
+        "hourly",
+        0,
+        "a0",
+        rows_in=1,
+        unsaved=(run,),
+        chunk_set=chunks(epoch.snapshot_id or 0) if saves else None,
+        snapshot_error=error,
+    )
+    files = (artifact(epoch.epoch_id, epoch.execution_id),)
+    writer = Ack("out", 0, "a0", rows_in=1, artifacts=files)
+    return EpochAcked(
+        epoch.execution_id, epoch.epoch_id, (state, writer), {"inbox": epoch.epoch_id}, {}, at
+    )
+
+
+def opportunity(at: int, stop: StopKind | None = None) -> Opportunity:
+    return Opportunity(at, wants_epoch=True, stop=stop)
+
+
+def tell(job: Coordinator, *events: Event) -> list[Command]:
+    """The commands that the last of `events` caused."""
+    commands: list[Command] = []
+    for event in events:
+        commands = job.handle(event)
+    return commands
+
+
+def running_job(**settings: object) -> Coordinator:
+    """A new job, its starting positions pinned as snapshot 1 at 0 ms, ready for data."""
+    job = Coordinator(replace(CONFIG, **settings))
+    tell(job, Claimed(NEW_JOB), answer("starting"), aborted())
+    tell(job, ManifestWritten(1, 0), answer("snapshot"))
+    assert job.phase is Phase.READY
+    return job
+
+
+def run_epoch(job: Coordinator, at: int, stop: StopKind | None = None) -> RunEpoch:
+    (command,) = tell(job, opportunity(at, stop))
+    assert isinstance(command, RunEpoch)
+    return command
+
+
+def decide(job: Coordinator, at: int, stop: StopKind | None = None) -> list[Command]:
+    """Runs an epoch that ends in a snapshot, up to the decision."""
+    epoch = run_epoch(job, at, stop)
+    assert epoch.snapshot_id is not None
+    return tell(
+        job, acked(epoch, at), ManifestWritten(epoch.snapshot_id, at), answer("snapshot", at=at)
+    )
+
+
+# --- starting ------------------------------------------------------------------------------------
+
+
+def test_a_new_job_pins_its_starting_positions_before_data() -> None:
+    job = Coordinator(CONFIG)
+    assert job.begin() == [Claim()]
+
+    (reserve,) = tell(job, Claimed(NEW_JOB))
+    assert isinstance(reserve, WriteRecord)
+    assert reserve.record.reserved_snapshot_id == SNAPSHOT_ID_BLOCK
+
+    assert tell(job, answer("starting")) == [AbortLeftovers(1, ())]
+
+    (write,) = tell(job, aborted())
+    assert isinstance(write, WriteManifest)
+    assert (write.manifest.snapshot_id, write.manifest.epoch_id) == (1, 0)
+    assert write.manifest.sources == {"inbox": 0}
+
+    (decision,) = tell(job, ManifestWritten(1, 0))
+    assert isinstance(decision, WriteRecord)
+    assert decision.record.snapshot is not None
+    assert decision.record.snapshot.manifest_checksum == checksum(write.manifest.to_bytes())
+    assert decision.record.snapshot.committed, "nothing to commit: phase 2 is over"
+
+    assert tell(job, answer("snapshot")) == []
+    assert job.phase is Phase.READY
+
+
+def test_no_snapshot_is_attempted_under_ids_that_may_not_be_reserved() -> None:
+    job = Coordinator(CONFIG)
+    (stop,) = tell(job, Claimed(NEW_JOB), answer("starting", UNKNOWN))
+    assert isinstance(stop, Stop)
+    assert stop.restart and not stop.write_status
+
+
+def crashed(*, committed: bool, completed: bool = False) -> tuple[ExecutionRecord, Manifest]:
+    """Execution 1 decided snapshot 5 and died; the record is already under execution 2."""
+    manifest = Manifest(
+        job="flights",
+        snapshot_id=5,
+        epoch_id=9,
+        execution_id=1,
+        line=1,
+        plan_fingerprint="v1",
+        partition_count=271,
+        sources={"inbox": 9},
+        watermarks={},
+        shards={"hourly": ((chunks(5),),)},
+        artifacts=(artifact(9),),
+        completed=completed,
+    )
+    ref = SnapshotRef(5, 9, 1, manifest.name, checksum(manifest.to_bytes()), 0, 8, committed)
+    record = ExecutionRecord("flights", 2, JobStatus.STARTING, snapshots=(ref,))
+    return replace(record, reserved_snapshot_id=64), manifest
+
+
+def test_a_restart_commits_again_before_it_rolls_back() -> None:
+    record, manifest = crashed(committed=False)
+    job = Coordinator(CONFIG)
+    assert tell(job, Claimed(record), answer("starting")) == [LoadManifest(record.snapshots[0])]
+    assert tell(job, ManifestLoaded(manifest)) == [Restore(manifest)]
+
+    states = {"hourly": (ShardState(chain=(chunks(5),)),)}
+    assert tell(job, Restored(states)) == [Commit(5, (artifact(9),), recovering=True)]
+
+    note, abort = tell(job, Committed(2, 5, 10))
+    assert isinstance(note, WriteRecord)
+    assert note.record.snapshots[0].committed
+    assert abort == AbortLeftovers(2, note.record.snapshots)
+
+    (running,) = tell(job, answer("committed"), aborted(10))
+    assert isinstance(running, WriteRecord)
+    assert running.record.status is JobStatus.RUNNING
+    epoch = run_epoch(job, at=1010)
+    assert (epoch.execution_id, epoch.epoch_id, epoch.snapshot_id) == (2, 10, 65)
+
+
+def test_what_is_noted_as_committed_is_not_committed_again() -> None:
+    record, manifest = crashed(committed=True)
+    job = Coordinator(CONFIG)
+    (abort,) = tell(
+        job, Claimed(record), answer("starting"), ManifestLoaded(manifest), Restored({})
+    )
+    assert isinstance(abort, AbortLeftovers)
+
+
+def test_a_completed_job_commits_what_is_left_and_ends() -> None:
+    record, manifest = crashed(committed=False, completed=True)
+    job = Coordinator(CONFIG)
+    tell(job, Claimed(record), answer("starting"), ManifestLoaded(manifest), Restored({}))
+    (stop,) = tell(job, Committed(2, 5, 0), answer("committed"), aborted())
+    assert stop == Stop(JobStatus.COMPLETED, "complete", write_status=True)
+
+
+# --- epochs --------------------------------------------------------------------------------------
+
+
+def test_an_ordinary_epoch_commits_nothing_and_saves_nothing() -> None:
+    job = running_job()
+    epoch = run_epoch(job, at=10)
+    assert epoch == RunEpoch(1, 1, snapshot_id=None, terminal=False, final=False)
+    assert tell(job, acked(epoch)) == []
+    assert job.shards["hourly"][0].unsaved == (Run("run-1", 1, 8),)
+
+
+def test_a_snapshot_names_the_artifacts_of_all_epochs_since_the_last() -> None:
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=10)))
+    epoch = run_epoch(job, at=1000)
+    assert epoch.snapshot_id == 2
+
+    (write,) = tell(job, acked(epoch, 1000))
+    assert isinstance(write, WriteManifest)
+    assert write.manifest.artifacts == (artifact(1), artifact(2))
+    assert write.manifest.shards["hourly"] == ((chunks(2),),)
+    assert write.manifest.counters["hourly"].rows_in == 2
+
+    tell(job, ManifestWritten(2, 1000))
+    assert tell(job, answer("snapshot", at=1000)) == [
+        Commit(2, (artifact(1), artifact(2)), recovering=False)
+    ]
+    (note,) = tell(job, Committed(1, 2, 1020))
+    assert isinstance(note, WriteRecord)
+    assert note.purpose == "committed"
+
+
+def test_phase_2_runs_beside_one_epoch_and_the_second_waits() -> None:
+    job = running_job(snapshot_interval_ms=0)
+    decide(job, at=10)
+
+    beside = run_epoch(job, at=20)
+    assert beside.snapshot_id is None, "a snapshot would need a third transaction"
+    tell(job, acked(beside))
+    assert tell(job, opportunity(30)) == []
+    assert tell(job, opportunity(30, StopKind.SUSPEND)) == []
+
+    tell(job, Committed(1, 2, 40))
+    assert tell(job, opportunity(45)) == [], "the note is still on its way"
+    tell(job, answer("committed", at=50))
+    assert run_epoch(job, at=60).snapshot_id == 3
+
+
+def test_the_interval_counts_from_the_end_of_phase_2() -> None:
+    job = running_job()
+    decide(job, at=1000)
+    tell(job, Committed(1, 2, 1400), answer("committed", at=1500))
+    tell(job, acked(run_epoch(job, at=2499)))
+    assert run_epoch(job, at=2500).snapshot_id == 3
+
+
+def test_what_only_dropped_snapshots_needed_becomes_garbage() -> None:
+    job = running_job(snapshot_interval_ms=0)
+    decide(job, at=10)
+    tell(job, Committed(1, 2, 20), answer("committed", at=20))
+    _, garbage = decide(job, at=30)
+    assert garbage == CollectGarbage(("manifest/000000000001-1",), {})
+
+
+def test_an_epoch_without_an_ack_fails() -> None:
+    job = running_job()
+    whole = acked(run_epoch(job, at=10))
+    (stop,) = tell(job, replace(whole, acks=whole.acks[1:]))
+    assert isinstance(stop, Stop)
+    assert stop.restart and "no ack from shards [0]" in stop.reason
+
+
+def test_the_same_ack_twice_is_one_and_two_attempts_are_an_error() -> None:
+    job = running_job()
+    whole = acked(run_epoch(job, at=10))
+    assert tell(job, replace(whole, acks=(*whole.acks, *whole.acks))) == []
+
+    whole = acked(run_epoch(job, at=20))
+    another = replace(whole.acks[1], attempt="a1")
+    (stop,) = tell(job, replace(whole, acks=(*whole.acks, another)))
+    assert isinstance(stop, Stop)
+    assert stop.restart and "acked twice" in stop.reason
+
+
+def test_answers_of_a_dead_execution_change_nothing() -> None:
+    job = Coordinator(CONFIG)
+    assert tell(job, Committed(0, 1, 0)) == [], "even before our own claim is answered"
+
+    job = running_job(snapshot_interval_ms=0)
+    epoch = run_epoch(job, at=10)
+    assert tell(job, replace(acked(epoch), execution_id=0)) == []
+    assert tell(job, EpochFailed(0, epoch.epoch_id, "executor lost", restartable=True)) == []
+    tell(job, acked(epoch), ManifestWritten(2, 10), answer("snapshot"))
+    assert tell(job, Committed(0, 2, 20)) == []
+    assert tell(job, Committed(1, 1, 20)) == [], "another snapshot's"
+
+
+# --- what goes wrong around the decision ---------------------------------------------------------
+
+
+def test_a_failed_snapshot_is_discarded_and_tried_again_under_a_new_id() -> None:
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=1000), 1000), ManifestFailed(99, "somebody else's", 1000))
+    assert job.phase is Phase.WRITING_MANIFEST
+
+    (discard,) = tell(job, ManifestFailed(2, "disk full", 1000))
+    assert discard == CollectGarbage(
+        ("manifest/000000000002-1",), {"hourly": frozenset({"hourly/2"})}
+    )
+    assert (job.phase, job.last_snapshot_failure) == (Phase.READY, "disk full")
+    assert job.shards["hourly"][0].unsaved, "still without a copy in the store"
+
+    epoch = run_epoch(job, at=2000)
+    assert epoch.snapshot_id == 3
+    (write,) = tell(job, acked(epoch, 2000))
+    assert isinstance(write, WriteManifest)
+    assert write.manifest.artifacts == (artifact(1), artifact(2))
+
+
+def test_the_first_failure_after_a_restart_does_not_end_the_execution() -> None:
+    record, manifest = crashed(committed=True)
+    job = Coordinator(CONFIG)
+    tell(job, Claimed(record), answer("starting"), ManifestLoaded(manifest), Restored({}))
+    tell(job, aborted(0))
+    assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
+    assert job.phase is Phase.READY
+
+
+def test_chunks_that_could_not_be_stored_fail_the_snapshot_not_the_epoch() -> None:
+    job = running_job()
+    assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
+    assert job.phase is Phase.READY
+    assert job.counters["hourly"].rows_in == 1
+
+
+def undecided(job: Coordinator, stop: StopKind | None = None) -> None:
+    tell(job, acked(run_epoch(job, at=1000, stop=stop), 1000), ManifestWritten(2, 1000))
+    assert job.phase is Phase.WRITING_RECORD
+
+
+def test_a_record_that_was_certainly_not_written_fails_the_snapshot() -> None:
+    job = running_job()
+    undecided(job)
+    (discard,) = tell(job, answer("snapshot", WriteOutcome.UNAVAILABLE, at=1000))
+    assert isinstance(discard, CollectGarbage)
+    assert job.phase is Phase.READY
+
+
+def test_after_an_unknown_outcome_nothing_is_committed_and_nothing_cleaned_up() -> None:
+    job = running_job()
+    undecided(job)
+    (stop,) = tell(job, answer("snapshot", UNKNOWN))
+    assert isinstance(stop, Stop)
+    assert stop.restart and not stop.write_status
+
+
+def test_a_fenced_execution_stops_and_touches_nothing() -> None:
+    job = running_job()
+    undecided(job)
+    (stop,) = tell(job, answer("snapshot", WriteOutcome.FENCED))
+    assert isinstance(stop, Stop)
+    assert not stop.restart and not stop.write_status
+    assert tell(job, Committed(1, 2, 0), opportunity(9000)) == []
+
+
+def test_a_failure_beside_the_decision_does_not_write_the_record_over_it() -> None:
+    job = running_job()
+    undecided(job)
+    (stop,) = tell(job, Failed("a source ended", restartable=False))
+    assert isinstance(stop, Stop)
+    assert stop.status is JobStatus.FAILED and not stop.write_status
+
+
+# --- stopping ------------------------------------------------------------------------------------
+
+
+def test_a_terminal_snapshot_is_committed_before_the_job_leaves_running() -> None:
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=10)))
+    epoch = run_epoch(job, at=20, stop=StopKind.SUSPEND)
+    assert (epoch.snapshot_id, epoch.terminal, epoch.final) == (2, True, False)
+    (decision,) = tell(job, acked(epoch), ManifestWritten(2, 30))
+    assert isinstance(decision, WriteRecord)
+    assert decision.record.status is JobStatus.COMPLETING
+
+    (commit,) = tell(job, answer("snapshot"))
+    assert isinstance(commit, Commit)
+    (stop,) = tell(job, Committed(1, 2, 40), answer("committed", at=40))
+    assert stop == Stop(JobStatus.SUSPENDED, "suspend", write_status=True)
+
+
+def test_an_idle_job_is_suspended_without_another_snapshot() -> None:
+    job = running_job()
+    (stop,) = tell(job, Opportunity(10, wants_epoch=False, stop=StopKind.SUSPEND))
+    assert stop == Stop(JobStatus.SUSPENDED, "suspend", write_status=True)
+
+
+def test_a_terminal_snapshot_that_fails_does_not_keep_the_job_up() -> None:
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=10)))
+    epoch = run_epoch(job, at=20, stop=StopKind.SUSPEND)
+    _, stop = tell(job, acked(epoch), ManifestFailed(2, "disk full", 30))
+    assert stop == Stop(JobStatus.SUSPENDED, "suspend", write_status=True)
+
+
+def test_whatever_fails_in_a_terminal_epoch_a_job_told_to_stop_does_not_restart() -> None:
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=10)))
+    epoch = run_epoch(job, at=20, stop=StopKind.SHUTDOWN)
+    (stop,) = tell(job, EpochFailed(1, epoch.epoch_id, "executor lost", restartable=True))
+    assert stop == Stop(JobStatus.NOT_RUNNING, "executor lost", write_status=True)
+
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=10)))
+    undecided(job, StopKind.SUSPEND)
+    (stop,) = tell(job, answer("snapshot", UNKNOWN))
+    assert isinstance(stop, Stop)
+    assert not stop.restart and not stop.write_status
+
+
+def test_the_end_of_the_input_is_one_decision_for_all_sinks() -> None:
+    job = running_job()
+    (commit,) = decide(job, at=10, stop=StopKind.COMPLETE)
+    assert isinstance(commit, Commit)
+    (stop,) = tell(job, Committed(1, 2, 20), answer("committed"))
+    assert stop == Stop(JobStatus.COMPLETED, "complete", write_status=True)
+
+
+# --- weaker guarantees ---------------------------------------------------------------------------
+
+
+def test_below_exactly_once_rows_are_published_before_the_record() -> None:
+    job = running_job(guarantee=Guarantee.AT_LEAST_ONCE)
+    epoch = run_epoch(job, at=1000)
+    assert tell(job, acked(epoch, 1000)) == [Publish(1, (artifact(1),))]
+    assert tell(job, acked(epoch, 1000)) == [], "the answer once more"
+    assert job.counters["hourly"].rows_in == 1
+
+    (write,) = tell(job, Published(1))
+    assert isinstance(write, WriteManifest)
+    assert write.manifest.artifacts == ()
+    assert tell(job, Published(1)) == []
+    assert tell(job, ManifestWritten(2, 1000), answer("snapshot", at=1000)) == []
+    assert job.phase is Phase.READY
+
+
+def test_without_a_guarantee_there_are_no_snapshots() -> None:
+    job = Coordinator(replace(CONFIG, guarantee=Guarantee.NONE))
+    tell(job, Claimed(NEW_JOB), answer("starting"), aborted())
+    epoch = run_epoch(job, at=5000)
+    assert epoch.snapshot_id is None
+    tell(job, acked(epoch), Published(1))
+    (stop,) = tell(job, opportunity(6000, StopKind.SHUTDOWN))
+    assert stop == Stop(JobStatus.NOT_RUNNING, "shutdown", write_status=True)
