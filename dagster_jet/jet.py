@@ -11,20 +11,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.engine import requests
 from dagster_jet.engine.config import JobConfig
 from dagster_jet.engine.events import JobEvent
 from dagster_jet.engine.execution import Until
-from dagster_jet.engine.record_keeper import read_record
+from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.job import Job, JobResult
 from dagster_jet.pipeline.durations import to_ms
 from dagster_jet.pipeline.pipeline import Pipeline
-from dagster_jet.snapshot.coordinator import StopKind
+from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
-from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store import ReplicatedMap, Store, StoreConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,15 +179,26 @@ class Jet:
         sinks = [v for v in manifest.counters if v not in manifest.shards]
         return dict.fromkeys(sinks, committed.epoch_id)
 
+    def jobs(self) -> list[ExecutionRecord]:
+        """The records of all jobs that ever ran in this namespace, by name."""
+        names = sorted(key.name for key in self.store.map(JOB_DIRECTORY).keys(""))
+        records = (self.record(name) for name in names)
+        return [record for record in records if record is not None]
+
+    def job(self, name: str) -> Job | RemoteJob:
+        """A job of this process, or the remote control of another process's."""
+        local = self._jobs.get(name)
+        if local is not None and not local.done.is_set():
+            return local
+        return RemoteJob(self.store, name)
+
     def request(self, name: str, kind: StopKind) -> int:
         """Asks the running execution of a job, in whatever process, to stop in a certain way."""
-        record = self.record(name)
-        if record is None or not record.status.is_live:
-            status = record.status.value if record else "unknown"
-            raise JobStateError(
-                f"nothing to {kind.value}: the job is {status}.", job=name, cure="Start it first."
-            )
-        return requests.request(self.store, name, kind, record.execution_id)
+        return RemoteJob(self.store, name).request(kind)
+
+    def map(self, name: str) -> ReplicatedMap:
+        """A replicated map of bytes, under a name of your own."""
+        return self.store.map(f"user/{name}")
 
     # --- life -----------------------------------------------------------------------------------
 

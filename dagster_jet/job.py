@@ -17,7 +17,7 @@ from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
 from dagster_jet.errors import FencedError, JetError, JobStateError
 from dagster_jet.pipeline.graph import Graph
-from dagster_jet.snapshot.coordinator import Stop, StopKind
+from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.store import Store
 

@@ -17,7 +17,7 @@ import duckdb
 _FLIGHTS = """
     select carrier, flight::int as flight, origin, dest, dep_delay::double as delay,
            time_hour::timestamptz as hour,
-           time_hour::timestamptz + to_minutes(minute::bigint) as at
+           time_hour::timestamptz + to_minutes(minute::bigint) as "at"
     from read_csv($flights, all_varchar = true, nullstr = 'NA', header = true)
 """
 
@@ -34,7 +34,7 @@ _GOT_HOURLY = """
 """
 
 _EXPECTED_BADLY_DELAYED = """
-    select epoch_us(f.at) as at, a.name as airline, f.carrier, f.flight, f.origin, f.dest, f.delay,
+    select epoch_us(f."at") as "at", a.name as airline, f.carrier, f.flight, f.origin, f.dest, f.delay,
            w.temp::double as temp, w.wind_speed::double as wind_speed, w.precip::double as precip,
            w.visib::double as visib
     from flights f
@@ -45,10 +45,10 @@ _EXPECTED_BADLY_DELAYED = """
 """
 
 _GOT_BADLY_DELAYED = """
-    select epoch_us(at::timestamptz) as at, airline, carrier, flight, origin, dest, delay,
+    select epoch_us("at"::timestamptz) as "at", airline, carrier, flight, origin, dest, delay,
            temp, wind_speed, precip, visib
     from read_json($files, format = 'newline_delimited', columns = {
-        at: 'VARCHAR', airline: 'VARCHAR', carrier: 'VARCHAR', flight: 'INT', origin: 'VARCHAR',
+        "at": 'VARCHAR', airline: 'VARCHAR', carrier: 'VARCHAR', flight: 'INT', origin: 'VARCHAR',
         dest: 'VARCHAR', delay: 'DOUBLE', temp: 'DOUBLE', wind_speed: 'DOUBLE',
         precip: 'DOUBLE', visib: 'DOUBLE'})
 """
@@ -59,15 +59,15 @@ _LINES = """
 """
 
 _EXPECTED_BAD_ROWS = """
-    select 'flights' as source, 'file://' || filename as position, line as raw from lines
+    select 'flights' as source, filename as file, line as raw from lines
     where not json_valid(line)
        or coalesce(json_type(line, '$.delay'), 'NULL') not in ('NULL', 'DOUBLE', 'UBIGINT', 'BIGINT')
        or json_type(line, '$.flight') not in ('UBIGINT', 'BIGINT')
        or try_cast(json_extract_string(line, '$.at') as timestamptz) is null
 """
 
-_GOT_BAD_ROWS = """
-    select source, position, raw
+_GOT_BAD_ROWS = r"""
+    select source, regexp_extract(url_decode(position), '(/[^/:][^:]*\.json)', 1) as file, raw
     from read_json($files, format = 'newline_delimited', columns = {
         source: 'VARCHAR', position: 'VARCHAR', reason: 'VARCHAR', raw: 'VARCHAR'})
 """

@@ -18,5 +18,7 @@ def jet_resource() -> JetResource:
         backup_count=1,
         spark_config={"spark.master": os.environ.get("JET_SPARK_MASTER", "local[2]")},
         snapshot_interval="1 second",
+        # Two sinks, a window and three tables: epochs below a second would be mostly overhead.
+        target_epoch_duration="2 seconds",
         min_report_interval_seconds=float(os.environ.get("JET_REPORT_INTERVAL_SECONDS", "30")),
     )

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.pipeline.durations import to_ms
-from dagster_jet.snapshot.coordinator import Guarantee
+from dagster_jet.snapshot.protocol import Guarantee
 
 
 def _as_timedelta(value: Any) -> Any:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dagster_jet.snapshot.coordinator import Guarantee
 from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.protocol import Guarantee
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

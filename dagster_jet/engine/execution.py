@@ -41,16 +41,10 @@ from dagster_jet.engine.state import delete_runs
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import BadRowError, FencedError, JetError, Reaction
 from dagster_jet.pipeline.graph import Graph, SinkNode, TimestampsNode
-from dagster_jet.snapshot import coordinator as protocol
-from dagster_jet.snapshot.coordinator import (
-    Coordinator,
-    CoordinatorConfig,
-    Guarantee,
-    Phase,
-    StopKind,
-    WriteOutcome,
-)
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
 from dagster_jet.snapshot.manifest import Ack, Artifact, ChunkSet, Manifest, ShardState
+from dagster_jet.snapshot.protocol import StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store
 
@@ -60,6 +54,7 @@ if TYPE_CHECKING:
 FEW_GROUPS = 20_000
 """Up to so many (key, window) groups per epoch, one merging task beats several."""
 
+_BACKGROUND_GRACE_S = 10.0
 _COMMIT_RETRY_FIRST_S, _COMMIT_RETRY_MAX_S = 0.1, 5.0
 
 
@@ -154,6 +149,7 @@ class Execution:
         )
         self._answers: queue.SimpleQueue[protocol.Event] = queue.SimpleQueue()
         self._background: list[threading.Thread] = []
+        self._ending = threading.Event()
         self._journals: dict[str, list[pa.Table]] = {name: [] for name in self._readers}
         self._obsolete: list[str] = []
         self._groups = 0
@@ -239,8 +235,9 @@ class Execution:
                     )
                 pending.extend(self._next_commands())
         finally:
+            self._ending.set()
             for thread in self._background:
-                thread.join()
+                thread.join(_BACKGROUND_GRACE_S)
             self._runner.close()
             shutil.rmtree(self._work_dir, ignore_errors=True)
 
@@ -259,7 +256,7 @@ class Execution:
             return commands
         # Nothing to run: phase 2 is still busy, or there is no input.
         wait_s = self._config.poll_interval.total_seconds()
-        if self._coordinator.phase2 is not protocol.Phase2.NONE:
+        if self._coordinator.phase2 is not Phase2.NONE:
             try:
                 return self._coordinator.handle(self._answers.get(timeout=wait_s))
             except queue.Empty:
@@ -686,6 +683,9 @@ class Execution:
                 self._commit_all(artifacts, recovering=False)
             except JetError as error:
                 self._answers.put(self._failed(error))
+            except Exception as error:  # noqa: BLE001 - a thread that dies silently would hang the job
+                reason = f"phase 2 of snapshot {snapshot_id}: {type(error).__name__}: {error}"
+                self._answers.put(protocol.Failed(reason, restartable=True))
             else:
                 self._answers.put(done(execution_id, snapshot_id, self._now_ms()))
 
@@ -712,7 +712,8 @@ class Execution:
                 self._told_failure(f"{node.name}: commit is being retried: {error}")
             if self._keeper.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self._job)
-            time.sleep(pause_s)
+            if self._ending.wait(pause_s):
+                return  # the record still names the artifacts: the next start commits them
             pause_s = min(2 * pause_s, _COMMIT_RETRY_MAX_S)
 
     def _commit_context(self, node: SinkNode, *, recovering: bool) -> CommitContext:
@@ -732,5 +733,3 @@ class Execution:
         self._background.append(thread)
         thread.start()
 
-
-__all__ = ["Execution", "Guarantee", "StopSignal", "Until"]

@@ -17,9 +17,12 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
-from dagster_jet.snapshot.coordinator import WriteOutcome
+from dagster_jet.snapshot.protocol import WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.store import OwnedRegister, Store
+
+JOB_DIRECTORY = "jobs"
+"""A map with the name of every job: registers cannot be listed."""
 
 
 def record_register(job: str) -> str:
@@ -79,6 +82,9 @@ class RecordKeeper:
             except FencedError:
                 # Somebody else claimed at the same moment: look again who holds the lease now.
                 continue
+            if current is None:
+                directory = self._store.map(JOB_DIRECTORY)
+                directory.put_all({directory.key(self._job): b""})
             self._owned, self._record = owned, record
             self._heartbeat = threading.Thread(
                 target=self._beat, name=f"jet-heartbeat-{self._job}", daemon=True

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from dagster_jet.engine.execution import StopSignal
 from dagster_jet.errors import FencedError, StoreError
-from dagster_jet.snapshot.coordinator import StopKind
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.store import Store
 
 _POLL_S = 0.5

@@ -15,8 +15,8 @@ from dagster_jet.snapshot.chunks import (
     read_chain,
     write_chunk_set,
 )
-from dagster_jet.snapshot.coordinator import RunEpoch
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest
+from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.store import MapKey, Store, partition_id
 

@@ -28,7 +28,7 @@ from dagster_jet.errors import JetError, Reaction
 from dagster_jet.orchestration.event_mailbox import EventMailbox
 from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
 from dagster_jet.orchestration.report_schedule import ReportSchedule
-from dagster_jet.snapshot.coordinator import StopKind
+from dagster_jet.snapshot.protocol import StopKind
 
 POLL_SECONDS = 0.2
 INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)

@@ -14,7 +14,6 @@ from dagster_jet.engine.config import JobConfig
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
 from dagster_jet.job import Job
-
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
 from dagster_jet.orchestration.asset_specs import stage_specs

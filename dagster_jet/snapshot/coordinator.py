@@ -7,7 +7,7 @@ became of them, with the time where it matters. The engine's loop is one caller;
     CLAIMING -> RESERVING -> LOADING -> RESTORING -> RECOMMITTING -> ABORTING
     ABORTING -> [first snapshot] -> READY
     READY -> IN_EPOCH -> READY                                (an epoch without a snapshot)
-    READY -> IN_EPOCH -> WRITING_MANIFEST -> WRITING_RECORD -> READY   (with one; phase 2 beside it)
+    READY -> IN_EPOCH -> WRITING_MANIFEST -> WRITING_RECORD -> READY        (with one)
     any -> STOPPED
 
 Phase 2 has a state of its own, because it runs beside the next epoch.
@@ -26,39 +26,46 @@ from typing import Any
 from dagster_jet.snapshot.manifest import (
     Ack,
     Artifact,
-    ChunkSet,
     Counters,
     Manifest,
     ShardState,
     checksum,
 )
+from dagster_jet.snapshot.protocol import (
+    AbortLeftovers,
+    Claim,
+    Claimed,
+    CollectGarbage,
+    Command,
+    Commit,
+    Committed,
+    EpochAcked,
+    EpochFailed,
+    Event,
+    Failed,
+    Guarantee,
+    LeftoversAborted,
+    LoadManifest,
+    ManifestFailed,
+    ManifestLoaded,
+    ManifestWritten,
+    Opportunity,
+    Publish,
+    Published,
+    RecordAnswer,
+    Restore,
+    Restored,
+    RunEpoch,
+    Stop,
+    StopKind,
+    WriteManifest,
+    WriteOutcome,
+    WriteRecord,
+)
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 
 SNAPSHOT_ID_BLOCK = 64
 """Ids are reserved in the record in blocks, so that an attempt needs no write of its own."""
-
-
-class Guarantee(str, Enum):
-    """What the committed output looks like after a crash (protocol.md, section 3)."""
-
-    NONE = "none"
-    AT_LEAST_ONCE = "at-least-once"
-    EXACTLY_ONCE = "exactly-once"
-
-
-class StopKind(str, Enum):
-    """Why an execution is asked to end; all but CANCEL take a terminal snapshot first."""
-
-    SUSPEND = "suspend"
-    """Stay down until resumed."""
-    RESTART = "restart"
-    """Begin a new execution at once."""
-    SHUTDOWN = "shutdown"
-    """The process ends (SIGTERM, Dagster cancel, a run that has drained); anyone may go on."""
-    COMPLETE = "complete"
-    """The inputs are over: final watermark, every window closed, the job is COMPLETED."""
-    CANCEL = "cancel"
-    """Stop now, without a snapshot; the job is FAILED (cancelled)."""
 
 
 class Phase(Enum):
@@ -83,242 +90,6 @@ class Phase2(Enum):
     NONE = "nothing to commit"
     COMMITTING = "committing"
     MARKING = "noting in the record that all is committed"
-
-
-class WriteOutcome(Enum):
-    """What is known about a write to the record."""
-
-    WRITTEN = "written"
-    FENCED = "a newer execution owns the record"
-    UNAVAILABLE = "certainly not written"
-    UNKNOWN = "perhaps written"
-
-
-# --- commands: what the caller must do -----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Win the record under the next execution id; answer `Claimed`."""
-
-
-@dataclass(frozen=True)
-class LoadManifest:
-    """Read and validate the manifest of `ref`; answer `ManifestLoaded`."""
-
-    ref: SnapshotRef
-
-
-@dataclass(frozen=True)
-class Restore:
-    """Bring the state of `manifest` into local runs; answer `Restored`."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Commit:
-    """Phase 2: make all artifacts of the snapshot visible, idempotently; answer `Committed`."""
-
-    snapshot_id: int
-    artifacts: tuple[Artifact, ...]
-    recovering: bool
-
-
-@dataclass(frozen=True)
-class AbortLeftovers:
-    """Roll back what older executions left open and delete what nobody references.
-
-    Only what carries an execution id below ours may be touched: a stopped process that wakes up
-    in here must not hurt its successor.
-    """
-
-    execution_id: int
-    keep: tuple[SnapshotRef, ...]
-
-
-@dataclass(frozen=True)
-class RunEpoch:
-    """Run one epoch; answer `EpochAcked` or `EpochFailed`."""
-
-    execution_id: int
-    epoch_id: int
-    snapshot_id: int | None
-    terminal: bool
-    """Take no new input; this is the last epoch of the execution."""
-    final: bool
-    """The inputs are over: run under the final watermark."""
-
-
-@dataclass(frozen=True)
-class Publish:
-    """Below exactly-once: make an epoch's artifacts visible at once; answer `Published`."""
-
-    epoch_id: int
-    artifacts: tuple[Artifact, ...]
-
-
-@dataclass(frozen=True)
-class WriteManifest:
-    """S5: store the manifest in the map; answer `ManifestWritten` or `ManifestFailed`."""
-
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class WriteRecord:
-    """S6, S8 and status changes: write the record under our ballot; answer `RecordAnswer`."""
-
-    purpose: str
-    record: ExecutionRecord
-
-
-@dataclass(frozen=True)
-class CollectGarbage:
-    """Delete manifests and chunk sets that no retained snapshot needs. Best effort."""
-
-    manifests: tuple[str, ...]
-    chunk_sets: Mapping[str, frozenset[str]]
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The execution is over; `restart` says whether a new one should begin in this process."""
-
-    status: JobStatus
-    reason: str
-    restart: bool = False
-    write_status: bool = False
-    """False where the record must not be touched (fenced, or its state is unknown)."""
-
-
-Command = (
-    Claim
-    | LoadManifest
-    | Restore
-    | Commit
-    | AbortLeftovers
-    | RunEpoch
-    | Publish
-    | WriteManifest
-    | WriteRecord
-    | CollectGarbage
-    | Stop
-)
-
-# --- events: what became of it -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """The record is ours; `record` is what was last agreed on, already under our execution id."""
-
-    record: ExecutionRecord
-
-
-@dataclass(frozen=True)
-class ManifestLoaded:
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Restored:
-    shards: Mapping[str, tuple[ShardState, ...]]
-
-
-@dataclass(frozen=True)
-class Committed:
-    execution_id: int
-    snapshot_id: int
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class LeftoversAborted:
-    """`retained`: chunk sets needed by the retained snapshots, by snapshot id."""
-
-    retained: Mapping[int, Mapping[str, frozenset[str]]]
-    sources: Mapping[str, Any]
-    watermarks: Mapping[str, Any]
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class Opportunity:
-    """The caller has polled the sources and could run an epoch now."""
-
-    now_ms: int
-    wants_epoch: bool
-    """There is input, or a watermark or timer moved."""
-    stop: StopKind | None = None
-
-
-@dataclass(frozen=True)
-class EpochAcked:
-    execution_id: int
-    epoch_id: int
-    acks: tuple[Ack, ...]
-    sources: Mapping[str, Any]
-    watermarks: Mapping[str, Any]
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class EpochFailed:
-    execution_id: int
-    epoch_id: int
-    reason: str
-    restartable: bool
-
-
-@dataclass(frozen=True)
-class Published:
-    epoch_id: int
-
-
-@dataclass(frozen=True)
-class ManifestWritten:
-    snapshot_id: int
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class ManifestFailed:
-    snapshot_id: int
-    reason: str
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class RecordAnswer:
-    purpose: str
-    outcome: WriteOutcome
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A command failed for good (validation, restore, a lost artifact, a connector)."""
-
-    reason: str
-    restartable: bool
-
-
-Event = (
-    Claimed
-    | ManifestLoaded
-    | Restored
-    | Committed
-    | LeftoversAborted
-    | Opportunity
-    | EpochAcked
-    | EpochFailed
-    | Published
-    | ManifestWritten
-    | ManifestFailed
-    | RecordAnswer
-    | Failed
-)
 
 
 @dataclass(frozen=True)
@@ -780,7 +551,7 @@ class Coordinator:
         return [Commit(ref.snapshot_id, manifest.artifacts, recovering=False), *garbage]
 
     def _garbage(self, dropped: tuple[SnapshotRef, ...]) -> list[Command]:
-        """What only dropped snapshots needed. Safe for a sleeper too: history does not grow back."""
+        """What only dropped snapshots needed. A sleeper may do it too: history does not grow back."""
         if not dropped:
             return []
         gone: dict[str, set[str]] = {}
@@ -877,42 +648,3 @@ def _distinct(acks: Iterable[Ack]) -> tuple[Ack, ...]:
     for ack in acks:
         unique.setdefault((ack.vertex, ack.shard, ack.attempt), ack)
     return tuple(unique.values())
-
-
-__all__ = [
-    "AbortLeftovers",
-    "ChunkSet",
-    "Claim",
-    "Claimed",
-    "CollectGarbage",
-    "Command",
-    "Commit",
-    "Committed",
-    "Coordinator",
-    "CoordinatorConfig",
-    "EpochAcked",
-    "EpochFailed",
-    "Event",
-    "Failed",
-    "Guarantee",
-    "LeftoversAborted",
-    "LoadManifest",
-    "ManifestFailed",
-    "ManifestLoaded",
-    "ManifestWritten",
-    "Opportunity",
-    "Phase",
-    "Phase2",
-    "Publish",
-    "Published",
-    "RecordAnswer",
-    "Restore",
-    "Restored",
-    "RunEpoch",
-    "SNAPSHOT_ID_BLOCK",
-    "Stop",
-    "StopKind",
-    "WriteManifest",
-    "WriteOutcome",
-    "WriteRecord",
-]

@@ -12,6 +12,7 @@ the hash of a column is the seed of the next, the first seed is 42, and NULL lea
 
 from __future__ import annotations
 
+import math
 import struct
 from datetime import date, datetime, timedelta, timezone
 from typing import TypeAlias
@@ -74,7 +75,7 @@ def _hashed_bytes(value: KeyValue) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, float):
-        if value != value:
+        if math.isnan(value):
             return _NAN
         return _DOUBLE.pack(value + 0.0)  # -0.0 + 0.0 is 0.0
     if isinstance(value, datetime):  # before date: a datetime is a date in Python

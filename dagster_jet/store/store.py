@@ -136,7 +136,7 @@ class Store:
         """Ask every member now. Never raises because of a member."""
 
         def ping(member: Member) -> Callable[[], None]:
-            return lambda: member.ping()
+            return member.ping
 
         _, failures = fan_out({m: ping(member) for m, member in self._members.items()})
         held = self.table.replicas

@@ -56,7 +56,9 @@ class FailPoints:
         """All points of a package by name, each with the place of its first call."""
         trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
         constants = {
-            placeholder: sorted({v for tree in trees.values() for v in _first_arguments(tree, name)})
+            placeholder: sorted(
+                {v for tree in trees.values() for v in _first_arguments(tree, name)}
+            )
             for placeholder, name in _PLACEHOLDERS.items()
         }
         points: dict[str, str] = {}

@@ -20,6 +20,7 @@ from typing import Any
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.engine import execution
 
 JOB = "crash"
 SCHEMA = "k string, ts long, v long"
@@ -66,12 +67,9 @@ def crash_pipeline(folder: Path) -> Pipeline:
     return p
 
 
-def store_urls(folder: Path) -> list[str]:
-    return [f"file://{folder}/store/{member}" for member in "abc"]
-
-
-def open_jet(folder: Path) -> Jet:
-    return Jet(store=store_urls(folder), spark=SPARK, work_dir=folder / "work")
+def open_jet(folder: Path, members: str = "abc") -> Jet:
+    urls = [f"file://{folder}/store/{member}" for member in members]
+    return Jet(store=urls, spark=SPARK, work_dir=folder / "work")
 
 
 def attach() -> None:
@@ -88,14 +86,16 @@ def attach() -> None:
         gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=java_context.getConf())
     )
     # The JVM's environment is another process's: hand our own to our workers.
-    context.environment["JET_DRIVER_PID"] = str(os.getpid())
     context.environment.update({k: v for k, v in os.environ.items() if k.startswith("JET_")})
+    context.environment["JET_DRIVER_PID"] = str(os.getpid())
     SparkSession(context)
 
 
 def main(folder: Path, order: dict[str, Any]) -> int:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         attach()
+    if order.get("sharded"):
+        execution.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
     with open_jet(folder) as jet:
         try:
             result = jet.run(

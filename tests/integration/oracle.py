@@ -41,28 +41,31 @@ def windowed(
 
 
 def committed(folder: Path, columns: Sequence[str]) -> Rows:
-    """The rows of a files sink, read as its two kinds of readers do; both must see the same.
-
-    By manifest: the files that `_epochs/*.json` list. By listing: every file that is not hidden.
-    """
+    """The rows of a files sink, read as its two kinds of readers do; both must see the same."""
     listed = {
         path.name
         for path in (folder.iterdir() if folder.exists() else [])
         if path.is_file() and not path.name.startswith((".", "_"))
     }
+    named = Counter(part["name"] for part in _parts(folder))
+    assert not [name for name, times in named.items() if times > 1], f"in two epochs: {named}"
+    assert set(named) == listed, f"{folder}: by manifest {sorted(named)}, by listing {listed}"
+    return by_manifest(folder, columns)
+
+
+def by_manifest(folder: Path, columns: Sequence[str]) -> Rows:
+    """As a reader sees it that goes by `_epochs/*.json`."""
     rows: Rows = Counter()
-    promised: Counter[str] = Counter()
-    for manifest in sorted((folder / "_epochs").glob("*.json")):
-        for part in json.loads(manifest.read_text("utf-8"))["files"]:
-            promised[part["name"]] += 1
-            assert part["name"] in listed, f"{manifest}: {part['name']} is not there"
-            found = _read(folder / part["name"], columns)
-            assert len(found) == part["rows"], f"{part['name']}: {len(found)} rows, not {part}"
-            rows.update(found)
-    doubled = [name for name, times in promised.items() if times > 1]
-    assert not doubled, f"named by two epochs: {doubled}"
-    assert set(promised) == listed, f"{folder}: by manifest {promised}, by listing {listed}"
+    for part in _parts(folder):
+        found = rows_of(folder / part["name"], columns)
+        assert len(found) == part["rows"], f"{part['name']}: {len(found)} rows, not {part}"
+        rows.update(found)
     return rows
+
+
+def _parts(folder: Path) -> list[dict[str, Any]]:
+    manifests = sorted((folder / "_epochs").glob("*.json"))
+    return [part for m in manifests for part in json.loads(m.read_text("utf-8"))["files"]]
 
 
 def visible_files(folder: Path) -> dict[str, bytes]:
@@ -85,7 +88,8 @@ def difference(found: Rows, expected: Rows) -> str:
     )
 
 
-def _read(path: Path, columns: Sequence[str]) -> list[Row]:
+def rows_of(path: Path, columns: Sequence[str]) -> list[Row]:
+    """The rows of one JSON, CSV or Parquet file."""
     if path.suffix == ".parquet":
         rows = pq.read_table(path).to_pylist()
     elif path.suffix == ".csv":

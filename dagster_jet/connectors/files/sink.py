@@ -26,8 +26,8 @@ from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.connector import CommitContext, TransactionId
 from dagster_jet.errors import ArtifactLostError, ConfigurationError
-from dagster_jet.snapshot.coordinator import Guarantee
 from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.protocol import Guarantee
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

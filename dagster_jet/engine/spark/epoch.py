@@ -36,7 +36,7 @@ from dagster_jet.engine.spark.tasks import (
     SinkTask,
     StageTask,
 )
-from dagster_jet.errors import JetError, PipelineError, UserFunctionError
+from dagster_jet.errors import ExecutorLostError, JetError, PipelineError, UserFunctionError
 from dagster_jet.pipeline.graph import (
     AggregateNode,
     EnrichNode,
@@ -163,6 +163,7 @@ class EpochRunner:
                 return EpochOutput((), {}, {})
             union = reduce(lambda a, b: a.union(b), acked)
             acks = tuple(Ack.from_bytes(bytes(row[0])) for row in union.collect())
+            self._check_sinks(build, acks)
             return EpochOutput(acks, build.observed(), build.source_rows())
         except PySparkException as error:
             raise translate(error, self.job, self._user_stages()) from error
@@ -172,6 +173,16 @@ class EpochRunner:
             raise translate(error, self.job, self._user_stages()) from error
         finally:
             build.release()
+
+    def _check_sinks(self, build: _Build, acks: tuple[Ack, ...]) -> None:
+        """Every sink that was given a frame answered; shards of stages are counted elsewhere."""
+        silent = build.written_sinks - {ack.vertex for ack in acks}
+        if silent:
+            raise ExecutorLostError(
+                f"no ack from {', '.join(sorted(silent))}.",
+                job=self.job,
+                cure="The job restarts from its last snapshot.",
+            )
 
     def operator(self, stage: str) -> WindowAggregate:
         """The operator of a stateful stage, known after `prepare`."""
@@ -266,6 +277,7 @@ class _Build:
     _observations: dict[str, Observation] = field(default_factory=dict)
     _row_counts: dict[str, Observation] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
+    written_sinks: set[str] = field(default_factory=set)
 
     def frame(self, node: Node) -> DataFrame | None:
         """The rows of this epoch at `node`; None if there certainly are none."""
@@ -430,6 +442,7 @@ class _Build:
             plan = self.runner.stage_plan(node, source)
             return self.runner.session.createDataFrame([], plan.result_type)
         plan = self.runner._stages[node.name]
+        self.written_sinks.update(sink.name for sink in plan.sinks)
         stage = self.epoch.stages[node.name]
         task = StageTask(
             barrier=self.epoch.barrier,
@@ -488,6 +501,7 @@ class _Build:
                     return []
         if frame is None or self.epoch is None:
             return []
+        self.written_sinks.add(node.name)
         task = SinkTask(self.epoch.barrier, node.name, node.sink)
         rendered = self._guarded(node, lambda: node.sink.render(frame))
         return [rendered.mapInArrow(task, _ACK_TYPE)]

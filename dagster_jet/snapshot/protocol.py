@@ -1,0 +1,274 @@
+"""The words of the snapshot protocol: what the coordinator asks for and what it is told.
+
+Commands go out, events come back; both are frozen values without behaviour, so that the engine
+and the simulator speak of the same things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+
+
+class Guarantee(str, Enum):
+    """What the committed output looks like after a crash (protocol.md, section 3)."""
+
+    NONE = "none"
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+class StopKind(str, Enum):
+    """Why an execution is asked to end; all but CANCEL take a terminal snapshot first."""
+
+    SUSPEND = "suspend"
+    """Stay down until resumed."""
+    RESTART = "restart"
+    """Begin a new execution at once."""
+    SHUTDOWN = "shutdown"
+    """The process ends (SIGTERM, Dagster cancel, a run that has drained); anyone may go on."""
+    COMPLETE = "complete"
+    """The inputs are over: final watermark, every window closed, the job is COMPLETED."""
+    CANCEL = "cancel"
+    """Stop now, without a snapshot; the job is FAILED (cancelled)."""
+
+
+class WriteOutcome(Enum):
+    """What is known about a write to the record."""
+
+    WRITTEN = "written"
+    FENCED = "a newer execution owns the record"
+    UNAVAILABLE = "certainly not written"
+    UNKNOWN = "perhaps written"
+
+
+# --- commands: what the caller must do -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Win the record under the next execution id; answer `Claimed`."""
+
+
+@dataclass(frozen=True)
+class LoadManifest:
+    """Read and validate the manifest of `ref`; answer `ManifestLoaded`."""
+
+    ref: SnapshotRef
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Bring the state of `manifest` into local runs; answer `Restored`."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Phase 2: make all artifacts of the snapshot visible, idempotently; answer `Committed`."""
+
+    snapshot_id: int
+    artifacts: tuple[Artifact, ...]
+    recovering: bool
+
+
+@dataclass(frozen=True)
+class AbortLeftovers:
+    """Roll back what older executions left open and delete what nobody references.
+
+    Only what carries an execution id below ours may be touched: a stopped process that wakes up
+    in here must not hurt its successor.
+    """
+
+    execution_id: int
+    keep: tuple[SnapshotRef, ...]
+
+
+@dataclass(frozen=True)
+class RunEpoch:
+    """Run one epoch; answer `EpochAcked` or `EpochFailed`."""
+
+    execution_id: int
+    epoch_id: int
+    snapshot_id: int | None
+    terminal: bool
+    """Take no new input; this is the last epoch of the execution."""
+    final: bool
+    """The inputs are over: run under the final watermark."""
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Below exactly-once: make an epoch's artifacts visible at once; answer `Published`."""
+
+    epoch_id: int
+    artifacts: tuple[Artifact, ...]
+
+
+@dataclass(frozen=True)
+class WriteManifest:
+    """S5: store the manifest in the map; answer `ManifestWritten` or `ManifestFailed`."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class WriteRecord:
+    """S6, S8 and status changes: write the record under our ballot; answer `RecordAnswer`."""
+
+    purpose: str
+    record: ExecutionRecord
+
+
+@dataclass(frozen=True)
+class CollectGarbage:
+    """Delete manifests and chunk sets that no retained snapshot needs. Best effort."""
+
+    manifests: tuple[str, ...]
+    chunk_sets: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The execution is over; `restart` says whether a new one should begin in this process."""
+
+    status: JobStatus
+    reason: str
+    restart: bool = False
+    write_status: bool = False
+    """False where the record must not be touched (fenced, or its state is unknown)."""
+
+
+Command = (
+    Claim
+    | LoadManifest
+    | Restore
+    | Commit
+    | AbortLeftovers
+    | RunEpoch
+    | Publish
+    | WriteManifest
+    | WriteRecord
+    | CollectGarbage
+    | Stop
+)
+
+# --- events: what became of it -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The record is ours; `record` is what was last agreed on, already under our execution id."""
+
+    record: ExecutionRecord
+
+
+@dataclass(frozen=True)
+class ManifestLoaded:
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Restored:
+    shards: Mapping[str, tuple[ShardState, ...]]
+
+
+@dataclass(frozen=True)
+class Committed:
+    execution_id: int
+    snapshot_id: int
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class LeftoversAborted:
+    """`retained`: chunk sets needed by the retained snapshots, by snapshot id."""
+
+    retained: Mapping[int, Mapping[str, frozenset[str]]]
+    sources: Mapping[str, Any]
+    watermarks: Mapping[str, Any]
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Opportunity:
+    """The caller has polled the sources and could run an epoch now."""
+
+    now_ms: int
+    wants_epoch: bool
+    """There is input, or a watermark or timer moved."""
+    stop: StopKind | None = None
+
+
+@dataclass(frozen=True)
+class EpochAcked:
+    execution_id: int
+    epoch_id: int
+    acks: tuple[Ack, ...]
+    sources: Mapping[str, Any]
+    watermarks: Mapping[str, Any]
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class EpochFailed:
+    execution_id: int
+    epoch_id: int
+    reason: str
+    restartable: bool
+
+
+@dataclass(frozen=True)
+class Published:
+    epoch_id: int
+
+
+@dataclass(frozen=True)
+class ManifestWritten:
+    snapshot_id: int
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class ManifestFailed:
+    snapshot_id: int
+    reason: str
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class RecordAnswer:
+    purpose: str
+    outcome: WriteOutcome
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A command failed for good (validation, restore, a lost artifact, a connector)."""
+
+    reason: str
+    restartable: bool
+
+
+Event = (
+    Claimed
+    | ManifestLoaded
+    | Restored
+    | Committed
+    | LeftoversAborted
+    | Opportunity
+    | EpochAcked
+    | EpochFailed
+    | Published
+    | ManifestWritten
+    | ManifestFailed
+    | RecordAnswer
+    | Failed
+)

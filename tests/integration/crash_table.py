@@ -1,0 +1,144 @@
+"""protocol.md, section 5, as a table: which fail points stand for which row.
+
+`name:hit=action`, as in `dagster_jet.core.failpoint`; hits count per process. Points in tasks
+(`stage`, `chunks`, `files.write`, `files.prepare`, `restore.before/after`) kill the worker and
+the driver; all others kill the driver. N is the second or third snapshot, so that there is an
+N-1 with state and output of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Crash:
+    """One way to die: a row of the table, the point, and whether shards run as tasks of their own
+    (else one task drives them all, as small epochs do)."""
+
+    row: str
+    rules: str
+    sharded: bool = False
+
+    @property
+    def points(self) -> set[str]:
+        return {rule.partition("=")[0].partition(":")[0] for rule in self.rules.split(";")}
+
+    def __str__(self) -> str:
+        return f"{self.row}-{self.rules.replace('=', '-').replace(':', '@')}"
+
+
+KILLED = (
+    # A new job, before and around the snapshot of its starting positions (section 4, step 6).
+    Crash("start", "manifest.before:1=kill"),
+    Crash("start", "record.snapshot.after:1=kill"),
+    # Before the Spark job of N.
+    Crash("F1", "epoch.before:4=kill"),
+    # In a task, before its prepare.
+    Crash("F2", "stage.before:3=kill", sharded=True),
+    Crash("F2", "files.write.before:2=kill"),
+    Crash("F2", "files.prepare.before:2=kill", sharded=True),
+    # Some tasks prepared, others not; state written by some, not by others.
+    Crash("F3", "files.prepare.after:2=kill", sharded=True),
+    Crash("F3", "chunks.before:4=kill", sharded=True),
+    Crash("F3", "chunks.after:4=kill"),
+    Crash("F3", "stage.after:4=kill", sharded=True),
+    # All acked, before the validation entry.
+    Crash("F5", "epoch.acked:3=kill"),
+    Crash("F5", "manifest.before:3=kill"),
+    # Between validation entry and record.
+    Crash("F6", "manifest.after:3=kill"),
+    Crash("F6", "record.snapshot.before:3=kill"),
+    # After the decision, before any commit.
+    Crash("F8", "record.snapshot.after:3=kill"),
+    Crash("F8", "commit.before:2=kill", sharded=True),
+    # Some committed, some not.
+    Crash("F9", "files.commit.file:4=kill"),
+    Crash("F9", "files.commit.renamed:2=kill"),
+    Crash("F9", "files.commit.marker:3=kill", sharded=True),
+    # All committed, before the record says so.
+    Crash("F11", "commit.after:2=kill"),
+    Crash("F11", "record.committed.before:2=kill"),
+    # The record says so; garbage may be half collected.
+    Crash("S8", "record.committed.after:2=kill"),
+    Crash("S8", "garbage.before:1=kill"),
+    Crash("S8", "garbage.after:1=kill"),
+)
+
+IN_RECOVERY = {
+    "claim": (
+        "claim.before",
+        "claim.after",
+        "record.starting.before",
+        "record.starting.after",
+        "restore.begin",
+        "restore.before",
+    ),
+    "restore-and-commit": (
+        "restore.after",
+        "restore.done",
+        "commit.before",
+        "files.commit.file",
+        "files.commit.renamed",
+        "files.commit.marker",
+    ),
+    "abort": (
+        "commit.after",
+        "record.committed.before",
+        "record.committed.after",
+        "abort.before",
+        "abort.after",
+        "record.running.before",
+        "record.running.after",
+    ),
+}
+"""Section 4: each of these dies in turn, on the way back from the death before it."""
+
+FAILING_CALLS = (
+    # The call fails, the process lives: what the job does about it within its own process.
+    Crash("F1", "epoch.before:3=raise"),
+    Crash("F4", "chunks.before:3=raise"),
+    Crash("F4", "manifest.before:3=raise"),
+    Crash("F5", "epoch.acked:3=raise"),
+    Crash("F7", "record.snapshot.before:3=raise"),
+    Crash("F7", "record.snapshot.after:3=raise"),
+    Crash("F10", "commit.before:2=raise"),
+    Crash("F10", "files.commit.file:3=raise"),
+    Crash("F10", "files.commit.renamed:2=raise"),
+    Crash("F10", "files.commit.marker:2=raise"),
+    Crash("F11", "commit.after:2=raise"),
+    Crash("F11", "record.committed.before:2=raise"),
+    Crash("F11", "record.committed.after:2=raise"),
+    Crash("S8", "garbage.before:1=raise"),
+    Crash("S8", "garbage.after:1=raise"),
+    Crash("start", "claim.before:1=raise"),
+    Crash("start", "claim.after:1=raise"),
+    Crash("start", "record.starting.before:1=raise"),
+    Crash("start", "abort.before:1=raise"),
+)
+
+FAILING_IN_TASKS = (
+    Crash("F2", "stage.before:2=raise", sharded=True),
+    Crash("F2", "files.write.before:2=raise"),
+    Crash("F3", "files.prepare.after:1=raise", sharded=True),
+    Crash("F3", "stage.after:2=raise"),
+    Crash("F4", "chunks.after:2=raise", sharded=True),
+)
+
+FAILING_IN_RECOVERY = (
+    "record.starting.after",
+    "restore.begin",
+    "restore.before",
+    "restore.after",
+    "restore.done",
+    "abort.before",
+    "abort.after",
+    "record.running.before",
+    "record.running.after",
+)
+
+
+def all_points() -> set[str]:
+    """Every point that some row of these tables reaches."""
+    cases = (*KILLED, *FAILING_CALLS, *FAILING_IN_TASKS)
+    return set().union(*(case.points for case in cases), *IN_RECOVERY.values(), FAILING_IN_RECOVERY)

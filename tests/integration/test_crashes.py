@@ -1,0 +1,306 @@
+"""Every crash of protocol.md, section 5, that files can meet: killed, restarted, rows compared.
+
+Two sources merged, two stateful stages, three sinks in three formats cut at one point
+(`child.crash_pipeline`). The driver is a process of its own and dies by SIGKILL; the restart
+runs in the test's process. The verdict is the oracle's: multisets of rows, read from the files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dagster_jet import JobConfig
+from dagster_jet.core import failpoint
+from dagster_jet.engine import execution
+from dagster_jet.engine.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    ExecutionStarted,
+    JobEvent,
+    SnapshotCommitted,
+    SnapshotFailed,
+)
+from dagster_jet.errors import ArtifactLostError, StoreUnavailableError
+from dagster_jet.snapshot.coordinator import StopKind
+from dagster_jet.snapshot.record import JobStatus
+
+from . import child, oracle
+from .crash_table import (
+    FAILING_CALLS,
+    FAILING_IN_RECOVERY,
+    FAILING_IN_TASKS,
+    IN_RECOVERY,
+    KILLED,
+    Crash,
+)
+from .world import OUTPUTS, World, wait_until
+
+AFTER_DECISION = "record.snapshot.after:3=kill"
+"""The record names staged files that nobody has committed yet (F8)."""
+
+
+# --- killed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crash", KILLED, ids=str)
+def test_killed(world: World, crash: Crash) -> None:
+    world.fill()
+    world.run_child(crash.rules, sharded=crash.sharded)
+    world.assert_nothing_doubled()
+    result = world.run()
+    assert result.status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+
+
+def test_killed_with_its_own_jvm(world: World) -> None:
+    """As the others, but Spark dies with the driver, as in a production of one machine."""
+    world.fill()
+    world.run_child(AFTER_DECISION, own_jvm=True)
+    world.run()
+    world.assert_exactly_once()
+    assert world.staged() == []
+
+
+@pytest.mark.parametrize("points", IN_RECOVERY.values(), ids=IN_RECOVERY.keys())
+def test_killed_again_and_again_in_recovery(world: World, points: tuple[str, ...]) -> None:
+    world.fill()
+    world.run_child(AFTER_DECISION)
+    for point in points:
+        world.run_child(f"{point}:1=kill")
+        world.assert_nothing_doubled()
+    result = world.run()
+    world.assert_exactly_once()
+    assert result.restarts == 1 + sum(point != "claim.before" for point in points)
+
+
+# --- failing calls -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crash", FAILING_CALLS, ids=str)
+def test_failing_call(world: World, crash: Crash) -> None:
+    world.fill()
+    failpoint.configure(crash.rules)
+    assert world.run().status is JobStatus.COMPLETED
+    assert crash.points <= set(world.fail_points.reached)
+    world.assert_exactly_once()
+    if crash.row in ("F4", "F10", "S8"):
+        assert world.events_of(ExecutionRestarting) == [], "the job should have lived on"
+
+
+@pytest.mark.parametrize("crash", FAILING_IN_TASKS, ids=str)
+def test_failing_call_in_a_task(
+    world: World, crash: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if crash.sharded:
+        monkeypatch.setattr(execution, "FEW_GROUPS", -1)
+    world.fill()
+    with world.rules_in_workers(crash.rules):
+        assert world.run(restart_attempts_max=20).status is JobStatus.COMPLETED
+    assert crash.points <= set(world.fail_points.reached)
+    world.assert_exactly_once()
+
+
+@pytest.mark.parametrize("point", FAILING_IN_RECOVERY)
+def test_failing_call_in_recovery(world: World, point: str) -> None:
+    world.fill(files=3)
+    world.run(until="drained")
+    world.fill(files=3, first=3)
+    failpoint.configure(f"{point}:1=raise")
+    with world.rules_in_workers(f"{point}:1=raise"):
+        assert world.run(restart_attempts_max=20).status is JobStatus.COMPLETED
+    assert point in world.fail_points.reached
+    world.assert_exactly_once()
+
+
+def test_f4_chunks_cannot_be_written(world: World) -> None:
+    """The snapshot fails, the job lives, the next snapshot succeeds."""
+    world.fill()
+    failpoint.configure("chunks.before:3=raise")
+    world.run()
+    failures = world.events_of(SnapshotFailed)
+    assert ["chunks.before" in failure.reason for failure in failures] == [True]
+    later = [e for e in world.events_of(SnapshotCommitted) if e.failed_snapshots == 1]
+    assert later, "no snapshot after the failed one"
+    assert world.events_of(ExecutionRestarting) == []
+    world.assert_exactly_once()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_f7_outcome_of_the_decision_unknown(world: World, moment: str) -> None:
+    """Neither committed nor cleaned up: the restart goes by what the record says."""
+    world.fill()
+    failpoint.configure(f"record.snapshot.{moment}:3=raise")
+    result = world.run()
+    assert result.restarts == 1
+    [restarting] = world.events_of(ExecutionRestarting)
+    assert "unknown" in restarting.reason
+    first, second = world.events_of(ExecutionStarted)
+    assert second.restored_epoch_id > 0 if moment == "after" else second.restored_epoch_id >= 0
+    world.assert_exactly_once()
+
+
+def test_f10_a_commit_that_throws_is_retried_and_told(world: World) -> None:
+    world.fill()
+    failpoint.configure("files.commit.file:3=raise")
+    world.run()
+    assert any("files.commit.file" in e.reason for e in world.events_of(SnapshotFailed))
+    assert world.events_of(ExecutionRestarting) == []
+    world.assert_exactly_once()
+
+
+# --- F12: the resource lost what was promised ------------------------------------------------------
+
+
+def test_f12_a_staged_file_is_gone(world: World) -> None:
+    world.fill()
+    world.run_child(AFTER_DECISION)
+    lost = max(world.staged(), key=lambda p: (p.parent.name == "big_out", p.stat().st_size))
+    rows = Counter(oracle.rows_of(lost, OUTPUTS["big"]))
+    lost.unlink()
+    with pytest.raises(ArtifactLostError) as told:
+        world.run()
+    for part in ("big_out", "epoch", str(lost), "accept_loss=True"):
+        assert part in str(told.value)
+    with world.jet() as jet:
+        record = jet.record(child.JOB)
+    assert record is not None and record.status is JobStatus.FAILED
+    assert record.failure is not None and "accept_loss" in record.failure
+    with pytest.raises(ArtifactLostError):
+        world.run()  # never silent, also not the second time
+
+    result = world.run(accept_loss=True)
+    assert result.status is JobStatus.COMPLETED
+    found, expected = world.committed(), world.expected()
+    assert expected["big"] - found["big"] == rows and not found["big"] - expected["big"]
+    assert (found["counts"], found["rollup"]) == (expected["counts"], expected["rollup"])
+
+
+# --- F15: another parallelism ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", [AFTER_DECISION, "manifest.after:3=kill"])
+def test_f15_restart_with_another_parallelism(world: World, rules: str) -> None:
+    """2 shards, then 1, then 3, in the middle of windows and with prepared files."""
+    world.fill(files=8)
+    world.run_child(rules, config={"parallelism": 2}, sharded=True)
+    world.run_child("record.snapshot.after:1=kill", config={"parallelism": 1}, sharded=True)
+    world.assert_nothing_doubled()
+    world.run(parallelism=3)
+    world.assert_exactly_once()
+    assert world.staged() == []
+
+
+# --- F16, F17: two executions at once --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "point", ["epoch.acked:3", "record.snapshot.before:3", "files.commit.file:3", "commit.after:2"]
+)
+def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> None:
+    """SIGSTOP, a second driver takes over and completes, SIGCONT: the first changes nothing."""
+    world.fill()
+    name = point.partition(":")[0]
+    seen = len(world.fail_points.reached)
+    sleeper = world.start_child(f"{point}=freeze")
+    try:
+        wait_until(
+            lambda: name in world.fail_points.reached[seen:] and is_stopped(sleeper.pid),
+            f"the child sleeps at {name}",
+        )
+        assert world.run().status is JobStatus.COMPLETED
+        world.assert_exactly_once()
+        with world.jet() as jet:
+            record = jet.record(child.JOB)
+        visible = world.visible()
+
+        os.kill(sleeper.pid, signal.SIGCONT)
+        assert sleeper.wait(60) == 3, world.child_output.read_text()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert "ended by FencedError" in world.child_output.read_text("utf-8")
+    with world.jet() as jet:
+        assert jet.record(child.JOB) == record
+    assert world.visible() == visible
+
+
+def is_stopped(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+# --- F18: more members lost than backups -----------------------------------------------------------
+
+
+def test_f18_more_members_lost_than_backups(world: World) -> None:
+    world.fill(files=3)
+    members = "abcde"
+    world.run(until="drained", members=members)
+    before = world.visible()
+    for member in members[:2]:
+        world.lose_member(member)
+    world.fill(files=3, first=3)
+    with pytest.raises(StoreUnavailableError, match="partition") as told:
+        world.run(members=members, restart_attempts_max=0)
+    assert "unreachable" in str(told.value)
+    assert world.visible() == before, "a refused job has written output"
+    for member in members[:2]:
+        world.bring_member_back(member)
+    world.run(members=members)
+    world.assert_exactly_once()
+
+
+# --- F20, F21: asked to stop ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [StopKind.SHUTDOWN, StopKind.SUSPEND])
+@pytest.mark.parametrize("moment", [ExecutionStarted, EpochCompleted, SnapshotCommitted])
+def test_f20_asked_to_stop(world: World, kind: StopKind, moment: type[JobEvent]) -> None:
+    """A terminal snapshot; nothing is processed after it, nothing of it is lost."""
+    world.fill()
+    with world.jet() as jet:
+        job = jet.submit(
+            child.crash_pipeline(world.folder),
+            JobConfig(**child.CONFIG),
+            on_event=lambda event: job.request_stop(kind) if isinstance(event, moment) else None,
+        )
+        result = job.result(60)
+        record = jet.record(child.JOB)
+    assert record is not None and record.lease is None and record.snapshot is not None
+    stopped = {StopKind.SHUTDOWN: JobStatus.NOT_RUNNING, StopKind.SUSPEND: JobStatus.SUSPENDED}
+    assert result.status is record.status is stopped[kind]
+    assert record.snapshot.committed
+    assert world.staged() == []
+    world.assert_nothing_doubled()
+    assert world.run().restarts == 0
+    world.assert_exactly_once()
+
+
+def test_f21_the_terminal_snapshot_fails(world: World) -> None:
+    """The job stops anyway and resumes from the snapshot before."""
+    world.fill()
+    seen: list[JobEvent] = []
+    with world.jet() as jet:
+
+        def stop_with_a_broken_store(event: JobEvent) -> None:
+            seen.append(event)
+            if isinstance(event, EpochCompleted) and event.epoch_id == 3:
+                failpoint.configure("manifest.before:1=raise")
+                job.request_stop(StopKind.SHUTDOWN)
+
+        job = jet.submit(
+            child.crash_pipeline(world.folder),
+            JobConfig(**{**child.CONFIG, "snapshot_interval": "1 hour"}),
+            on_event=stop_with_a_broken_store,
+        )
+        result = job.result(60)
+    assert any(isinstance(event, SnapshotFailed) for event in seen)
+    assert result.status is JobStatus.NOT_RUNNING
+    assert world.visible_rows() == 0, "nothing was decided, so nothing may be visible"
+    world.run()
+    world.assert_exactly_once()
