@@ -112,6 +112,26 @@ class Job:
         """Terminal snapshot, then SUSPENDED. `Jet.submit` of the same pipeline resumes it."""
         return self._stop_and_wait(StopKind.SUSPEND, timeout)
 
+    def resume(self) -> Job:
+        """Goes on after `suspend`, in this process, from the last snapshot.
+
+        Raises:
+            JobStateError: not suspended.
+        """
+        if not self.done.is_set() or self.status is not JobStatus.SUSPENDED:
+            raise JobStateError(
+                f"cannot resume: the job is {self.status.value}.",
+                job=self.name,
+                cure="Only a suspended job can be resumed.",
+            )
+        self._result = self._error = None
+        self._stop_signal = StopSignal()
+        self.done = threading.Event()
+        self._thread = threading.Thread(
+            target=self._drive, name=f"jet-driver-{self.name}", daemon=True
+        )
+        return self.start()
+
     def cancel(self, timeout: float | None = 60) -> JobResult:
         """Stops without a snapshot; the job is FAILED (cancelled)."""
         return self._stop_and_wait(StopKind.CANCEL, timeout)
@@ -176,7 +196,11 @@ class Job:
 
     def _run_one(self, session: SparkSession) -> tuple[Stop, Execution]:
         keeper = self._keeper = RecordKeeper(
-            self._store, self.name, milliseconds(self._config.lease_ttl), self._run_id
+            self._store,
+            self.name,
+            milliseconds(self._config.lease_ttl),
+            self._run_id,
+            predecessor=self._keeper,
         )
         execution = Execution(
             job=self.name,

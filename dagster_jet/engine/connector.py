@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
 
@@ -29,6 +30,25 @@ class Lag:
 
     items: int
     details: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SourceFrame:
+    """A split as frames."""
+
+    rows: DataFrame
+    rejects: DataFrame | None = None
+    """Bad rows as `REJECT_COLUMNS`; None when a bad row is to fail the job."""
+    shared: DataFrame | None = None
+    """What both are made from: the engine materialises it once per epoch."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """What makes a row a bad one that is set aside instead of failing the job."""
+
+    required: tuple[str, ...]
+    """Columns that must not be null: event time."""
 
 
 class SourceReader(Protocol):
@@ -49,8 +69,8 @@ class SourceReader(Protocol):
         """The next split, about `max_rows` rows; None if nothing is waiting. Moves the position."""
         ...
 
-    def frame(self, spark: SparkSession, split: Any) -> tuple[DataFrame, DataFrame | None]:
-        """(good rows, bad rows as `REJECT_COLUMNS` or None when bad rows are to fail the job)."""
+    def frame(self, spark: SparkSession, split: Any) -> SourceFrame:
+        """The rows of a split; runs nothing."""
         ...
 
     def verify(self, split: Any, rows: int) -> None:
@@ -78,8 +98,12 @@ class Source(Protocol):
 
     def describe(self) -> dict[str, str]: ...
 
-    def open(self, job: str, stage: str, *, keep_rejects: bool) -> SourceReader:
-        """Raises `SourceError` with a cure when the place does not exist."""
+    def open(self, job: str, stage: str, rejection: Rejection | None) -> SourceReader:
+        """`rejection` None: a bad row fails the job.
+
+        Raises:
+            SourceError: the place does not exist; names the cure.
+        """
         ...
 
 
@@ -154,7 +178,18 @@ class Sink(Protocol):
         ...
 
 
-def effective_guarantee(wanted: Guarantee, limit: Guarantee) -> Guarantee:
-    """min(job, connector's own limit)."""
+def check_guarantee(wanted: Guarantee, sink: Sink, job: str, stage: str) -> None:
+    """Refuses to promise more than a connector can keep.
+
+    Raises:
+        ConfigurationError: when the job is submitted; names the connector.
+    """
     order = [Guarantee.NONE, Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE]
-    return order[min(order.index(wanted), order.index(limit))]
+    if order.index(wanted) > order.index(sink.max_guarantee):
+        raise ConfigurationError(
+            f"{sink.describe()['kind']} gives {sink.max_guarantee.value} at most, the job asks "
+            f"for {wanted.value}.",
+            job=job,
+            stage=stage,
+            cure="Lower JobConfig(guarantee=...), or use another sink.",
+        )

@@ -21,7 +21,12 @@ import pyarrow as pa
 from dagster_jet.core.failpoint import FailPointError, fail_point
 from dagster_jet.engine.batch_size import BatchSizer
 from dagster_jet.engine.config import JobConfig, milliseconds
-from dagster_jet.engine.connector import CommitContext, SourceReader
+from dagster_jet.engine.connector import (
+    CommitContext,
+    Rejection,
+    SourceReader,
+    check_guarantee,
+)
 from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionStarted,
@@ -40,7 +45,7 @@ from dagster_jet.engine.spark.tasks import Barrier
 from dagster_jet.engine.state import delete_runs
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import BadRowError, FencedError, JetError, Reaction
-from dagster_jet.pipeline.graph import Graph, SinkNode, TimestampsNode
+from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
 from dagster_jet.snapshot.manifest import Ack, Artifact, ChunkSet, Manifest, ShardState
@@ -121,7 +126,9 @@ class Execution:
         self._shard_count = config.parallelism or parallelism(session)
         rejecting = {n.upstream[0] for n in graph.sinks if n.of_rejects}
         self._readers: dict[str, SourceReader] = {
-            node.name: node.source.open(job, node.name, keep_rejects=node.name in rejecting)
+            node.name: node.source.open(
+                job, node.name, self._rejection(node) if node.name in rejecting else None
+            )
             for node in graph.sources
         }
         self._runner = EpochRunner(
@@ -336,11 +343,21 @@ class Execution:
             case protocol.Stop():
                 return []
 
+    def _rejection(self, source: SourceNode) -> Rejection:
+        """A row without event time is as bad as one that cannot be parsed."""
+        times = [
+            n.timestamps.column
+            for n in self._graph.downstream(source.name)
+            if isinstance(n, TimestampsNode)
+        ]
+        return Rejection(tuple(dict.fromkeys(times)))
+
     def _claim(self) -> list[protocol.Event]:
         record = self._keeper.claim(change=self._rewound)
         self._work_dir = self._work_root / f"{record.execution_id}"
         shutil.rmtree(self._work_dir, ignore_errors=True)
         for node in self._graph.sinks:
+            check_guarantee(self._config.guarantee, node.sink, self._job, node.name)
             node.sink.check(self._job, node.name, is_new_job=not record.snapshots)
         self._runner.prepare()
         return [protocol.Claimed(record)]
@@ -732,4 +749,3 @@ class Execution:
         thread = threading.Thread(target=work, name=f"jet-phase2-{self._job}", daemon=True)
         self._background.append(thread)
         thread.start()
-

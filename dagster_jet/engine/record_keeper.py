@@ -41,9 +41,19 @@ class RecordKeeper:
     The heartbeat thread renews the lease inside the record; it never changes anything else.
     """
 
-    def __init__(self, store: Store, job: str, lease_ttl_ms: int, run_id: str | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        job: str,
+        lease_ttl_ms: int,
+        run_id: str | None,
+        predecessor: RecordKeeper | None = None,
+    ) -> None:
+        """`predecessor`: of the execution that has just ended in this process, to go on from."""
         self._store, self._job, self._ttl_ms, self._run_id = store, job, lease_ttl_ms, run_id
         self._owner = uuid.uuid4().hex
+        self._earlier = predecessor.owners if predecessor is not None else frozenset()
+        self._last_execution_id = predecessor.last_execution_id if predecessor is not None else None
         self._lock = threading.Lock()
         self._owned: OwnedRegister | None = None
         self._record: ExecutionRecord | None = None
@@ -51,6 +61,16 @@ class RecordKeeper:
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
         """Set once a newer execution is known to own the record."""
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """The names under which this process has held the job, one per execution."""
+        return self._earlier | {self._owner}
+
+    @property
+    def last_execution_id(self) -> int | None:
+        """The last one that this process has won."""
+        return self._last_execution_id
 
     def claim(
         self, *, force: bool = False, change: Callable[[ExecutionRecord], ExecutionRecord] | None
@@ -61,11 +81,13 @@ class RecordKeeper:
 
         Raises:
             LeaseHeldError: another execution is alive.
+            FencedError: this process had the job, and another one has taken it over since.
             StoreUnavailableError: no majority of members answers.
         """
         while True:
             current = read_record(self._store, self._job)
             if current is not None and not force:
+                self._check_not_taken_over(current)
                 self._wait_for_lease(current)
             register = self._store.register(record_register(self._job))
             highest = register.highest_ballot()
@@ -86,14 +108,28 @@ class RecordKeeper:
                 directory = self._store.map(JOB_DIRECTORY)
                 directory.put_all({directory.key(self._job): b""})
             self._owned, self._record = owned, record
+            self._last_execution_id = record.execution_id
             self._heartbeat = threading.Thread(
                 target=self._beat, name=f"jet-heartbeat-{self._job}", daemon=True
             )
             self._heartbeat.start()
             return record
 
+    def _check_not_taken_over(self, record: ExecutionRecord) -> None:
+        """A restart in this process must not win the job back from its successor elsewhere."""
+        if self._last_execution_id is None or record.execution_id <= self._last_execution_id:
+            return
+        if record.lease is None or record.lease.owner not in self._earlier:
+            raise FencedError(
+                f"execution {record.execution_id} has taken the job over; this process's last one "
+                f"was {self._last_execution_id}.",
+                job=self._job,
+            )
+
     def _wait_for_lease(self, record: ExecutionRecord) -> None:
         lease = record.lease
+        if lease is not None and lease.owner in self._earlier:
+            return  # the execution that has just ended in this process
         while lease is not None and is_held(lease, wall_clock_ms()):
             time.sleep(min(0.2, self._ttl_ms / 10_000))
             latest = read_record(self._store, self._job)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.engine.connector import Lag
+from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
 from dagster_jet.errors import ConfigurationError, SourceError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "csv", "parquet")
 CORRUPT_COLUMN = "__corrupt"
 FILE_COLUMN = "__file"
+REASON_COLUMN = "__reason"
 _IGNORED_SUFFIXES = (".tmp", ".crc", ".inprogress", ".part", "._COPYING_")
 _FIRST_GUESS_BYTES_PER_ROW = 100.0
 
@@ -95,8 +96,8 @@ class FilesSource:
             "schema": self.schema or "",
         }
 
-    def open(self, job: str, stage: str, *, keep_rejects: bool) -> FilesReader:
-        return FilesReader(self, job, stage, keep_rejects)
+    def open(self, job: str, stage: str, rejection: Rejection | None) -> FilesReader:
+        return FilesReader(self, job, stage, rejection)
 
 
 @dataclass(frozen=True, order=True)
@@ -115,7 +116,7 @@ class FilesReader:
     source: FilesSource
     job: str
     stage: str
-    keep_rejects: bool
+    rejection: Rejection | None
     _read: dict[str, InputFile] = field(default_factory=dict)
     _waiting: list[InputFile] = field(default_factory=list)
     _journal: list[InputFile] = field(default_factory=list)
@@ -177,27 +178,30 @@ class FilesReader:
         self._last = taken[-1]
         return tuple(taken)
 
-    def frame(
-        self, spark: SparkSession, split: tuple[InputFile, ...]
-    ) -> tuple[DataFrame, DataFrame | None]:
+    def frame(self, spark: SparkSession, split: tuple[InputFile, ...]) -> SourceFrame:
         from pyspark.sql import functions as F
 
         frame = self._spark_reader(spark).load([file.path for file in split])
-        if not self._sets_rejects_aside:
-            return frame, None
-        frame = frame.withColumn(FILE_COLUMN, F.col("_metadata.file_path")).persist()
-        rejects = frame.where(F.col(CORRUPT_COLUMN).isNotNull()).select(
+        if not self._sets_rejects_aside or self.rejection is None:
+            return SourceFrame(frame)
+        columns = [name for name in frame.columns if name != CORRUPT_COLUMN]
+        reason = F.when(F.col(CORRUPT_COLUMN).isNotNull(), "does not fit the schema")
+        for column in self.rejection.required:
+            reason = reason.when(F.col(column).isNull(), f"{column} is null")
+        shared = frame.withColumn(FILE_COLUMN, F.col("_metadata.file_path"))
+        shared = shared.withColumn(REASON_COLUMN, reason)
+        rejects = shared.where(F.col(REASON_COLUMN).isNotNull()).select(
             F.lit(self.stage).alias("source"),
             F.col(FILE_COLUMN).alias("position"),
-            F.lit("does not fit the schema").alias("reason"),
-            F.col(CORRUPT_COLUMN).alias("raw"),
+            F.col(REASON_COLUMN).alias("reason"),
+            F.coalesce(CORRUPT_COLUMN, F.to_json(F.struct(*columns))).alias("raw"),
         )
-        good = frame.where(F.col(CORRUPT_COLUMN).isNull()).drop(CORRUPT_COLUMN, FILE_COLUMN)
-        return good, rejects
+        good = shared.where(F.col(REASON_COLUMN).isNull()).select(*columns)
+        return SourceFrame(good, rejects, shared)
 
     @property
     def _sets_rejects_aside(self) -> bool:
-        return self.keep_rejects and self.source.format != "parquet"
+        return self.rejection is not None and self.source.format != "parquet"
 
     def _spark_reader(self, spark: SparkSession) -> DataFrameReader:
         """Configured once per execution: every option is a call into the JVM."""

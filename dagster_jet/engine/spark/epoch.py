@@ -310,8 +310,6 @@ class _Build:
     def release(self) -> None:
         for frame in self._persisted:
             frame.unpersist()
-        for rejects in self._rejects.values():
-            rejects.unpersist()
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -384,13 +382,15 @@ class _Build:
         split = self.epoch.splits.get(node.name)
         if split is None:
             return None
-        good, rejects = self.runner.readers[node.name].frame(session, split)
-        if rejects is not None:
-            self._rejects[node.name] = rejects
+        source = self.runner.readers[node.name].frame(session, split)
+        if source.shared is not None:
+            self._persist(source.shared)
+        if source.rejects is not None:
+            self._rejects[node.name] = source.rejects
         if self._has_own_timestamps(node):
-            return good
+            return source.rows
         observation = self._row_counts[node.name] = Observation()
-        return good.observe(observation, F.count(F.lit(1)).alias("rows"))
+        return source.rows.observe(observation, F.count(F.lit(1)).alias("rows"))
 
     def _has_own_timestamps(self, node: SourceNode) -> bool:
         """The one reader is a timestamps node, which counts the rows as well."""
