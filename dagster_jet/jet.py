@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,10 @@ class Jet:
         self._spark = dict(spark or {})
         self._namespace = namespace
         folder = Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}"
-        self._work_dir = Path(work_dir or folder) / namespace
+        # By store: execution ids of two stores say nothing about each other.
+        members = repr(self.store.handle().identities).encode()
+        store_id = hashlib.sha256(members).hexdigest()[:12]
+        self._work_dir = Path(work_dir or folder) / f"{namespace}-{store_id}"
         self._jobs: dict[str, Job] = {}
 
     # --- running --------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def end_processes(processes: list[psutil.Process], *, root: int) -> None:
                 process.send_signal(signal_number)
             except psutil.NoSuchProcess:
                 continue
-        _, alive = psutil.wait_procs(group, timeout=patience)
+        psutil.wait_procs(group, timeout=patience)
         processes = [p for p in processes if _is_running(p)]
         if not processes:
             return
@@ -222,7 +222,7 @@ def graphql(url: str, query: str, variables: Mapping[str, Any] | None = None) ->
 
 def _is_running(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

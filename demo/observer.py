@@ -1,4 +1,4 @@
-"""What the demo knows about the job: from Dagster as a browser would, from the store as a tool would."""
+"""What the demo knows about the job: from Dagster as a browser sees it, and from the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ query Latest($keys: [AssetKeyInput!]!) {
     assetKey { path }
     assetMaterializations(limit: 1) {
       runId
-      metadataEntries { label ... on IntMetadataEntry { intValue } ... on JsonMetadataEntry { jsonString } }
+      metadataEntries { label ... on IntMetadataEntry { intValue } }
     }
   }
 }

@@ -8,7 +8,7 @@ are read only through the sinks' epoch manifests, as a consumer would.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ _GOT_HOURLY = """
 """
 
 _EXPECTED_BADLY_DELAYED = """
-    select epoch_us(f."at") as "at", a.name as airline, f.carrier, f.flight, f.origin, f.dest, f.delay,
-           w.temp::double as temp, w.wind_speed::double as wind_speed, w.precip::double as precip,
-           w.visib::double as visib
+    select epoch_us(f."at") as "at", a.name as airline, f.carrier, f.flight, f.origin, f.dest,
+           f.delay, w.temp::double as temp, w.wind_speed::double as wind_speed,
+           w.precip::double as precip, w.visib::double as visib
     from flights f
     left join read_csv($airlines, all_varchar = true, header = true) a on a.carrier = f.carrier
     left join read_csv($weather, all_varchar = true, nullstr = 'NA', header = true) w
@@ -61,7 +61,8 @@ _LINES = """
 _EXPECTED_BAD_ROWS = """
     select 'flights' as source, filename as file, line as raw from lines
     where not json_valid(line)
-       or coalesce(json_type(line, '$.delay'), 'NULL') not in ('NULL', 'DOUBLE', 'UBIGINT', 'BIGINT')
+       or coalesce(json_type(line, '$.delay'), 'NULL')
+           not in ('NULL', 'DOUBLE', 'UBIGINT', 'BIGINT')
        or json_type(line, '$.flight') not in ('UBIGINT', 'BIGINT')
        or try_cast(json_extract_string(line, '$.at') as timestamptz) is null
 """
@@ -103,6 +104,9 @@ class Verdict:
     @property
     def is_exact(self) -> bool:
         return all(output.is_exact for output in self.outputs)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def check_outputs(csv_folder: Path, inbox: Path, out: Path) -> Verdict:

@@ -91,8 +91,8 @@ class Story:
             flights = flights_in_order(dataset)
             paths = write_files(flights, folder / "staged")
             self._say(
-                f"{len(flights):,} flights in {len(paths)} files, {BAD_LINES_COUNT} malformed lines; "
-                f"out of order by up to {_hours(longest_disorder(flights))}."
+                f"{len(flights):,} flights in {len(paths)} files, {BAD_LINES_COUNT} malformed "
+                f"lines; out of order by up to {_hours(longest_disorder(flights))}."
             )
             dagster.wait_until_up()
             self._say(f"Dagster is up: [link]{dagster.url}[/link]")

@@ -76,7 +76,7 @@ class SourceReader(Protocol):
     def verify(self, split: Any, rows: int) -> None:
         """After the epoch's tasks: raises `SourceError` if the split changed while it was read."""
 
-    def locate_bad_row(self, split: Any) -> str | None:
+    def locate_bad_row(self, spark: SparkSession, split: Any) -> str | None:
         """Best effort, after a parse failure: a text naming position and content."""
         ...
 
@@ -143,6 +143,9 @@ class CommitContext:
     execution_id: int
     recovering: bool
     accept_loss: bool = False
+    repeatable: bool = False
+    """Below exactly-once: the epoch's id may come again in a later execution, with other rows. A
+    marker then counts for `execution_id` alone."""
 
 
 class Sink(Protocol):

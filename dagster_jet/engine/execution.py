@@ -49,7 +49,7 @@ from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNo
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
 from dagster_jet.snapshot.manifest import Ack, Artifact, ChunkSet, Manifest, ShardState
-from dagster_jet.snapshot.protocol import StopKind, WriteOutcome
+from dagster_jet.snapshot.protocol import Guarantee, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store
 
@@ -168,6 +168,7 @@ class Execution:
         self._decision = _Decision()
         self._failure: JetError | None = None
         self._bytes_written = 0
+        self._told_failed = 0
 
     # --- what the job asks ----------------------------------------------------------------------
 
@@ -236,6 +237,7 @@ class Execution:
                         return command
                     for event in self._execute(command):
                         pending.extend(self._coordinator.handle(event))
+                        self._tell_failed_snapshot()
                 if self._keeper.fenced.is_set():
                     return protocol.Stop(
                         self._coordinator.record.status, "fenced: a newer execution owns the job"
@@ -246,7 +248,8 @@ class Execution:
             for thread in self._background:
                 thread.join(_BACKGROUND_GRACE_S)
             self._runner.close()
-            shutil.rmtree(self._work_dir, ignore_errors=True)
+            if self._work_dir != self._work_root:  # else nothing was claimed: it is not ours
+                shutil.rmtree(self._work_dir, ignore_errors=True)
 
     def _next_commands(self) -> Sequence[protocol.Command]:
         """Between epochs: take phase-2 answers, look at the sources, perhaps wait a little."""
@@ -331,7 +334,7 @@ class Execution:
             case protocol.RunEpoch():
                 return [self._run_epoch(command)]
             case protocol.Publish(epoch_id, artifacts):
-                self._commit_all(artifacts, recovering=False)
+                self._commit_all(artifacts, recovering=False, repeatable=True)
                 return [protocol.Published(epoch_id)]
             case protocol.WriteManifest(manifest):
                 return [self._write_manifest(manifest)]
@@ -355,10 +358,15 @@ class Execution:
     def _claim(self) -> list[protocol.Event]:
         record = self._keeper.claim(change=self._rewound)
         self._work_dir = self._work_root / f"{record.execution_id}"
-        shutil.rmtree(self._work_dir, ignore_errors=True)
+        for folder in self._work_root.glob("[0-9]*"):
+            # What executions that died left here; a sleeper that misses its runs is fenced anyway.
+            if folder.name.isdigit() and int(folder.name) <= record.execution_id:
+                shutil.rmtree(folder, ignore_errors=True)
         for node in self._graph.sinks:
             check_guarantee(self._config.guarantee, node.sink, self._job, node.name)
-            node.sink.check(self._job, node.name, is_new_job=not record.snapshots)
+            # Without a guarantee there are no snapshots: every start is from scratch.
+            is_new = not record.snapshots and self._config.guarantee is not Guarantee.NONE
+            node.sink.check(self._job, node.name, is_new_job=is_new)
         self._runner.prepare()
         return [protocol.Claimed(record)]
 
@@ -618,7 +626,7 @@ class Execution:
         if not isinstance(error, BadRowError) or error.position is not None:
             return error
         for name, split in splits.items():
-            position = self._readers[name].locate_bad_row(split)
+            position = self._readers[name].locate_bad_row(self._session, split)
             if position is not None:
                 return BadRowError(
                     "the row does not fit the source's schema.",
@@ -637,7 +645,6 @@ class Execution:
             self._snapshots.write(manifest)
             fail_point("manifest.after")
         except (JetError, FailPointError) as error:
-            self._told_failure(str(error))
             return protocol.ManifestFailed(manifest.snapshot_id, str(error), self._now_ms())
         return protocol.ManifestWritten(manifest.snapshot_id, self._now_ms())
 
@@ -676,13 +683,19 @@ class Execution:
             )
         )
 
-    def _told_failure(self, reason: str) -> None:
+    def _tell_failed_snapshot(self) -> None:
+        failed = self._coordinator.failed_snapshots
+        if failed > self._told_failed:
+            self._told_failed = failed
+            self._tell(self._coordinator.last_snapshot_failure or "")
+
+    def _tell(self, reason: str) -> None:
         self._emit(
             SnapshotFailed(
                 self._job,
                 self._coordinator.record.execution_id,
                 reason,
-                self._coordinator.failed_snapshots + 1,
+                self._coordinator.failed_snapshots,
             )
         )
 
@@ -709,24 +722,29 @@ class Execution:
         self._in_background(commit)
         return []
 
-    def _commit_all(self, artifacts: Sequence[Artifact], *, recovering: bool) -> None:
+    def _commit_all(
+        self, artifacts: Sequence[Artifact], *, recovering: bool, repeatable: bool = False
+    ) -> None:
         """Phase 2 of every sink, each retried until it succeeds or is known to be lost."""
         fail_point("commit.before")
         for node in self._graph.sinks:
             mine = [artifact for artifact in artifacts if artifact.sink == node.name]
             if mine:
-                self._commit_one(node, mine, recovering)
+                context = self._commit_context(node, recovering=recovering)
+                self._commit_one(node, mine, replace(context, repeatable=repeatable))
         fail_point("commit.after")
 
-    def _commit_one(self, node: SinkNode, artifacts: list[Artifact], recovering: bool) -> None:
+    def _commit_one(
+        self, node: SinkNode, artifacts: list[Artifact], context: CommitContext
+    ) -> None:
         pause_s = _COMMIT_RETRY_FIRST_S
         while True:
             try:
-                node.sink.commit(artifacts, self._commit_context(node, recovering=recovering))
+                node.sink.commit(artifacts, context)
                 return
             except OSError as error:
                 # Never swallowed, never skipped: the record says that this will be true.
-                self._told_failure(f"{node.name}: commit is being retried: {error}")
+                self._tell(f"{node.name}: commit is being retried: {error}")
             if self._keeper.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self._job)
             if self._ending.wait(pause_s):

@@ -21,7 +21,6 @@ from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.store import MapKey, Store, partition_id
 
 JOURNAL_CHAIN_MAX = 32
-_MANIFESTS = "manifest/"
 
 
 class SnapshotStore:
@@ -108,6 +107,6 @@ class SnapshotStore:
 
 def _execution_of(name: str) -> int:
     """Who wrote it: a sleeping execution that wakes up must not touch its successor's."""
-    if name.startswith(_MANIFESTS):
-        return int(name.rsplit("-", 1)[1])
-    return ChunkSetName.parse(name).execution_id
+    # `manifest/<snapshot>-<execution>` or `<vertex>/<snapshot>-<execution>-<shard>-<attempt>`; a
+    # stage may well be named "manifest".
+    return int(name.rpartition("/")[2].split("-")[1])

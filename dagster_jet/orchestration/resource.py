@@ -132,8 +132,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         rate-limited; one at once after a recovery, and one at the end.
 
         A cancel, an eviction or Ctrl-C leads to a terminal snapshot within `drain_budget_seconds`
-        and is raised again. A user's cancel also pauses the job for the supervisor sensor; launching
-        it by hand lifts that.
+        and is raised again. A user's cancel also pauses the job for the supervisor sensor;
+        launching it by hand lifts that.
 
         Args:
             context: the asset's or op's context.
@@ -180,7 +180,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         yield from watch.events()
 
     def _note_cancel(self, context: RunContext, job: str) -> None:
-        """Write down that a user wants the job to stay down; an eviction means nothing of the kind."""
+        """Write down that a user wants the job to stay down; an eviction does not say so."""
         run = context.instance.get_run_by_id(context.run_id)
         if run is None or run.status is not dg.DagsterRunStatus.CANCELING:
             return

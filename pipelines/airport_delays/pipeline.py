@@ -10,7 +10,10 @@ from dagster_jet import aggregates as agg
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FLIGHTS = "at timestamp, carrier string, flight int, tailnum string, origin string, dest string, delay double"
+FLIGHTS = (
+    "at timestamp, carrier string, flight int, tailnum string, "
+    "origin string, dest string, delay double"
+)
 AIRLINES = "carrier string, airline string"
 WEATHER = (
     "origin string, hour timestamp, temp double, wind_speed double, precip double, visib double"

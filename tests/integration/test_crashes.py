@@ -26,7 +26,7 @@ from dagster_jet.engine.events import (
     SnapshotFailed,
 )
 from dagster_jet.errors import ArtifactLostError, StoreUnavailableError
-from dagster_jet.snapshot.coordinator import StopKind
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
 from . import child, oracle

@@ -116,7 +116,7 @@ class FilesSink:
         for artifact in artifacts:
             epochs.setdefault(artifact.epoch_id, []).append(artifact)
         for epoch_id, parts in sorted(epochs.items()):
-            marker = self._marker(epoch_id, context.line)
+            marker = self._marker(epoch_id, context)
             if marker.exists():
                 # Committed before; readers may have moved the files on since.
                 for artifact in parts:
@@ -150,8 +150,10 @@ class FilesSink:
             "JobConfig(accept_loss=True).",
         )
 
-    def _marker(self, epoch_id: int, line: int) -> Path:
-        suffix = f"-line{line}" if line > 1 else ""
+    def _marker(self, epoch_id: int, context: CommitContext) -> Path:
+        suffix = f"-line{context.line}" if context.line > 1 else ""
+        if context.repeatable:
+            suffix += f"-{context.execution_id}"
         return Path(self.path) / EPOCHS_FOLDER / f"{epoch_id:010d}{suffix}.json"
 
     def _write_marker(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from dagster_jet.errors import BadRowError, ExecutorLostError, JetError, UserFun
 
 _OURS = re.compile(r"dagster_jet\.errors\.(\w+): ([^\n]*)")
 _FAIL_POINT = re.compile(r"FailPointError: (fail point \S+)")
+_OUR_FRAME = "dagster_jet/connectors/"
 _MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "Malformed records are detected")
 _LOST = (
     "ExecutorLostFailure",
@@ -49,6 +51,13 @@ def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> Jet
         return ExecutorLostError(fail_point.group(1), job=job)
     if any(mark in text for mark in _LOST):
         return ExecutorLostError(f"Spark lost a worker: {_first_line(text)}", job=job)
+    cause = _cause(text)
+    if _OUR_FRAME in text and _is_os_error(cause):
+        return ExecutorLostError(
+            f"a task could not read or write: {cause}.",
+            job=job,
+            cure="The job restarts from its last snapshot.",
+        )
     if any(mark in text for mark in _SCHEMA):
         return BadRowError(
             f"an input file does not fit the declared schema: {_first_line(text)}",
@@ -56,11 +65,16 @@ def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> Jet
             cure="Correct the schema of the source, or the file.",
         )
     return UserFunctionError(
-        f"a row could not be processed: {_cause(text)}",
+        f"a row could not be processed: {cause}",
         job=job,
         stage=", ".join(user_stages) or None,
         cure="Correct the function or the data; nothing of this epoch was written.",
     )
+
+
+def _is_os_error(cause: str) -> bool:
+    kind = getattr(builtins, cause.partition(":")[0], None)
+    return isinstance(kind, type) and issubclass(kind, OSError)
 
 
 def _first_line(text: str) -> str:

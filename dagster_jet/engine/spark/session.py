@@ -65,6 +65,9 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
         if handler is not None:
             # PySpark's handler would abort the epoch; Dagster's lets it drain.
             signal.signal(signal.SIGINT, handler)
+    if "spark.sql.shuffle.partitions" not in settings:
+        # Spark's default of 200 makes 200 tiny aggregates of every epoch.
+        running.conf.set("spark.sql.shuffle.partitions", str(parallelism(running)))
     conf = running.sparkContext.getConf()
     for key in ("spark.master", *REQUIRED):
         asked, actual = wanted.get(key), conf.get(key)
@@ -93,7 +96,12 @@ def is_local(session: SparkSession) -> bool:
 
 def _require_java() -> None:
     home = os.environ.get("JAVA_HOME")
-    if home and os.access(os.path.join(home, "bin", "java"), os.X_OK):
+    if home:  # Spark goes by it, whatever is on the PATH
+        if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
+            raise MissingEnvironmentError(
+                f"Spark needs Java 17 or newer, and JAVA_HOME={home!r} has no bin/java.",
+                cure="Correct JAVA_HOME, or unset it where 'java' is on the PATH.",
+            )
         return
     if shutil.which("java") is None:
         raise MissingEnvironmentError(
