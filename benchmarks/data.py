@@ -53,9 +53,7 @@ class Dataset:
         (target / "done").touch()
         return target / "in"
 
-    def _write_file(
-        self, path: Path, number: int, first: int, random: np.random.Generator
-    ) -> None:
+    def _write_file(self, path: Path, number: int, first: int, random: np.random.Generator) -> None:
         size = self.rows_per_file
         times = T0_MS + (first + np.arange(size)) // self.rows_per_ms
         times -= random.integers(0, DISORDER_MS + 1, size)

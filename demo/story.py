@@ -247,7 +247,9 @@ class Story:
 
     def _say(self, text: str) -> None:
         self.console.print(
-            f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {text}", highlight=False
+            f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {text}",
+            highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -165,7 +165,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             self._job_config(config),
             until=until or _until_from(context) or "stopped",
             on_event=mailbox.put,
-            run_id=context.run_id,
+            run_id=context.run.run_id,
         )
         self._jobs.append(job)
         watch = JobWatch(
@@ -181,7 +181,7 @@ class JetResource(dg.ConfigurableResource[Any]):
 
     def _note_cancel(self, context: RunContext, job: str) -> None:
         """Write down that a user wants the job to stay down; an eviction does not say so."""
-        run = context.instance.get_run_by_id(context.run_id)
+        run = context.instance.get_run_by_id(context.run.run_id)
         if run is None or run.status is not dg.DagsterRunStatus.CANCELING:
             return
         try:

@@ -175,8 +175,14 @@ class EpochRunner:
             build.release()
 
     def _check_sinks(self, build: _Build, acks: tuple[Ack, ...]) -> None:
-        """Every sink that was given a frame answered; shards of stages are counted elsewhere."""
-        silent = build.written_sinks - {ack.vertex for ack in acks}
+        """Every sink that was given rows answered; shards of stages are counted elsewhere."""
+        acked = {ack.vertex for ack in acks}
+        silent = [
+            name
+            for name, frame in build.written_sinks.items()
+            # Spark starts no task for a frame that is certainly empty: nobody is there to answer.
+            if name not in acked and (frame is None or not frame.isEmpty())
+        ]
         if silent:
             raise ExecutorLostError(
                 f"no ack from {', '.join(sorted(silent))}.",
@@ -277,7 +283,8 @@ class _Build:
     _observations: dict[str, Observation] = field(default_factory=dict)
     _row_counts: dict[str, Observation] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
-    written_sinks: set[str] = field(default_factory=set)
+    written_sinks: dict[str, DataFrame | None] = field(default_factory=dict)
+    """What each sink was given; None where the stage's own task writes."""
 
     def frame(self, node: Node) -> DataFrame | None:
         """The rows of this epoch at `node`; None if there certainly are none."""
@@ -442,7 +449,7 @@ class _Build:
             plan = self.runner.stage_plan(node, source)
             return self.runner.session.createDataFrame([], plan.result_type)
         plan = self.runner._stages[node.name]
-        self.written_sinks.update(sink.name for sink in plan.sinks)
+        self.written_sinks.update(dict.fromkeys(sink.name for sink in plan.sinks))
         stage = self.epoch.stages[node.name]
         task = StageTask(
             barrier=self.epoch.barrier,
@@ -456,7 +463,7 @@ class _Build:
             input_schema=plan.input_schema,
             sinks=tuple((n.name, n.sink) for n in plan.sinks),
             passes_on=plan.passes_on,
-            owns_all=self.epoch.few_groups,
+            owns_all=self.epoch.few_groups or self.runner.shard_count == 1,
             has_input=source is not None,
             obsolete=stage.obsolete,
         )
@@ -501,7 +508,7 @@ class _Build:
                     return []
         if frame is None or self.epoch is None:
             return []
-        self.written_sinks.add(node.name)
+        self.written_sinks[node.name] = frame
         task = SinkTask(self.epoch.barrier, node.name, node.sink)
         rendered = self._guarded(node, lambda: node.sink.render(frame))
         return [rendered.mapInArrow(task, _ACK_TYPE)]

@@ -60,7 +60,7 @@ def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> Jet
         )
     if any(mark in text for mark in _SCHEMA):
         return BadRowError(
-            f"an input file does not fit the declared schema: {_first_line(text)}",
+            f"an input file does not fit the declared schema: {_line_with(_SCHEMA, text)}",
             job=job,
             cure="Correct the schema of the source, or the file.",
         )
@@ -75,6 +75,14 @@ def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> Jet
 def _is_os_error(cause: str) -> bool:
     kind = getattr(builtins, cause.partition(":")[0], None)
     return isinstance(kind, type) and issubclass(kind, OSError)
+
+
+def _line_with(marks: Sequence[str], text: str) -> str:
+    """The first line that has one of the marks, without the class names before it."""
+    for line in text.splitlines():
+        if any(mark in line for mark in marks):
+            return line[max(line.find("["), 0) :].strip()[:500]
+    return _first_line(text)
 
 
 def _first_line(text: str) -> str:

@@ -1,0 +1,83 @@
+"""`python -m benchmarks [windowed_count | snapshot_cost | profile_small_epoch] [options]`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from benchmarks import profile_small_epoch as profile
+from benchmarks import snapshot_cost as snapshots
+from benchmarks import windowed_count as count
+
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+console = Console()
+
+Quick = Annotated[bool, typer.Option(help="Small sizes: does it work? Figures mean little.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write all that was measured here.")]
+Rounds = Annotated[int, typer.Option(help="Each has two slots of either engine.")]
+Only = Annotated[str, typer.Option(help="large, small or both.")]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="jet-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def save(target: Path | None, result: dict[str, Any]) -> None:
+    if target is not None:
+        target.write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+@app.callback()
+def everything(context: typer.Context) -> None:
+    """Without a command: all of them, with their default sizes."""
+    if context.invoked_subcommand is None:
+        windowed_count()
+        snapshot_cost()
+        profile_small_epoch()
+
+
+@app.command("windowed_count")
+def windowed_count(
+    quick: Quick = False, rounds: Rounds = 5, json: Json = None, only: Only = "both"
+) -> None:
+    """Races dagster_jet against Spark Structured Streaming."""
+    with scratch() as folder:
+        save(
+            json,
+            count.run(
+                folder, rounds=1 if quick else rounds, quick=quick, only=only, console=console
+            ),
+        )
+
+
+@app.command("snapshot_cost")
+def snapshot_cost(quick: Quick = False, json: Json = None) -> None:
+    """Bytes and time per snapshot when 1 % of the state changes."""
+    with scratch() as folder:
+        save(json, snapshots.run(folder, quick=quick, console=console))
+
+
+@app.command("profile_small_epoch")
+def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
+    """Where the time of an epoch of 1,000 rows goes."""
+    with scratch() as folder:
+        measured = profile.measure(folder, epochs)
+        profile.report(measured, console)
+        save(json, {"epochs": measured})
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,94 @@
+"""The race: a windowed count over 1,000 keys, in large epochs and in small ones."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import race
+from benchmarks.data import Dataset
+
+MILLION = 1_000_000
+LARGE = race.Regime(
+    data=Dataset(files=240, rows_per_file=50_000, rows_per_ms=10),
+    ours_rows_per_epoch=MILLION,
+    peer_rows_per_epoch=MILLION,
+    warm_up_rows=4 * MILLION,
+)
+LARGE_QUICK = replace(
+    LARGE,
+    data=Dataset(files=80, rows_per_file=50_000, rows_per_ms=10),
+    warm_up_rows=2 * MILLION,
+)
+SMALL = race.Regime(
+    data=Dataset(files=240, rows_per_file=1000, rows_per_ms=1),
+    ours_rows_per_epoch=1000,
+    peer_rows_per_epoch=1000,
+    warm_up_rows=120_000,
+)
+SMALL_QUICK = replace(
+    SMALL, data=Dataset(files=120, rows_per_file=1000, rows_per_ms=1), warm_up_rows=60_000
+)
+SWEEP = (250_000, 500_000, MILLION, 2 * MILLION, 4 * MILLION)
+
+
+def run(folder: Path, *, rounds: int, quick: bool, only: str, console: Console) -> dict[str, Any]:
+    """Runs the regimes and returns everything that was measured."""
+    result: dict[str, Any] = {}
+    if only in ("large", "both"):
+        regime = LARGE_QUICK if quick else LARGE
+        sweep = SWEEP[1:4] if quick else SWEEP
+        best, tried = best_trigger(regime, sweep, folder, console)
+        result["peer_trigger_sweep"] = tried
+        regime = replace(regime, peer_rows_per_epoch=best)
+        result["large"] = _race("large epochs", regime, folder, rounds, console)
+    if only in ("small", "both"):
+        regime = SMALL_QUICK if quick else SMALL
+        result["small"] = _race("small epochs", regime, folder, rounds, console)
+    return result
+
+
+def best_trigger(
+    regime: race.Regime, sizes: tuple[int, ...], folder: Path, console: Console
+) -> tuple[int, dict[int, list[float]]]:
+    """The peer's trigger size with the least CPU per row, which noise disturbs less than time."""
+    tried: dict[int, list[float]] = {}
+    for size in sizes:
+        peer = replace(regime, peer_rows_per_epoch=size)
+        slot = race.run_slot(race.PEER, peer, folder / "slot")
+        tried[size] = [slot.steady_rows_per_s, slot.steady_cpu_s_per_m]
+        console.print(race.describe(f"sweep, {size:,} rows per trigger", slot))
+    best = min(tried, key=lambda size: tried[size][1])
+    console.print(f"the peer's best trigger: {best:,} rows")
+    return best, tried
+
+
+def _race(
+    title: str, regime: race.Regime, folder: Path, rounds: int, console: Console
+) -> dict[str, Any]:
+    done = race.run_rounds(regime, folder, rounds, console.print)
+    every = race.compare(done, undisturbed_only=False)
+    quiet = race.compare(done, undisturbed_only=True)
+    slots = [slot for slots in done for slot in slots]
+    table = Table("measure", "ours", "peer", "ours / peer, all", "undisturbed slots", title=title)
+    for name in every:
+        medians = [
+            statistics.median([getattr(s, name) for s in slots if s.engine == engine])
+            for engine in (race.OURS, race.PEER)
+        ]
+        cells = [f"{m:,.0f}" if m > 100 else f"{m:.2f}" for m in medians]
+        table.add_row(name, *cells, str(every[name]), f"{quiet[name]} n={quiet[name].rounds}")
+    console.print(table)
+    return {
+        "rows": regime.data.rows,
+        "ours_rows_per_epoch": regime.ours_rows_per_epoch,
+        "peer_rows_per_epoch": regime.peer_rows_per_epoch,
+        "ratios": {name: asdict(r) for name, r in every.items()},
+        "ratios_undisturbed": {name: asdict(r) for name, r in quiet.items()},
+        "slots": race.as_json(done),
+    }

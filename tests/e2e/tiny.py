@@ -1,0 +1,105 @@
+"""A small pipeline as a user would define it; the child processes of the tests import it.
+
+No ``from __future__ import annotations`` here: Dagster refuses a context annotated with text.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_jet import (
+    JetResource,
+    Pipeline,
+    build_jet_job,
+    build_jet_source_assets,
+    jet_assets,
+    sinks,
+    sources,
+    windows,
+)
+from dagster_jet import aggregates as agg
+
+SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false"}
+
+
+def tiny(folder: Path) -> Pipeline:
+    p = Pipeline("tiny")
+    events = p.read_from(
+        sources.files(str(folder / "in"), format="json", schema="k string, at timestamp, v double"),
+        name="events",
+    ).with_timestamps("at")
+    hourly = (
+        events.group_by("k")
+        .window(windows.tumbling("1 hour"))
+        .aggregate(n=agg.count(), total=agg.sum("v"), name="per_hour")
+    )
+    hourly.write_to(sinks.files(str(folder / "per_hour"), format="json"), name="per_hour_out")
+    events.write_to(sinks.files(str(folder / "copy"), format="json"), name="copy_out")
+    return p
+
+
+def put_file(folder: Path, number: int, rows: int = 60) -> None:
+    """Move one finished file of rows into the input: hour `number`, keys k0 to k2."""
+    (folder / "in").mkdir(parents=True, exist_ok=True)
+    lines = [
+        json.dumps({"k": f"k{i % 3}", "at": f"2024-01-01T{number:02d}:{i % 60:02d}:00Z", "v": i})
+        for i in range(rows)
+    ]
+    staged = folder / f"staged-{number}"
+    staged.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    staged.rename(folder / "in" / f"{number:04d}.json")
+
+
+def committed_rows(sink: Path) -> list[dict[str, object]]:
+    """The rows of the files that the sink's epoch manifests list."""
+    rows = []
+    for manifest in sorted((sink / "_epochs").glob("[!.]*.json")):
+        for file in json.loads(manifest.read_text(encoding="utf-8"))["files"]:
+            text = (sink / file["name"]).read_text(encoding="utf-8")
+            rows += [json.loads(line) for line in text.splitlines()]
+    return rows
+
+
+def jet_resource(folder: Path) -> JetResource:
+    return JetResource(
+        store=[f"file://{folder}/store"],
+        backup_count=0,
+        spark_config=SPARK,
+        work_dir=str(folder / "work"),
+        snapshot_interval="200 ms",
+        min_report_interval_seconds=0,
+    )
+
+
+def tiny_assets(folder: Path) -> dg.AssetsDefinition:
+    @jet_assets(pipeline=tiny(folder))
+    def tiny_stream(context: dg.AssetExecutionContext, jet: JetResource):
+        yield from jet.run(context=context)
+
+    return tiny_stream
+
+
+def tiny_definitions(folder: Path) -> dg.Definitions:
+    assets = tiny_assets(folder)
+    return dg.Definitions(
+        assets=[assets, *build_jet_source_assets(tiny(folder))],
+        jobs=[build_jet_job(assets)],
+        resources={"jet": jet_resource(folder)},
+    )
+
+
+def tiny_job() -> dg.JobDefinition:
+    """For `reconstructable`: another process finds its folder in the environment."""
+    return tiny_definitions(Path(os.environ["TINY_FOLDER"])).resolve_job_def("tiny_job")
+
+
+def main() -> None:
+    """Run the job until somebody stops it, as a run worker does."""
+    with dg.DagsterInstance.get() as instance:
+        dg.execute_job(dg.reconstructable(tiny_job), instance=instance)
+
+
+if __name__ == "__main__":
+    main()

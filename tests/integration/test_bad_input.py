@@ -1,0 +1,363 @@
+"""What users get wrong, and what breaks around them: each has one documented answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.engine.events import EpochCompleted, JobEvent
+from dagster_jet.errors import (
+    BadRowError,
+    ConfigurationError,
+    JetError,
+    PipelineError,
+    SnapshotInvalidError,
+    SourceError,
+    StoreCorruptedError,
+    StoreUnwritableError,
+    UserFunctionError,
+)
+from dagster_jet.store import FileMember
+from dagster_jet.testing.failpoints import FailPoints
+
+from . import child, oracle
+from .world import World, write_input
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = "k string, ts long, v long"
+
+
+def copying(
+    world: World,
+    change: Callable[[DataFrame], DataFrame] | None = None,
+    *,
+    format: str = "json",
+    schema: str = SCHEMA,
+    dead_letters: bool = False,
+    out: str = "copy",
+) -> Pipeline:
+    """One source, event time, perhaps a transform, one sink."""
+    options = {"header": "true"} if format == "csv" else {}
+    p = Pipeline("copy")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in", format=format, schema=schema, options=options),
+        name="rows",
+    ).with_timestamps("ts")
+    if dead_letters:
+        rows = rows.dead_letter_to(
+            sinks.files(f"{world.folder}/out/dead", format="json"), name="dead"
+        )
+    if change is not None:
+        rows = rows.transform(change, name="change")
+    rows.write_to(sinks.files(f"{world.folder}/out/{out}", format="json"), name="out")
+    return p
+
+
+def run(world: World, pipeline: Pipeline, **config: Any) -> None:
+    settings = {"restart_attempts_max": 0, **config}
+    with world.jet() as jet:
+        jet.run(pipeline, JobConfig(**settings), until="completed")
+
+
+def good(number: int) -> dict[str, Any]:
+    return {"k": "a", "ts": number, "v": number}
+
+
+# --- the environment ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("java_home", [None, "/nowhere"])
+def test_missing_java(tmp_path: Path, java_home: str | None) -> None:
+    points = FailPoints(tmp_path / "points.log")
+    env = {"PATH": str(tmp_path), "JAVA_HOME": java_home or ""}
+    death = points.run([sys.executable, child.__file__, str(tmp_path), "{}"], "", env=env)
+    assert death.returncode == 3, death.output
+    assert "MissingEnvironmentError" in death.output and "Java 17" in death.output
+    assert java_home is None or java_home in death.output
+
+
+def test_unwritable_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    urls = [f"file://{tmp_path}/a", f"file://{tmp_path}/file/b", f"file://{tmp_path}/c"]
+    with pytest.raises(StoreUnwritableError, match="file/b"):
+        Jet(store=urls)
+
+
+def test_unwritable_output_folder(world: World) -> None:
+    write_input(world.folder / "in", 1, [good(1)])
+    (world.folder / "out").write_text("not a folder")
+    with pytest.raises(ConfigurationError, match=r"stage 'out'.*cannot be written"):
+        run(world, copying(world))
+
+
+def test_a_setting_that_does_not_exist() -> None:
+    with pytest.raises(ConfigurationError, match="snapshot_intervall"):
+        JobConfig(snapshot_intervall="1 second")
+
+
+# --- sources --------------------------------------------------------------------------------------
+
+
+def test_a_source_folder_that_does_not_exist(world: World) -> None:
+    with pytest.raises(SourceError, match=r"stage 'rows'.*/in' does not exist.*Create it"):
+        run(world, copying(world))
+
+
+@pytest.mark.parametrize(
+    "line", ['{"k": "a", "ts": 3, "v": "three"}', '{"k": "a", "ts": 3,', "[1, 2]"]
+)
+def test_a_json_row_that_does_not_fit_the_schema(world: World, line: str) -> None:
+    path = write_input(world.folder / "in", 1, [good(1), good(2)])
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    with pytest.raises(BadRowError) as told:
+        run(world, copying(world))
+    for part in ("'copy'", "'rows'", f"{path}:3", line, "dead_letter_to()"):
+        assert part in str(told.value)
+    assert oracle.committed(world.folder / "out/copy", "kv") == Counter()
+
+
+def test_a_csv_row_that_does_not_fit_the_schema(world: World) -> None:
+    (world.folder / "in").mkdir()
+    path = world.folder / "in/1.csv"
+    path.write_text("k,ts,v\na,1,1\na,2,two\n")
+    with pytest.raises(BadRowError) as told:
+        run(world, copying(world, format="csv"))
+    assert f"{path}:3: a,2,two" in str(told.value)
+
+
+def test_a_parquet_file_of_another_type(world: World) -> None:
+    (world.folder / "in").mkdir()
+    table = pa.table({"k": ["a"], "ts": pa.array([1], pa.int64()), "v": ["not a number"]})
+    pq.write_table(table, world.folder / "in/1.parquet")
+    with pytest.raises(BadRowError, match=r"1\.parquet"):
+        run(world, copying(world, format="parquet"))
+
+
+def test_a_row_without_event_time(world: World) -> None:
+    write_input(world.folder / "in", 1, [good(1), {"k": "a", "ts": None, "v": 2}])
+    with pytest.raises(BadRowError, match=r"stage 'rows'.*1 rows have no event time"):
+        run(world, copying(world))
+
+
+def test_dead_letters_are_set_aside_with_reason(world: World) -> None:
+    path = write_input(world.folder / "in", 1, [good(1), {"k": "a", "ts": None, "v": 2}, good(3)])
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"k": "a", "ts": 4, "v": "four"}\nnonsense\n')
+    write_input(world.folder / "in", 2, [good(5)])
+    with world.jet() as jet:
+        result = jet.run(copying(world, dead_letters=True), until="completed")
+    assert oracle.committed(world.folder / "out/copy", "v") == Counter([(1,), (3,), (5,)])
+    dead = oracle.committed(world.folder / "out/dead", ("source", "reason", "raw"))
+    reasons = Counter({(source, reason): n for (source, reason, _), n in dead.items()})
+    assert set(reasons) == {("rows", "ts is null"), ("rows", "does not fit the schema")}
+    raw = {raw for _, _, raw in dead}
+    assert {"nonsense", '{"k": "a", "ts": 4, "v": "four"}'} <= raw and dead.total() == 3
+    assert result.rows_in == 6
+
+
+def test_a_source_file_that_changed_after_it_was_read(world: World) -> None:
+    path = write_input(world.folder / "in", 1, [good(1)])
+    with world.jet() as jet:
+        jet.run(copying(world), until="drained")
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(good(2)) + "\n")
+    with pytest.raises(SourceError, match="has changed since") as told:
+        run(world, copying(world))
+    assert str(path) in str(told.value)
+    assert oracle.committed(world.folder / "out/copy", "v") == Counter([(1,)])
+
+
+# --- functions and definitions --------------------------------------------------------------------
+
+
+def test_a_function_that_raises_when_it_is_built(world: World) -> None:
+    def change(frame: DataFrame) -> DataFrame:
+        raise KeyError("oops")
+
+    write_input(world.folder / "in", 1, [good(1)])
+    with pytest.raises(UserFunctionError, match=r"stage 'change'.*raised KeyError: 'oops'"):
+        run(world, copying(world, change))
+
+
+def test_a_function_that_returns_something_else(world: World) -> None:
+    write_input(world.folder / "in", 1, [good(1)])
+    with pytest.raises(UserFunctionError, match=r"stage 'change'.*returned int, not a DataFrame"):
+        run(world, copying(world, lambda frame: 1))  # type: ignore[arg-type, return-value]
+
+
+def test_a_function_that_raises_at_a_row(world: World) -> None:
+    from pyspark.sql import functions as F
+
+    def change(frame: DataFrame) -> DataFrame:
+        divide = F.udf(lambda v: 100 // v, "long")
+        return frame.withColumn("v", divide("v"))
+
+    write_input(world.folder / "in", 1, [good(1)])
+    write_input(world.folder / "in", 2, [good(0)])
+    with pytest.raises(UserFunctionError, match=r"stage 'change'.*ZeroDivisionError"):
+        run(world, copying(world, change), max_items_per_epoch=1)
+    with world.jet() as jet:
+        record = jet.record("copy")
+    assert record is not None and "ZeroDivisionError" in (record.failure or "")
+
+    write_input(world.folder / "in", 2, [good(0)])  # the same bytes: only the function changes
+    run(world, copying(world))
+    assert oracle.committed(world.folder / "out/copy", "v") in (
+        Counter([(100,), (0,)]),  # the first epoch was in a snapshot already
+        Counter([(1,), (0,)]),
+    )
+
+
+def test_a_column_that_does_not_exist(world: World) -> None:
+    write_input(world.folder / "in", 1, [good(1)])
+    with pytest.raises(PipelineError, match=r"stage 'change'.*nonsuch"):
+        run(world, copying(world, lambda frame: frame.where("nonsuch > 1")))
+
+
+def test_two_stages_of_one_name(world: World) -> None:
+    p = Pipeline("twice")
+    rows = p.read_from(sources.files("/x", format="parquet"), name="rows").with_timestamps("ts")
+    hourly = rows.group_by("k").window(windows.tumbling("1 hour"))
+    hourly.aggregate(n=agg.count(), name="counts")
+    with pytest.raises(PipelineError, match=r"two stages are named 'counts'.*its own"):
+        hourly.aggregate(n=agg.count(), name="counts")
+    with pytest.raises(PipelineError, match=r"'rows' \(a source and a sink\)"):
+        rows.write_to(sinks.files("/y", format="json"), name="rows")
+
+
+# --- output folders -------------------------------------------------------------------------------
+
+
+def test_the_output_folder_of_another_job(world: World) -> None:
+    write_input(world.folder / "in", 1, [good(1)])
+    run(world, copying(world))
+    other = Pipeline("other")
+    rows = other.read_from(
+        sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
+    )
+    rows.write_to(sinks.files(f"{world.folder}/out/copy", format="json"), name="out")
+    before = world.visible()
+    with pytest.raises(ConfigurationError, match=r"belongs to 'copy/out'.*folder of its own"):
+        run(world, other)
+    assert world.visible() == before
+
+
+def test_output_of_an_earlier_life_and_a_fresh_store(world: World) -> None:
+    write_input(world.folder / "in", 1, [good(1)])
+    run(world, copying(world))
+    shutil.rmtree(world.folder / "store")
+    before = world.visible()
+    for _ in range(2):  # the refusal itself must not make the job a known one
+        with pytest.raises(ConfigurationError, match="earlier life of this job"):
+            run(world, copying(world))
+    assert world.visible() == before
+
+
+# --- the store's copies ---------------------------------------------------------------------------
+
+
+def damage(world: World, member: str, how: str, wanted: str) -> int:
+    """Damages a member's copies of all state values whose key contains `wanted`."""
+    place = FileMember(f"{world.folder}/store/{member}")
+    keys = [key for key in place.list_keys(b"map/") if wanted.encode() in key]
+    values = dict(zip(keys, place.get_many(keys), strict=True))
+    spoilt = {key: _spoil(value, how) for key, value in values.items() if value is not None}
+    place.put_many(spoilt)
+    place.close()
+    return len(spoilt)
+
+
+def _spoil(value: bytes, how: str) -> bytes:
+    if how == "truncated":
+        return value[: len(value) // 2]
+    middle = len(value) // 2
+    return value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]
+
+
+@pytest.mark.parametrize("how", ["truncated", "bit-flipped"])
+def test_values_damaged_in_one_member(world: World, how: str) -> None:
+    """Read from the other replica, repaired and counted; the job notices nothing."""
+    world.fill(files=3)
+    world.run(until="drained")
+    assert damage(world, "a", how, "") > 10
+    with world.jet() as jet:
+        chunks = jet.store.map(f"jobs/{child.JOB}/state")
+        keys = chunks.keys("counts/")
+        chunks.get_all(keys)
+        held = sum("/a" in jet.store.table.replicas[key.partition][0] for key in keys)
+        assert chunks.stats.repaired >= held > 0
+        chunks.get_all(keys)
+        assert chunks.stats.repaired < 2 * len(keys)
+    world.fill(files=3, first=3)
+    world.run()
+    world.assert_exactly_once()
+
+
+@pytest.mark.parametrize("how", ["truncated", "bit-flipped"])
+@pytest.mark.parametrize("wanted", ["manifest/", "counts/"])
+def test_values_damaged_in_all_members(world: World, how: str, wanted: str) -> None:
+    """Refused, with the name of what is missing; nothing is written."""
+    world.fill(files=3)
+    world.run(until="drained")
+    before = world.visible()
+    assert sum(damage(world, member, how, wanted) for member in "abc") > 0
+    world.fill(files=3, first=3)
+    with pytest.raises((StoreCorruptedError, SnapshotInvalidError)) as told:
+        world.run(restart_attempts_max=0)
+    assert wanted in str(told.value) and "partition" in str(told.value)
+    assert "damaged on" in str(told.value)
+    assert world.visible() == before
+
+
+@pytest.mark.parametrize("wanted", ["manifest/", "counts/"])
+def test_values_gone_from_all_members(world: World, wanted: str) -> None:
+    world.fill(files=3)
+    world.run(until="drained")
+    for member in "abc":
+        place = FileMember(f"{world.folder}/store/{member}")
+        place.delete_many([key for key in place.list_keys(b"map/") if wanted.encode() in key])
+        place.close()
+    with pytest.raises(SnapshotInvalidError, match=r"missing|not"):
+        world.run(restart_attempts_max=0)
+
+
+def test_a_member_folder_deleted_while_running(world: World) -> None:
+    """With one backup nothing is lost, but a snapshot needs every replica: snapshots fail, the
+    job says so, and its output stays exactly-once when the member is back or was replaced."""
+    world.fill(files=6)
+    lost = world.folder / "store" / "b"
+    kept = world.folder / "kept"
+
+    def lose_member(event: JobEvent) -> None:
+        world.events.append(event)
+        if isinstance(event, EpochCompleted) and event.epoch_id == 3 and lost.exists():
+            os.rename(lost, kept)
+
+    with world.jet() as jet, pytest.raises(JetError) as told:
+        jet.run(
+            child.crash_pipeline(world.folder),
+            JobConfig(**child.CONFIG, restart_attempts_max=1),
+            until="completed",
+            on_event=lose_member,
+        )
+    assert "/store/b" in str(told.value)
+    world.assert_nothing_doubled()
+    shutil.rmtree(lost, ignore_errors=True)
+    os.rename(kept, lost)
+    world.run()
+    world.assert_exactly_once()

@@ -1,0 +1,433 @@
+"""What pipelines compute and how jobs live, against rows recomputed from the input files."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.engine import execution
+from dagster_jet.engine.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    JobEvent,
+    SnapshotCommitted,
+)
+from dagster_jet.errors import JetError, LeaseHeldError
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.record import JobStatus
+
+from . import child, oracle
+from .world import WINDOW_COLUMNS, World, random_rows, wait_until, write_input
+
+if TYPE_CHECKING:
+    from dagster_jet import JobResult
+    from dagster_jet.pipeline import Stage
+
+SCHEMA = "k string, ts long, v long"
+
+
+def rows_from(p: Pipeline, folder: Path, name: str = "rows", **timestamps: str) -> Stage:
+    source = sources.files(str(folder), format="json", schema=SCHEMA)
+    return p.read_from(source, name=name).with_timestamps("ts", **timestamps)
+
+
+def counted(rows: Stage, size: str = "1 second", name: str = "counts") -> Stage:
+    return (
+        rows.group_by("k")
+        .window(windows.tumbling(size))
+        .aggregate(n=agg.count(), total=agg.sum("v"), name=name)
+    )
+
+
+def run(world: World, p: Pipeline, until: str = "completed", **config: Any) -> JobResult:
+    with world.jet() as jet:
+        return jet.run(p, JobConfig(**config), until=until, on_event=world.events.append)
+
+
+# --- what is computed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_all_aggregates_and_formats(world: World, format: str) -> None:
+    """Nulls, negative numbers, odd keys; files of random sizes, also empty ones."""
+    rng = random.Random(format)
+    keys = ["a", "B b", "ü", "c,d"] if format == "csv" else ["a", "B b", "ü", 'c,"d"', ""]
+    everything: list[dict[str, Any]] = []
+    folder = world.folder / "in"
+    folder.mkdir()
+    for number in range(5):
+        rows = [
+            {
+                "k": rng.choice(keys),
+                "part": rng.randrange(2),
+                "ts": number * 1000 + rng.randrange(1000),
+                "v": None if rng.random() < 0.2 else rng.randrange(-50, 50),
+            }
+            for _ in range(rng.choice([1, 7, 60]) if number != 2 else 0)
+        ]
+        everything += rows
+        columns = {name: [row[name] for row in rows] for name in ("k", "part", "ts", "v")}
+        types = {"k": pa.string(), "part": pa.int64(), "ts": pa.int64(), "v": pa.int64()}
+        table = pa.table({name: pa.array(c, types[name]) for name, c in columns.items()})
+        if format == "json":
+            write_input(folder, number, rows)
+        elif format == "csv":
+            pyarrow.csv.write_csv(table, folder / f"{number}.csv")
+        else:
+            pq.write_table(table, folder / f"{number}.parquet")
+
+    p = Pipeline("all")
+    source = sources.files(
+        str(folder),
+        format=format,
+        schema="k string, part long, ts long, v long",
+        options={"header": "true"} if format == "csv" else {},
+    )
+    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
+    results = (
+        rows.group_by("k", "part")
+        .window(windows.tumbling("1500 ms"))
+        .aggregate(
+            n=agg.count(),
+            known=agg.count("v"),
+            total=agg.sum("v"),
+            average=agg.mean("v"),
+            least=agg.min("v"),
+            most=agg.max("v"),
+            name="counts",
+        )
+    )
+    results.write_to(sinks.files(f"{world.folder}/out/{format}", format=format), name="out")
+    run(world, p, max_items_per_epoch=1, snapshot_interval="0 ms")
+
+    groups: dict[tuple[str, int, int], list[int | None]] = defaultdict(list)
+    for row in everything:
+        groups[row["k"], row["part"], row["ts"] - row["ts"] % 1500].append(row["v"])
+    expected: oracle.Rows = Counter()
+    for (k, part, start), values in groups.items():
+        known = [v for v in values if v is not None]
+        least, most = (min(known), max(known)) if known else (None, None)
+        total, mean = (sum(known), sum(known) / len(known)) if known else (None, None)
+        expected[k, part, start, start + 1500, len(values), len(known), total, least, most] += 1
+        expected["mean", k, part, start, None if mean is None else f"{mean:.9f}"] += 1
+    found: oracle.Rows = Counter()
+    columns = ("k", "part", "window_start", "window_end")
+    names = (*columns, "n", "known", "total", "least", "most", "average")
+    for row, times in oracle.committed(world.folder / "out" / format, names).items():
+        values = [None if v == "" and i > 3 else v for i, v in enumerate(row)]
+        mean = values.pop()
+        found[tuple(values)] += times
+        found[
+            "mean", values[0], values[1], values[2], None if mean is None else f"{float(mean):.9f}"
+        ] += times
+    assert not oracle.difference(found, expected)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("parallelism", [1, 4])
+@pytest.mark.parametrize("interval", ["0 ms", "1 hour"])
+def test_chained_stages_at_any_cut(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    sharded: bool,
+    parallelism: int,
+    interval: str,
+) -> None:
+    if sharded:
+        monkeypatch.setattr(execution, "FEW_GROUPS", -1)
+    world.fill(files=4, rows=30, seed=parallelism)
+    world.run(parallelism=parallelism, snapshot_interval=interval)
+    world.assert_exactly_once()
+
+
+def test_late_rows_are_counted_and_left_out(world: World) -> None:
+    """An epoch's own rows are never late; a window that an earlier epoch closed takes no more."""
+    on_time = [{"k": "a", "ts": ts, "v": 1} for ts in (500, 1500, 10_500)]
+    write_input(world.folder / "in", 1, on_time)
+    write_input(world.folder / "in", 2, [{"k": "a", "ts": 10_600, "v": 1}])
+    late = [{"k": "a", "ts": ts, "v": 1} for ts in (600, 700, 1600)]
+    write_input(world.folder / "in", 3, [*late, {"k": "a", "ts": 10_700, "v": 1}])
+    p = Pipeline("late")
+    counted(rows_from(p, world.folder / "in")).write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    run(world, p, max_items_per_epoch=1, snapshot_interval="0 ms")
+    assert oracle.committed(world.folder / "out", WINDOW_COLUMNS) == Counter(
+        [("a", 0, 1000, 1, 1), ("a", 1000, 2000, 1, 1), ("a", 10_000, 11_000, 3, 3)]
+    )
+    last = world.events_of(SnapshotCommitted)[-1]
+    assert last.stages["counts"].late == 3
+    assert last.stages["counts"].rows_in == 8
+    assert last.stages["rows"].rows_in == 8
+
+
+def test_epochs_without_rows(world: World) -> None:
+    for number in (1, 2, 4):
+        write_input(world.folder / "in", number, [])
+    write_input(world.folder / "in", 3, [{"k": "a", "ts": 1, "v": 2}])
+    p = Pipeline("empty")
+    rows = rows_from(p, world.folder / "in")
+    rows.filter("1 = 0").write_to(
+        sinks.files(f"{world.folder}/out/none", format="json"), name="none"
+    )
+    counted(rows.filter("v > 1")).write_to(
+        sinks.files(f"{world.folder}/out/some", format="json"), name="some"
+    )
+    result = run(world, p, max_items_per_epoch=1, snapshot_interval="0 ms")
+    assert result.status is JobStatus.COMPLETED
+    assert oracle.committed(world.folder / "out/none", ("v",)) == Counter()
+    assert oracle.committed(world.folder / "out/some", ("k", "n")) == Counter([("a", 1)])
+
+
+def test_no_input_at_all(world: World) -> None:
+    (world.folder / "in").mkdir()
+    p = Pipeline("nothing")
+    counted(rows_from(p, world.folder / "in")).write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    assert run(world, p, until="drained").rows_in == 0
+    assert run(world, p).status is JobStatus.COMPLETED
+
+
+def test_an_idle_source_does_not_hold_windows_back(world: World) -> None:
+    for number in range(3):
+        write_input(world.folder / "left", number, random_rows(number, 20, 1))
+    (world.folder / "right").mkdir()
+    p = Pipeline("idle")
+    times = {"allowed_lag": "500 ms", "idle_timeout": "500 ms"}
+    left, right = (rows_from(p, world.folder / n, n, **times) for n in ("left", "right"))
+    counted(left.merge(right)).write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    with world.jet() as jet:
+        job = jet.submit(p, JobConfig(snapshot_interval="0 ms", poll_interval="20 ms"))
+        try:
+            out = world.folder / "out"
+            wait_until(
+                lambda: oracle.by_manifest(out, ("k",)).total() > 0,
+                "windows close although the right source is silent",
+            )
+        finally:
+            job.suspend()
+    rows = oracle.input_rows(world.folder / "left")
+    assert not oracle.committed(out, WINDOW_COLUMNS) - oracle.windowed(rows, 1000)
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_enriched_with_a_table(world: World, how: str) -> None:
+    (world.folder / "names.csv").write_text("k,name\nkey-0,Zero\nkey-1,One\n")
+    for number in range(2):
+        write_input(world.folder / "in", number, random_rows(number, 20, 1))
+    p = Pipeline("enriched")
+    names = sources.table(f"{world.folder}/names.csv", format="csv")
+    rows_from(p, world.folder / "in").enrich(names, on="k", how=how).write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    run(world, p)
+    known = {"key-0": "Zero", "key-1": "One"}
+    expected = Counter(
+        (row["k"], row["v"], known.get(row["k"]))
+        for row in oracle.input_rows(world.folder / "in")
+        if how == "left" or row["k"] in known
+    )
+    assert oracle.committed(world.folder / "out", ("k", "v", "name")) == expected
+
+
+# --- how jobs live --------------------------------------------------------------------------------
+
+
+def test_drained_again_and_again_then_completed(world: World) -> None:
+    """Open windows stay in the state from run to run, however the input is cut."""
+    for first in range(3):
+        world.fill(files=2, rows=10 + first, first=2 * first)
+        result = world.run(until="drained", max_items_per_epoch=10_000)
+        assert result.status is JobStatus.NOT_RUNNING
+        world.assert_nothing_doubled()
+    assert world.run(until="drained").epochs == 0, "nothing new: nothing to do"
+    assert world.run().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+    visible = world.visible()
+    world.fill(files=1, first=6)
+    again = world.run()
+    assert again.status is JobStatus.COMPLETED and again.epochs == 0
+    assert world.visible() == visible, "a completed job reads nothing more"
+
+
+@pytest.mark.parametrize("guarantee", ["none", "at-least-once"])
+def test_weaker_guarantees_without_a_crash(world: World, guarantee: str) -> None:
+    world.fill(files=4)
+    world.run(guarantee=guarantee)
+    world.assert_exactly_once()
+
+
+@pytest.mark.parametrize("guarantee", ["none", "at-least-once"])
+def test_weaker_guarantees_after_a_crash(world: World, guarantee: str) -> None:
+    """Rows may come again, none is lost; also when the epochs are cut differently."""
+    world.fill(files=5)
+    config = {"guarantee": guarantee, "snapshot_interval": "1 hour"}
+    world.run_child("epoch.before:4=kill", config=config)
+    assert world.visible_rows() > 0, "below exactly-once, rows are visible at once"
+    world.run(**config, max_items_per_epoch=10_000)
+    found, expected = world.committed(), world.expected()
+    assert not expected["big"] - found["big"], "rows are lost"
+    assert found["big"].total() > expected["big"].total(), "the crash came too early"
+    most: dict[tuple[Any, ...], int] = defaultdict(int)
+    for k, start, end, n, _ in found["counts"]:
+        most[k, start, end] = max(most[k, start, end], n)
+    short = [row for row in expected["counts"] if most[row[:3]] < row[3]]
+    assert not short, f"windows that miss rows: {short[:3]}"
+
+
+def test_suspended_and_submitted_again(world: World) -> None:
+    world.fill(files=3)
+    with world.jet() as jet:
+        settings = JobConfig(**child.CONFIG)
+        job = jet.submit(child.crash_pipeline(world.folder), settings)
+        wait_until(lambda: job.status is JobStatus.RUNNING, "the job runs")
+        assert job.suspend().status is JobStatus.SUSPENDED
+        world.fill(files=3, first=3)
+        job = jet.submit(child.crash_pipeline(world.folder), settings)
+        wait_until(
+            lambda: oracle.by_manifest(world.folder / "out/rollup", ("k",)).total() > 0,
+            "the job goes on",
+        )
+        assert job.complete().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+
+
+def test_asked_to_suspend_by_another_process(world: World) -> None:
+    """The request goes through the store; here another `Jet` on the same members stands for it."""
+    world.fill(files=3)
+    with world.jet() as jet, world.jet() as other:
+        job = jet.submit(child.crash_pipeline(world.folder), JobConfig(**child.CONFIG))
+        wait_until(lambda: job.status is JobStatus.RUNNING, "the job runs")
+        other.request(child.JOB, StopKind.SUSPEND)
+        assert job.result(60).status is JobStatus.SUSPENDED
+    world.run()
+    world.assert_exactly_once()
+
+
+def test_a_second_driver_is_refused_and_disturbs_nobody(world: World) -> None:
+    world.fill(files=3)
+    with world.jet() as jet, world.jet() as other:
+        job = jet.submit(
+            child.crash_pipeline(world.folder),
+            JobConfig(**child.CONFIG),
+            on_event=world.events.append,
+        )
+        wait_until(lambda: job.status is JobStatus.RUNNING, "the job runs")
+        with pytest.raises(LeaseHeldError, match="is alive"):
+            other.run(child.crash_pipeline(world.folder), JobConfig(**child.CONFIG))
+        world.fill(files=3, first=3)
+        assert job.complete().status is JobStatus.COMPLETED
+    assert world.events_of(ExecutionRestarting) == []
+    world.assert_exactly_once()
+
+
+def test_a_stage_may_be_called_manifest(world: World) -> None:
+    for number in range(3):
+        write_input(world.folder / "in", number, random_rows(number, 20, 1))
+    p = Pipeline("names")
+    rows = rows_from(p, world.folder / "in", name="index", allowed_lag="500 ms")
+    counted(rows, name="manifest").write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="state"
+    )
+    run(world, p, until="drained", max_items_per_epoch=1, snapshot_interval="0 ms")
+    run(world, p)
+    rows = oracle.input_rows(world.folder / "in")
+    assert oracle.committed(world.folder / "out", WINDOW_COLUMNS) == oracle.windowed(rows, 1000)
+
+
+# --- what can be asked ----------------------------------------------------------------------------
+
+
+def test_state_ledger_and_snapshots(world: World) -> None:
+    world.fill(files=4)
+    world.run(until="drained")
+    with world.jet() as jet:
+        state = jet.read_state(child.JOB, "counts")
+        snapshots = jet.snapshots(child.JOB)
+        ledger = jet.ledger(child.JOB)
+        closed = jet.manifest(child.JOB).watermarks["closed_end_ms"]["counts"]
+    assert state is not None
+    state = state.filter(pc.greater(state.column("__window_end"), closed))
+    sums = state.group_by(["k", "__window_end"]).aggregate([("__rows", "sum")]).to_pylist()
+    found = Counter({(r["k"], r["__window_end"]): r["__rows_sum"] for r in sums})
+    expected = Counter(
+        {(k, end): n for k, _, end, n, _ in world.expected()["counts"] if end > closed}
+    )
+    assert found == expected and expected, "open windows are in the state, to the row"
+    assert len(snapshots) == 3 and all(ref.committed for ref in snapshots)
+    assert [s.snapshot_id for s in snapshots] == sorted(
+        (s.snapshot_id for s in snapshots), reverse=True
+    )
+    assert ledger == dict.fromkeys(("counts_out", "rollup_out", "big_out"), snapshots[0].epoch_id)
+
+
+def test_back_to_an_older_snapshot(world: World) -> None:
+    """A new line: what came after the snapshot is processed and written again, nothing else."""
+    world.fill(files=2)
+    world.run(until="drained")
+    before = world.committed()
+    with world.jet() as jet:
+        wanted = jet.snapshots(child.JOB)[0].snapshot_id
+    world.fill(files=2, first=2)
+    world.run(until="drained", snapshot_interval="1 hour")
+    abandoned = world.committed()
+    with pytest.raises(JetError, match="snapshot 999 is not retained"):
+        world.run(initial_snapshot=999)
+    world.run(initial_snapshot=wanted)
+    with world.jet() as jet:
+        record = jet.record(child.JOB)
+    assert record is not None and record.line == 2
+    found, expected = world.committed(), world.expected()
+    for name in expected:
+        assert found[name] == expected[name] + (abandoned[name] - before[name]), name
+
+
+def test_restarts_do_not_leak_scratch_files(world: World) -> None:
+    world.fill(files=3)
+    world.run_child("record.snapshot.after:2=kill")
+    assert list((world.folder / "work").rglob("*.arrow")), "the dead child has left its runs"
+    world.run()
+    assert [p for p in (world.folder / "work").rglob("*") if p.is_file()] == []
+
+
+def test_events_tell_the_story_in_order(world: World) -> None:
+    world.fill(files=3)
+    threads: set[str] = set()
+
+    def remember(event: JobEvent) -> None:
+        world.events.append(event)
+        threads.add(threading.current_thread().name)
+
+    with world.jet() as jet:
+        result = jet.run(
+            child.crash_pipeline(world.folder),
+            JobConfig(**child.CONFIG),
+            until="completed",
+            on_event=remember,
+        )
+    assert threads == {f"jet-driver-{child.JOB}"}
+    epochs = [e.epoch_id for e in world.events_of(EpochCompleted)]
+    assert epochs == list(range(1, result.epochs + 1))
+    last = world.events_of(SnapshotCommitted)[-1]
+    rows = len(oracle.input_rows(world.folder / "in/left"))
+    assert last.sources["left"].rows_read == rows == last.stages["left"].rows_out
+    written = {f"{n}_out": r.total() for n, r in world.committed().items()}
+    assert {n: last.stages[n].rows_out for n in written} == written
+    assert result.rows_in == 2 * rows and result.rows_out == sum(written.values())
+    manifest = sorted((world.folder / "out/big/_epochs").glob("*.json"))[-1]
+    assert json.loads(manifest.read_text())["epoch"] <= last.epoch_id

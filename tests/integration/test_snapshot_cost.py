@@ -1,0 +1,113 @@
+"""The cost of a snapshot follows what changed, not what is stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.engine.events import SnapshotCommitted
+from dagster_jet.engine.spark.tasks import Barrier, StageTask
+from dagster_jet.processors.window import WINDOW_END_MS, Output, WindowAggregate
+from dagster_jet.snapshot.chunks import ROTATION, read_chain
+from dagster_jet.snapshot.manifest import ShardState
+from dagster_jet.store import Store, StoreConfig
+
+from .world import World
+
+KEYS, CHANGED = 1_000_000, 10_000
+STATE = pa.schema(
+    [("__partition", pa.int32()), ("k", pa.int64()), (WINDOW_END_MS, pa.int64())]
+    + [("__p0", pa.int64()), ("__rows", pa.int64())]
+)
+
+
+def groups(keys: np.ndarray) -> pa.Table:
+    """What the JVM would send: one row per key of one window that stays open."""
+    ones = np.ones(len(keys), np.int64)
+    partition = ((keys * 2_654_435_761) % 2**32 % 271).astype(np.int32)
+    columns = [partition, keys, ones * 1_000, keys % 97, ones]
+    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=STATE)
+
+
+def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
+    """A shard with 1 M keys of which 1 % change from snapshot to snapshot, right in the task."""
+    config = StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc"), 1, 271, "default")
+    operator = WindowAggregate(("k",), 1_000, (("__p0", "sum"),), (Output("s", "sum", ("__p0",)),))
+    rng = np.random.default_rng(1)
+    changes = [rng.choice(KEYS, CHANGED, replace=False) for _ in range(2 * ROTATION + 10)]
+    expected = np.arange(KEYS) % 97
+    with Store.open(config) as store:
+        state, written, chain_lengths = ShardState(), [], []
+        for number, keys in enumerate([np.arange(KEYS), *changes]):
+            if number:
+                expected[keys] += keys % 97
+            task = StageTask(
+                barrier=Barrier(
+                    "cost", 1, 1, number, number, str(tmp_path / "work"), 271, store.handle()
+                ),
+                vertex="counts",
+                operator=operator,
+                shard_count=1,
+                closed_end_ms=None,
+                closing_end_ms=None,
+                shards=(state,),
+                result_schema=pa.schema([("k", pa.int64()), ("s", pa.int64())]),
+                input_schema=STATE,
+            )
+            ack, _ = task._run_shard(0, groups(keys), str(number))
+            assert ack.chunk_set is not None and ack.snapshot_error is None
+            for path in ack.obsolete:
+                Path(path).unlink(missing_ok=True)
+            state = state.after_epoch(ack).after_snapshot(ack)
+            written.append(ack.chunk_set.bytes)
+            chain_lengths.append(len(state.chain))
+        full, rest = written[0], written[1:]
+        assert max(rest) <= 0.05 * full, f"{max(rest) / full:.1%} of the state in one snapshot"
+        assert max(chain_lengths) <= ROTATION + 1, "old sets are never let go"
+        live = sum(chunk_set.bytes for chunk_set in state.chain)
+        assert live <= 3 * full, f"the store holds {live / full:.1f} times the state"
+        table = read_chain(
+            store.map("jobs/cost/state"), state.chain, vertex="counts", partition_count=271
+        )
+        assert table is not None
+        merged = operator.merge([table])
+        found = np.zeros(KEYS, np.int64)
+        found[merged.column("k").to_numpy()] = merged.column("__p0").to_numpy()
+        assert np.array_equal(found, expected), "the chain does not add up to the state"
+
+
+def test_bytes_per_snapshot_on_spark(world: World) -> None:
+    """The same end to end: one file per epoch, every epoch a snapshot."""
+    folder = world.folder / "in"
+    folder.mkdir()
+    rng = np.random.default_rng(2)
+    every = np.arange(KEYS)
+    for number, keys in enumerate([every, *(rng.choice(KEYS, CHANGED) for _ in range(6))]):
+        columns = {"k": keys, "ts": np.full(len(keys), number), "v": keys % 7}
+        pa.parquet.write_table(pa.table(columns), folder / f"{number}.parquet")
+    p = Pipeline("cost")
+    rows = p.read_from(
+        sources.files(str(folder), format="parquet", schema="k long, ts long, v long"), name="rows"
+    ).with_timestamps("ts")
+    rows.group_by("k").window(windows.tumbling("1 hour")).aggregate(
+        n=agg.count(), total=agg.sum("v"), name="counts"
+    ).write_to(sinks.files(f"{world.folder}/out", format="parquet"), name="out")
+    with world.jet() as jet:
+        config = JobConfig(max_items_per_epoch=1, snapshot_interval="0 ms")
+        jet.run(p, config, until="drained", on_event=world.events.append)
+        assert_state_is_whole(jet)
+    first, *rest = [e.bytes_written for e in world.events_of(SnapshotCommitted)]
+    assert len(rest) >= 6
+    assert max(rest) <= 0.05 * first, Counter(f"{b / first:.1%}" for b in rest)
+
+
+def assert_state_is_whole(jet: Jet) -> None:
+    state = jet.read_state("cost", "counts")
+    assert state is not None
+    assert sum(state.column("__rows").to_pylist()) == KEYS + 6 * CHANGED

@@ -1,0 +1,94 @@
+"""`@jet_assets`, `build_jet_job`, and the definitions they add up to."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from dagster_jet import Pipeline, build_jet_job, build_jet_source_assets, jet_assets
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration.asset_job import pipeline_of
+
+
+def shop_assets(pipeline: Pipeline) -> dg.AssetsDefinition:
+    @jet_assets(pipeline=pipeline, op_tags={"team": "sales"}, pool="spark")
+    def assets(context):  # type: ignore[no-untyped-def]
+        context.log.info(str(context.op_execution_context.op_config))
+        yield dg.AssetMaterialization(["shop", "revenue"])
+        yield dg.AssetMaterialization(["shop", "revenue"])
+
+    return assets
+
+
+def test_one_op_named_after_the_pipeline(pipeline: Pipeline) -> None:
+    assets = shop_assets(pipeline)
+    assert assets.op.name == "shop"
+    assert assets.op.tags["team"] == "sales"
+    assert not assets.can_subset
+    assert pipeline_of(assets) is pipeline
+
+
+def test_group_name_wins_over_the_translator(pipeline: Pipeline) -> None:
+    @jet_assets(pipeline=pipeline, group_name="sales", name="sell")
+    def assets():  # type: ignore[no-untyped-def]
+        yield from ()
+
+    assert {spec.group_name for spec in assets.specs} == {"sales"}
+    assert assets.op.name == "sell"
+
+
+def test_a_run_may_end_with_some_assets_reported_twice_and_others_never(
+    pipeline: Pipeline,
+) -> None:
+    result = dg.materialize(
+        [shop_assets(pipeline), *build_jet_source_assets(pipeline)],
+        run_config={"ops": {"shop": {"config": {"until": "drained"}}}},
+    )
+    assert result.success
+    assert len(result.get_asset_materialization_events()) == 2
+
+
+def test_run_config_is_checked(pipeline: Pipeline) -> None:
+    with pytest.raises(dg.DagsterInvalidConfigError, match="untill"):
+        dg.materialize(
+            [shop_assets(pipeline)],
+            run_config={"ops": {"shop": {"config": {"untill": "drained"}}}},
+        )
+
+
+def test_a_function_with_a_config_of_its_own_keeps_it(pipeline: Pipeline) -> None:
+    class Own(dg.Config):
+        until: str = "drained"
+        speed: int = 3
+
+    seen = []
+
+    # Not annotated in this module's string form: Dagster reads the class from the function.
+    def assets(config):  # type: ignore[no-untyped-def]
+        seen.append(config.speed)
+        yield dg.AssetMaterialization(["shop", "revenue"])
+
+    assets.__annotations__["config"] = Own
+    dg.materialize([jet_assets(pipeline=pipeline)(assets)])
+    assert seen == [3]
+
+
+def test_the_job_is_fit_for_days(pipeline: Pipeline) -> None:
+    assets = shop_assets(pipeline)
+    definitions = dg.Definitions(
+        assets=[assets, *build_jet_source_assets(pipeline)],
+        jobs=[build_jet_job(assets, tags={"team": "sales"})],
+    )
+    job = definitions.resolve_job_def("shop_job")
+    assert job.executor_def is dg.in_process_executor
+    assert job.run_tags["dagster/max_runtime"] == "0"
+    assert job.run_tags["dagster_jet/pipeline"] == "shop"
+    assert job.run_tags["team"] == "sales"
+
+
+def test_a_job_for_other_assets_is_refused() -> None:
+    @dg.asset
+    def plain() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="carry no pipeline"):
+        build_jet_job(plain)

@@ -1,0 +1,210 @@
+"""The main thread of a run: it reports, it answers interrupts, it never leaves an orphan."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_jet.engine.events import JobEvent, SnapshotCommitted
+from dagster_jet.errors import ExecutorLostError, FencedError, JetError, SourceError
+from dagster_jet.orchestration.event_iterator import JetEventIterator
+from dagster_jet.orchestration.event_mailbox import EventMailbox
+from dagster_jet.orchestration.job_watch import JobWatch
+from dagster_jet.orchestration.materialization import ReportedAsset
+from dagster_jet.orchestration.report_schedule import ReportSchedule
+from dagster_jet.snapshot.coordinator import StopKind
+
+OUT = ReportedAsset("out", dg.AssetKey("out"), None, is_sink=True, has_state=False)
+
+
+def snapshot(number: int) -> SnapshotCommitted:
+    return SnapshotCommitted("j", 1, number, number, 0, 0, 0, 0, 0, 0, {}, {})
+
+
+@dataclass
+class ScriptedJob:
+    """A job whose driver thread does what a test says: the seam to the engine, without Spark."""
+
+    script: Callable[[ScriptedJob], object]
+    name: str = "j"
+    mailbox: EventMailbox = field(default_factory=EventMailbox)
+    done: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event = field(default_factory=threading.Event)
+    calls: list[str] = field(default_factory=list)
+    error: JetError | None = None
+
+    def start(self) -> ScriptedJob:
+        threading.Thread(target=self._drive, daemon=True).start()
+        return self
+
+    def _drive(self) -> None:
+        self.script(self)
+        self.done.set()
+
+    def commit(self, number: int) -> None:
+        event: JobEvent = snapshot(number)
+        self.mailbox.put(event)
+
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+
+    def request_stop(self, kind: StopKind, /) -> None:
+        self.calls.append(kind.value)
+        self.stop.set()
+
+    def release_lease(self) -> None:
+        self.calls.append("release")
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, message: object, /) -> None:
+        self.lines.append(str(message))
+
+    warning = info
+
+
+def watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda: None) -> Any:
+    job.start()
+    events = JobWatch(
+        job=job,
+        mailbox=job.mailbox,
+        assets=[OUT],
+        schedule=ReportSchedule(0),
+        log=Log(),
+        drain_budget_seconds=budget,
+        on_interrupt=on_interrupt,
+    ).events()
+    return JetEventIterator(events)
+
+
+def number(event: dg.AssetMaterialization) -> object:
+    return event.metadata["dagster_jet/snapshot_id"].value
+
+
+def interrupt_main_thread() -> None:
+    """What Dagster's termination does: a signal whose handler raises in the main thread."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def test_a_job_that_ends_by_itself_reports_its_last_snapshot() -> None:
+    job = ScriptedJob(lambda job: [job.commit(n) for n in (1, 2, 3)])
+    assert [number(e) for e in watch(job)][-1:] == [3]
+    assert job.calls == []
+
+
+def test_an_interrupt_drains_reports_and_is_raised_again() -> None:
+    def script(job: ScriptedJob) -> None:
+        job.commit(1)
+        job.stop.wait()
+        job.commit(2)  # the terminal snapshot
+
+    job, noted, seen = ScriptedJob(script), [], []
+    events = watch(job, on_interrupt=lambda: noted.append(job.done.is_set()))
+    with pytest.raises(KeyboardInterrupt):
+        for event in events:
+            seen.append(number(event))
+            threading.Timer(0.3, interrupt_main_thread).start()
+    assert seen == [1, 2]
+    assert job.calls == ["shutdown"]
+    assert noted == [False], "written down once, while the job still drains"
+
+
+def test_dagsters_own_interrupt_is_treated_alike() -> None:
+    job = ScriptedJob(lambda job: (job.commit(1), job.stop.wait(), job.commit(2)))
+    events = watch(job)
+    assert number(next(events)) == 1
+    assert number(events.throw(dg.DagsterExecutionInterruptedError())) == 2
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        next(events)
+    assert job.calls == ["shutdown"]
+
+
+def test_a_drain_that_takes_too_long_loses_the_lease_before_the_interrupt_goes_on() -> None:
+    never = threading.Event()
+    job = ScriptedJob(lambda job: (job.commit(1), never.wait(60)))
+    events = watch(job, budget=0.3)
+    next(events)
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        events.throw(dg.DagsterExecutionInterruptedError())
+    assert job.calls == ["shutdown", "release"]
+    never.set()
+
+
+def test_a_second_interrupt_skips_the_drain() -> None:
+    never = threading.Event()
+    job = ScriptedJob(lambda job: (job.commit(1), never.wait(60)))
+    events = watch(job, budget=50)
+    next(events)
+    threading.Timer(0.3, interrupt_main_thread).start()
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(dg.DagsterExecutionInterruptedError())
+    assert job.calls == ["shutdown", "release"]
+    never.set()
+
+
+def test_a_dropped_iterator_stops_the_job() -> None:
+    job = ScriptedJob(lambda job: (job.commit(1), job.stop.wait()))
+    events = watch(job)
+    next(events)
+    events.close()
+    assert job.calls == ["shutdown"]
+    assert job.done.is_set()
+
+
+def test_an_error_of_the_consumer_stops_the_job_too() -> None:
+    job = ScriptedJob(lambda job: (job.commit(1), job.stop.wait()))
+    events = watch(job)
+    next(events)
+    with pytest.raises(ZeroDivisionError):
+        events.throw(ZeroDivisionError())
+    assert job.done.is_set()
+
+
+def test_a_note_that_fails_does_not_cut_the_drain_short() -> None:
+    def script(job: ScriptedJob) -> None:
+        job.commit(1)
+        job.stop.wait()
+        threading.Event().wait(0.3)
+
+    def fail() -> None:
+        raise OSError("event log locked")
+
+    job = ScriptedJob(script)
+    events = watch(job, on_interrupt=fail)
+    next(events)
+    with pytest.raises(OSError, match="locked"):
+        events.throw(dg.DagsterExecutionInterruptedError())
+    assert job.calls == ["shutdown"]
+    assert job.done.is_set()
+
+
+@pytest.mark.parametrize(
+    ("error", "retry"),
+    [
+        (SourceError("gone", job="j", cure="Bring it back."), False),
+        (FencedError("a newer execution"), False),
+        (ExecutorLostError("lost"), True),
+    ],
+)
+def test_the_jobs_error_becomes_a_failure_that_says_what_to_do(
+    error: JetError, retry: bool
+) -> None:
+    job = ScriptedJob(lambda job: job.commit(1), error=error)
+    events, seen = watch(job), []
+    with pytest.raises(dg.Failure) as failure:
+        seen.extend(events)
+    assert failure.value.description == str(error)
+    assert failure.value.allow_retries is retry
+    assert failure.value.__cause__ is error

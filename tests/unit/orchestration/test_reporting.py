@@ -1,0 +1,133 @@
+"""What is reported of a stream, and how often."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_jet.engine.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    ExecutionStarted,
+    JobEvent,
+    SnapshotCommitted,
+    SourceProgress,
+    StageProgress,
+)
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.event_mailbox import EventMailbox
+from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
+from dagster_jet.orchestration.report_schedule import ReportSchedule
+
+NOW_MS = 2_000_000
+SINK = ReportedAsset("out", dg.AssetKey(["j", "out"]), "v1", is_sink=True, has_state=False)
+STATE = ReportedAsset("sums", dg.AssetKey(["j", "sums"]), None, is_sink=False, has_state=True)
+SOURCES = {
+    "in": SourceProgress(
+        rows_read=70,
+        position={"files": 3},
+        lag={"files": 2, "seconds": 0.5},
+        watermark_ms=1_500_000,
+    )
+}
+STAGES = {
+    "out": StageProgress(rows_in=5, rows_out=4, late=3, rejected=2),
+    "sums": StageProgress(rows_in=70, rows_out=5, watermark_ms=1_000_000, state_rows=9),
+}
+
+
+def snapshot(number: int) -> SnapshotCommitted:
+    return SnapshotCommitted(
+        "j", 2, number, number + 100, 1, 10.5, 4.5, 1_024, 4_096, 6, STAGES, SOURCES
+    )
+
+
+def started(restored_id: int | None) -> ExecutionStarted:
+    return ExecutionStarted("j", 3, 2, restored_id, restored_id, 900, STAGES, SOURCES)
+
+
+def test_numbers_are_numbers_and_times_are_times() -> None:
+    out, sums = committed(snapshot(7), [SINK, STATE], NOW_MS)
+    assert {key: value.value for key, value in out.metadata.items()} == {
+        keys.SNAPSHOT_ID: 7,
+        keys.EPOCH: 107,
+        keys.EXECUTION_ID: 2,
+        keys.RESTARTS: 1,
+        keys.SNAPSHOT_DURATION_MS: 15.0,
+        keys.SNAPSHOT_BYTES: 1_024,
+        keys.STATE_BYTES: 4_096,
+        keys.FAILED_SNAPSHOTS: 6,
+        keys.SOURCE_ROWS_READ: 70,
+        "dagster_jet/source_position/in": {"files": 3},
+        "dagster_jet/source_lag/in/files": 2,
+        "dagster_jet/source_lag/in/seconds": 0.5,
+        keys.WATERMARK: 1_500.0,
+        keys.EVENT_TIME_LAG_SECONDS: 500.0,
+        keys.ROWS_IN: 5,
+        keys.ROWS_OUT: 4,
+        keys.LATE: 3,
+        keys.REJECTED: 2,
+        "dagster/row_count": 4,
+    }
+    assert isinstance(out.metadata[keys.ROWS_IN], dg.IntMetadataValue)
+    assert isinstance(out.metadata[keys.SNAPSHOT_DURATION_MS], dg.FloatMetadataValue)
+    assert isinstance(out.metadata[keys.WATERMARK], dg.TimestampMetadataValue)
+    assert sums.metadata[keys.WATERMARK].value == 1_000.0, "a stage's own watermark wins"
+    assert sums.metadata[keys.STATE_ROWS].value == 9
+    assert "dagster/row_count" not in sums.metadata
+
+
+def test_versions_are_added_because_dagster_does_not() -> None:
+    out, sums = committed(snapshot(7), [SINK, STATE], NOW_MS)
+    assert out.tags == {"dagster/data_version": "7", "dagster/code_version": "v1"}
+    assert sums.tags == {"dagster/data_version": "7"}
+
+
+def test_what_was_restored_is_reported_and_nothing_if_nothing_was() -> None:
+    (out,) = restored(started(7), [SINK], NOW_MS)
+    assert out.metadata[keys.RESTORED].value is True
+    assert out.metadata[keys.SNAPSHOT_ID].value == 7
+    assert out.tags["dagster/data_version"] == "7"
+    assert list(restored(started(None), [SINK], NOW_MS)) == []
+
+
+def test_a_long_position_is_left_to_the_manifest() -> None:
+    long = SourceProgress(rows_read=1, position={"files": ["x" * 100] * 100}, lag={})
+    event = SnapshotCommitted("j", 1, 1, 1, 0, 0, 0, 0, 0, 0, {}, {"in": long})
+    (out,) = committed(event, [SINK], NOW_MS)
+    assert "dagster_jet/source_position/in" not in out.metadata
+
+
+def test_at_most_one_report_per_interval_and_the_newest_counts() -> None:
+    schedule = ReportSchedule(30)
+    schedule.offer(snapshot(1))
+    assert schedule.take(now=100) == snapshot(1), "the first at once"
+    for number in range(2, 12):
+        schedule.offer(snapshot(number))
+        assert schedule.take(now=100 + number) is None
+    assert schedule.take(now=130) == snapshot(11), "held back, then due though nothing new came"
+    assert schedule.take(now=200) is None
+    schedule.offer(snapshot(12))
+    schedule.note_report(now=200)
+    assert schedule.take(now=229) is None
+    assert schedule.take_last(now=229) == snapshot(12), "the last one always"
+    assert schedule.take_last(now=229) is None
+
+
+def test_the_mailbox_keeps_the_newest_snapshot_and_everything_else_in_order() -> None:
+    mailbox = EventMailbox()
+    restarting = ExecutionRestarting("j", 2, "executor lost", 1, 500)
+    given: list[JobEvent] = [
+        started(None), snapshot(1), EpochCompleted("j", 2, 1, 5, 3.0), restarting, snapshot(2),
+        started(2), snapshot(3),
+    ]  # fmt: skip
+    for event in given:
+        mailbox.put(event)
+    assert mailbox.drain() == [started(None), restarting, started(2), snapshot(3)]
+    assert mailbox.drain() == []
+
+
+def test_a_mailbox_that_nobody_drains_stays_bounded() -> None:
+    mailbox = EventMailbox(capacity=3)
+    for number in range(1_000):
+        mailbox.put(snapshot(number))
+    assert mailbox.drain() == [snapshot(999)]

@@ -1,0 +1,184 @@
+"""The supervisor sensor on a real store and a real Dagster instance; no Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterInstance
+
+from dagster_jet import Jet, JetResource, Pipeline, build_jet_supervisor_sensor
+from dagster_jet.engine.lease import new_lease
+from dagster_jet.engine.record_keeper import record_register
+from dagster_jet.orchestration.sensor import supervise
+from dagster_jet.orchestration.supervision import read_supervision, set_desired
+from dagster_jet.orchestration.supervisor import RestartPolicy
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+
+POLICY = RestartPolicy()
+DEAD_PID = 2**22 + 1
+"""Above the kernel's largest process id."""
+
+
+@pytest.fixture
+def resource(tmp_path: Path) -> JetResource:
+    return JetResource(store=[f"file://{tmp_path}/store"], backup_count=0)
+
+
+@pytest.fixture
+def jet(tmp_path: Path) -> Iterator[Jet]:
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+        yield jet
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def write_record(jet: Jet, record: ExecutionRecord) -> None:
+    register = jet.store.register(record_register(record.job))
+    register.claim(record.execution_id, "test").write(record.to_bytes())
+
+
+def tick(
+    instance: DagsterInstance, jet: Jet, now_ms: int, cursor: str | None = None
+) -> dg.SensorResult:
+    with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
+        return supervise(context, jet, "shop", POLICY, {}, clock=lambda: now_ms)
+
+
+def requested(result: dg.SensorResult) -> list[str | None]:
+    return [request.run_key for request in result.run_requests or []]
+
+
+def skip_reason(result: dg.SensorResult) -> str:
+    assert result.skip_reason is not None
+    message = result.skip_reason.skip_message
+    assert message is not None
+    return message
+
+
+def test_the_first_tick_starts_the_job_and_the_second_waits_for_it(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    first = tick(instance, jet, now_ms=1_000)
+    assert requested(first) == ["shop:1"]
+    (request,) = first.run_requests or []
+    assert request.tags["dagster_jet/generation"] == "1"
+    assert request.tags["dagster/max_runtime"] == "0"
+    second = tick(instance, jet, now_ms=6_000, cursor=first.cursor)
+    assert requested(second) == []
+    assert "shop:1 was requested 5 s ago" in skip_reason(second)
+
+
+def test_ticks_at_one_moment_start_one(instance: DagsterInstance, jet: Jet, tmp_path: Path) -> None:
+    start, results = threading.Barrier(4), []
+
+    def evaluate() -> None:
+        with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as own:
+            start.wait()
+            results.append(tick(instance, own, now_ms=1_000))
+
+    threads = [threading.Thread(target=evaluate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(key for result in results for key in requested(result)) == ["shop:1"]
+
+
+def test_a_tick_that_died_after_reserving_costs_a_generation_not_the_job(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    tick(instance, jet, now_ms=1_000)  # its RunRequest never reaches Dagster
+    early = tick(instance, jet, now_ms=1_000 + POLICY.lost_request_ms - 1)
+    assert "not known to Dagster" in skip_reason(early)
+    assert requested(tick(instance, jet, now_ms=1_000 + POLICY.lost_request_ms)) == ["shop:2"]
+
+
+def test_a_dead_process_of_this_host_is_replaced_at_the_next_tick(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    lease = replace(new_lease("o", 10_000, "run-1"), pid=DEAD_PID)
+    write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
+    assert requested(tick(instance, jet, now_ms=1_000)) == ["shop:1"]
+    supervision = read_supervision(jet.store, "shop")
+    assert supervision is not None and supervision.execution_id_seen == 4
+
+
+def test_a_living_lease_is_adopted_and_named(instance: DagsterInstance, jet: Jet) -> None:
+    lease = new_lease("o", 10_000, "run-1")
+    write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
+    reason = skip_reason(tick(instance, jet, now_ms=1_000))
+    assert reason.startswith("adopt")
+    assert lease.host in reason and str(lease.pid) in reason and "run-1" in reason
+
+
+def test_a_lease_of_another_host_dies_of_standing_still_while_we_watch(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    lease = replace(new_lease("o", 10_000, "run-1"), host="elsewhere")
+    write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
+    first = tick(instance, jet, now_ms=100_000)
+    assert requested(first) == []
+    second = tick(instance, jet, now_ms=109_999, cursor=first.cursor)
+    assert requested(second) == []
+    third = tick(instance, jet, now_ms=110_000, cursor=second.cursor)
+    assert requested(third) == ["shop:1"]
+
+
+def test_a_lost_cursor_only_costs_time(instance: DagsterInstance, jet: Jet) -> None:
+    lease = replace(new_lease("o", 10_000, "run-1"), host="elsewhere")
+    write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
+    assert requested(tick(instance, jet, now_ms=500_000, cursor="garbage")) == []
+
+
+def test_run_keys_that_dagster_has_seen_are_not_used_again(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    tags = {"dagster_jet/pipeline": "shop", "dagster_jet/generation": "6"}
+    instance.create_run_for_job(_job(), tags=tags)  # of a store that was deleted since
+    assert requested(tick(instance, jet, now_ms=1_000)) == ["shop:7"]
+
+
+def test_a_paused_job_stays_down(instance: DagsterInstance, jet: Jet) -> None:
+    set_desired(jet.store, "shop", "paused")
+    assert skip_reason(tick(instance, jet, now_ms=1_000)).startswith("wait: paused")
+
+
+def test_the_built_sensor_asks_for_its_job(
+    instance: DagsterInstance, resource: JetResource, pipeline: Pipeline
+) -> None:
+    sensor = build_jet_supervisor_sensor(
+        job="shop_job",
+        pipeline=pipeline,
+        tags={"team": "sales"},
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    assert (sensor.name, sensor.job_name) == ("shop_supervisor", "shop_job")
+    with dg.build_sensor_context(instance=instance, resources={"jet": resource}) as context:
+        data = sensor.evaluate_tick(context)
+    (request,) = data.run_requests or []
+    assert (request.run_key, request.tags["team"]) == ("shop:1", "sales")
+
+
+def test_the_resource_may_be_given_itself(
+    instance: DagsterInstance, resource: JetResource, pipeline: Pipeline
+) -> None:
+    sensor = build_jet_supervisor_sensor(job=_job(), pipeline=pipeline, jet=resource)
+    with dg.build_sensor_context(instance=instance) as context:
+        data = sensor.evaluate_tick(context)
+    assert [request.run_key for request in data.run_requests or []] == ["shop:1"]
+
+
+def _job() -> dg.JobDefinition:
+    @dg.job
+    def shop_job() -> None: ...
+
+    return shop_job

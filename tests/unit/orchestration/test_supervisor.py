@@ -1,0 +1,241 @@
+"""The supervisor's decisions, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dagster_jet.orchestration.supervision import Supervision
+from dagster_jet.orchestration.supervisor import (
+    RestartPolicy,
+    RunHint,
+    Situation,
+    Verdict,
+    decide,
+)
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, SnapshotRef
+
+NOW = 1_000_000
+TTL = 10_000
+POLICY = RestartPolicy(
+    start_timeout_ms=180_000,
+    lost_request_ms=75_000,
+    backoff_initial_ms=10_000,
+    backoff_max_ms=60_000,
+    give_up_after=4,
+)
+LEASE = Lease("o", "here", 42, 7, renewed_at_ms=0, ttl_ms=TTL, run_id="abc")
+
+
+def snapshot(number: int) -> SnapshotRef:
+    return SnapshotRef(number, number, 1, f"manifest/{number}", 0, 0, 0, committed=True)
+
+
+RUNNING = ExecutionRecord(
+    "j", execution_id=3, status=JobStatus.RUNNING, lease=LEASE, snapshots=(snapshot(5),)
+)
+DOWN = replace(RUNNING, status=JobStatus.NOT_RUNNING, lease=None)
+FAILED = replace(DOWN, status=JobStatus.FAILED, failure="disk full")
+ASKED = Supervision(
+    "j",
+    generation=2,
+    requested_at_ms=NOW - 5_000,
+    run_key="j:2",
+    attempts=1,
+    execution_id_seen=2,
+    snapshot_id_seen=4,
+)
+UNTAKEN = replace(ASKED, execution_id_seen=3)
+"""The request that no execution has answered yet."""
+STUCK = replace(ASKED, snapshot_id_seen=5)
+"""The execution that answered has brought no new snapshot."""
+
+CASES = {
+    "never ran, never asked": (Situation(None, None, NOW), Verdict.START, "never run"),
+    "only a pause was ever written": (
+        Situation(None, Supervision("j", desired="paused"), NOW),
+        Verdict.WAIT,
+        "paused",
+    ),
+    "a user resumed a job that never ran": (
+        Situation(None, Supervision("j"), NOW),
+        Verdict.START,
+        "never run",
+    ),
+    "alive, and here": (
+        Situation(RUNNING, ASKED, NOW, 100, owner_alive=True),
+        Verdict.ADOPT,
+        "here, process 42, run abc",
+    ),
+    "alive, started by hand": (
+        Situation(RUNNING, None, NOW, 100, owner_alive=None),
+        Verdict.ADOPT,
+        "execution 3 is RUNNING",
+    ),
+    "alive elsewhere, although Dagster says the run has ended": (
+        Situation(RUNNING, ASKED, NOW, 9_000, None, RunHint.ENDED),
+        Verdict.ADOPT,
+        "not renewed for 9 s of 10 s",
+    ),
+    "draining after a cancel": (
+        Situation(
+            replace(RUNNING, status=JobStatus.COMPLETING),
+            replace(ASKED, desired="paused"),
+            NOW,
+            100,
+            True,
+        ),
+        Verdict.ADOPT,
+        "COMPLETING",
+    ),
+    "process gone, lease still young": (
+        Situation(RUNNING, ASKED, NOW, 0, owner_alive=False),
+        Verdict.RESTART,
+        "process 42 is gone",
+    ),
+    "lease stood still elsewhere": (
+        Situation(RUNNING, ASKED, NOW, TTL, None, RunHint.STARTED),
+        Verdict.RESTART,
+        "presumed dead",
+    ),
+    "process stopped (SIGSTOP): exists, but does not renew": (
+        Situation(RUNNING, ASKED, NOW, TTL, owner_alive=True),
+        Verdict.RESTART,
+        "presumed dead",
+    ),
+    "process gone, started by hand": (
+        Situation(RUNNING, None, NOW, 0, owner_alive=False),
+        Verdict.RESTART,
+        "process 42 is gone",
+    ),
+    "evicted: drained, nobody asked for it": (
+        Situation(DOWN, ASKED, NOW, requested_run=RunHint.ENDED),
+        Verdict.RESTART,
+        "NOT_RUNNING",
+    ),
+    "completed": (
+        Situation(replace(DOWN, status=JobStatus.COMPLETED), ASKED, NOW),
+        Verdict.DONE,
+        "COMPLETED",
+    ),
+    "completed wins over paused": (
+        Situation(replace(DOWN, status=JobStatus.COMPLETED), replace(ASKED, desired="paused"), NOW),
+        Verdict.DONE,
+        "COMPLETED",
+    ),
+    "cancelled on purpose": (
+        Situation(replace(FAILED, failure="cancelled"), ASKED, NOW),
+        Verdict.DONE,
+        "cancelled",
+    ),
+    "paused by a user's cancel": (
+        Situation(DOWN, replace(ASKED, desired="paused"), NOW),
+        Verdict.WAIT,
+        "paused",
+    ),
+    "suspended": (
+        Situation(replace(FAILED, status=JobStatus.SUSPENDED), ASKED, NOW),
+        Verdict.WAIT,
+        "SUSPENDED (disk full)",
+    ),
+    "asked, queued": (
+        Situation(DOWN, UNTAKEN, NOW, requested_run=RunHint.PENDING),
+        Verdict.WAIT,
+        "queued or starting",
+    ),
+    "asked, started, still loading Spark": (
+        Situation(DOWN, UNTAKEN, NOW, requested_run=RunHint.STARTED),
+        Verdict.WAIT,
+        "started",
+    ),
+    "asked, the dead lease is still in the record": (
+        Situation(RUNNING, UNTAKEN, NOW, TTL, False, RunHint.PENDING),
+        Verdict.WAIT,
+        "j:2 was requested 5 s ago",
+    ),
+    "asked, but the tick died: not yet": (
+        Situation(DOWN, UNTAKEN, UNTAKEN.requested_at_ms + 74_999),
+        Verdict.WAIT,
+        "not known to Dagster",
+    ),
+    "asked, but the tick died: long enough": (
+        Situation(DOWN, replace(UNTAKEN, snapshot_id_seen=5), UNTAKEN.requested_at_ms + 75_000),
+        Verdict.RESTART,
+        "NOT_RUNNING",
+    ),
+    "asked, queued for ever": (
+        Situation(DOWN, UNTAKEN, UNTAKEN.requested_at_ms + 180_000, requested_run=RunHint.PENDING),
+        Verdict.RESTART,
+        "NOT_RUNNING",
+    ),
+    "asked, the run died before it took the job": (
+        Situation(DOWN, replace(STUCK, execution_id_seen=3), NOW, requested_run=RunHint.ENDED),
+        Verdict.WAIT,
+        "attempt 2 of 4 in 5 s",
+    ),
+    "first request failed before any execution": (
+        Situation(
+            None,
+            Supervision("j", 1, NOW - 10_000, "j:1", attempts=1),
+            NOW,
+            requested_run=RunHint.ENDED,
+        ),
+        Verdict.START,
+        "no run has taken the job up",
+    ),
+    "failed without progress: wait": (
+        Situation(FAILED, STUCK, NOW, requested_run=RunHint.ENDED),
+        Verdict.WAIT,
+        "disk full; attempt 2 of 4 in 5 s",
+    ),
+    "failed without progress: waited": (
+        Situation(FAILED, STUCK, STUCK.requested_at_ms + 10_000, requested_run=RunHint.ENDED),
+        Verdict.RESTART,
+        "disk full",
+    ),
+    "failed without progress twice: wait twice as long": (
+        Situation(FAILED, replace(STUCK, attempts=2), STUCK.requested_at_ms + 10_000),
+        Verdict.WAIT,
+        "attempt 3 of 4 in 10 s",
+    ),
+    "failed after progress: at once": (
+        Situation(FAILED, replace(ASKED, attempts=3), NOW, requested_run=RunHint.ENDED),
+        Verdict.RESTART,
+        "disk full",
+    ),
+    "failed too often": (
+        Situation(FAILED, replace(STUCK, attempts=4), NOW + 10_000_000),
+        Verdict.GIVE_UP,
+        "4 runs in a row without a new snapshot",
+    ),
+    "failed too often, but then came progress": (
+        Situation(FAILED, replace(ASKED, attempts=4), NOW),
+        Verdict.RESTART,
+        "disk full",
+    ),
+    "our clock went backwards": (
+        Situation(DOWN, UNTAKEN, NOW - 60_000, requested_run=RunHint.PENDING),
+        Verdict.WAIT,
+        "queued or starting",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decision(case: str) -> None:
+    situation, verdict, words = CASES[case]
+    decision = decide(situation, POLICY)
+    assert decision.verdict is verdict, decision
+    assert words in decision.reason
+
+
+def test_attempts_grow_without_progress_and_begin_again_with_it() -> None:
+    late = NOW + 10_000_000
+    assert decide(Situation(FAILED, replace(STUCK, attempts=3), late), POLICY).attempts == 4
+    assert decide(Situation(FAILED, replace(ASKED, attempts=3), late), POLICY).attempts == 1
+
+
+def test_backoff_doubles_up_to_its_maximum() -> None:
+    assert [POLICY.backoff_ms(n) for n in range(6)] == [0, 10_000, 20_000, 40_000, 60_000, 60_000]
+    assert POLICY.backoff_ms(10_000) == 60_000
