@@ -15,7 +15,7 @@ from benchmarks.data import Dataset
 
 MILLION = 1_000_000
 LARGE = race.Regime(
-    data=Dataset(files=240, rows_per_file=50_000, rows_per_ms=10),
+    data=Dataset(files=200, rows_per_file=50_000, rows_per_ms=10),
     ours_rows_per_epoch=MILLION,
     peer_rows_per_epoch=MILLION,
     warm_up_rows=4 * MILLION,
@@ -26,10 +26,10 @@ LARGE_QUICK = replace(
     warm_up_rows=2 * MILLION,
 )
 SMALL = race.Regime(
-    data=Dataset(files=240, rows_per_file=1000, rows_per_ms=1),
+    data=Dataset(files=180, rows_per_file=1000, rows_per_ms=1),
     ours_rows_per_epoch=1000,
     peer_rows_per_epoch=1000,
-    warm_up_rows=120_000,
+    warm_up_rows=90_000,
 )
 SMALL_QUICK = replace(
     SMALL, data=Dataset(files=120, rows_per_file=1000, rows_per_ms=1), warm_up_rows=60_000

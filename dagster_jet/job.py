@@ -15,6 +15,7 @@ from dagster_jet.engine.events import ExecutionEnded, ExecutionRestarting, JobEv
 from dagster_jet.engine.execution import Execution, StopSignal, Until
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
+from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.errors import FencedError, JetError, JobStateError
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.protocol import Stop, StopKind
@@ -176,7 +177,7 @@ class Job:
     def _run_executions(self) -> JobResult:
         record = read_record(self._store, self.name)
         if record is not None and record.status is JobStatus.COMPLETED:
-            return self._summary(record, {})
+            return self._summary(record, self._totals(record))
         session = self._open_session()
         restarts: deque[float] = deque()
         while True:
@@ -264,6 +265,13 @@ class Job:
         assert record is not None
         stages = {n: (p.rows_in, p.rows_out) for n, p in execution.stages().items()}
         return self._summary(replace(record, status=stop.status), stages)
+
+    def _totals(self, record: ExecutionRecord) -> dict[str, tuple[int, int]]:
+        """Rows in and out per stage, as the newest snapshot has them."""
+        if record.snapshot is None:
+            return {}
+        counters = SnapshotStore(self._store, self.name).load(record.snapshot).counters
+        return {name: (c.rows_in, c.rows_out) for name, c in counters.items()}
 
     def _summary(self, record: ExecutionRecord, stages: dict[str, tuple[int, int]]) -> JobResult:
         return JobResult(

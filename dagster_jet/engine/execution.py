@@ -157,6 +157,8 @@ class Execution:
         self._answers: queue.SimpleQueue[protocol.Event] = queue.SimpleQueue()
         self._background: list[threading.Thread] = []
         self._ending = threading.Event()
+        self._input_ended = until.input_ends
+        self._announced = False
         self._journals: dict[str, list[pa.Table]] = {name: [] for name in self._readers}
         self._obsolete: list[str] = []
         self._groups = 0
@@ -281,9 +283,11 @@ class Execution:
         return []
 
     def _look_around(self) -> tuple[bool, StopKind | None]:
-        if not self._until.input_ends:
+        if not self._input_ended:
             for reader in self._readers.values():
                 reader.poll()
+        if self._stop_signal.kind is StopKind.COMPLETE:
+            self._input_ended = True  # what is there by now, and no more
         now_ms = self._now_ms()
         self._watermarks.check_idle(now_ms)
         waiting = any(reader.waiting().items > 0 for reader in self._readers.values())
@@ -460,6 +464,10 @@ class Execution:
         )
 
     def _announce_start(self, restored: SnapshotRef | None) -> None:
+        """Once per execution: everything older is settled, data is about to flow."""
+        if self._announced:
+            return
+        self._announced = True
         record = self._coordinator.record
         self._emit(
             ExecutionStarted(
@@ -650,14 +658,14 @@ class Execution:
 
     def _write_record(self, purpose: str, record: ExecutionRecord) -> protocol.Event:
         outcome = self._keeper.write(record, purpose)
+        if outcome is WriteOutcome.WRITTEN and purpose in ("running", "snapshot"):
+            self._announce_start(None)
         if outcome is WriteOutcome.WRITTEN and purpose == "snapshot":
             now = time.monotonic()
             phase1_ms = (now - self._acked_at) * 1000 if self._acked_at else 0.0
             self._decision = _Decision(now, phase1_ms, self._bytes_written)
             for journals in self._journals.values():
                 journals.clear()
-            if len(record.snapshots) == 1 and record.snapshots[0].epoch_id == 0:
-                self._announce_start(None)
         if outcome is WriteOutcome.WRITTEN and record.snapshots and record.snapshots[0].committed:
             if purpose in ("snapshot", "committed") and record.snapshots[0].epoch_id > 0:
                 if self._coordinator.phase is not Phase.RECOMMITTING:

@@ -551,7 +551,7 @@ class Coordinator:
         return [Commit(ref.snapshot_id, manifest.artifacts, recovering=False), *garbage]
 
     def _garbage(self, dropped: tuple[SnapshotRef, ...]) -> list[Command]:
-        """What only dropped snapshots needed. A sleeper may do it too: history does not grow back."""
+        """What only dropped snapshots needed. Safe for a sleeper: history never grows back."""
         if not dropped:
             return []
         gone: dict[str, set[str]] = {}
