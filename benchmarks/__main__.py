@@ -74,9 +74,9 @@ def snapshot_cost(quick: Quick = False, json: Json = None) -> None:
 def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
     """Where the time of an epoch of 1,000 rows goes."""
     with scratch() as folder:
-        measured = profile.measure(folder, epochs)
-        profile.report(measured, console)
-        save(json, {"epochs": measured})
+        measured, cpu = profile.measure(folder, epochs)
+        profile.report(measured, cpu, console)
+        save(json, {"epochs": measured, "cpu_ms_per_epoch": cpu})
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ class Dataset:
             self._write_file(target / "in" / f"{number:06d}.json", number, first, random)
         end = T0_MS + self.rows // self.rows_per_ms + _DAY_MS
         last = target / "in" / f"{self.files:06d}.json"
-        last.write_text(_line(SENTINEL_KEY, end, 100), encoding="ascii")
-        _set_time(last, self.files)
+        last.write_text(line(SENTINEL_KEY, end, 100), encoding="ascii")
+        set_time(last, self.files)
         (target / "done").touch()
         return target / "in"
 
@@ -60,14 +60,14 @@ class Dataset:
         keys = random.integers(0, self.keys, size)
         values = random.integers(100, 1000, size)
         rows = zip(keys.tolist(), times.tolist(), values.tolist(), strict=True)
-        path.write_text("".join([_line(f"{k:09d}", t, v) for k, t, v in rows]), encoding="ascii")
-        _set_time(path, number)
+        path.write_text("".join([line(f"{k:09d}", t, v) for k, t, v in rows]), encoding="ascii")
+        set_time(path, number)
 
 
-def _line(key: str, time_ms: int, value: int) -> str:
+def line(key: str, time_ms: int, value: int) -> str:
     return f'{{"k":"{key}","ts":{time_ms},"v":{value}}}\n'
 
 
-def _set_time(path: Path, number: int) -> None:
+def set_time(path: Path, number: int) -> None:
     seconds = T0_MS // 1000 + number
     os.utime(path, (seconds, seconds))

@@ -21,7 +21,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import jet_query, task_timer
+from benchmarks import jet_query, task_timer, thread_cpu
 from benchmarks.data import Dataset
 from dagster_jet.engine import execution
 from dagster_jet.engine.events import EpochCompleted, JobEvent
@@ -30,6 +30,33 @@ from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.spark import epoch as epoch_module
 
 WARM_UP = 40
+EPOCH = "epoch, wall between two ends"
+PHASES = (
+    EPOCH,
+    "look around (poll, lag)",
+    "run epoch",
+    "  stage inputs, delete runs",
+    "  runner",
+    "    build frames (py4j)",
+    "    collect",
+    "      before the job is submitted",
+    "        Catalyst analysis",
+    "        Catalyst optimization",
+    "        Catalyst planning",
+    "      job submitted -> collect returns",
+    "        collect called -> Python task entered",
+    "        Python task waits for its input",
+    "        Python task works",
+    "        Python task ended -> collect returns",
+    "    wait for observation",
+    "    release",
+    "  account",
+    "    journal write",
+    "manifest write",
+    "record write",
+    "(phase 2, beside)",
+    "(garbage, beside)",
+)
 
 
 @dataclass
@@ -39,6 +66,7 @@ class Recorder:
     now: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     epochs: list[dict[str, float]] = field(default_factory=list)
     ended_at: float = 0.0
+    cpu: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
     def timed(self, owner: Any, name: str, phase: str) -> None:
         original = getattr(owner, name)
@@ -56,11 +84,18 @@ class Recorder:
     def on_event(self, event: JobEvent) -> None:
         if isinstance(event, EpochCompleted):
             now = time.perf_counter()
-            self.now["epoch, wall between two ends"] = (now - self.ended_at) * 1000
+            self.now[EPOCH] = (now - self.ended_at) * 1000
             self.now["epoch_id"] = event.epoch_id
             self.ended_at = now
             self.epochs.append(dict(self.now))
             self.now.clear()
+            if len(self.epochs) % WARM_UP == 0:
+                self.cpu.append((len(self.epochs), thread_cpu.cpu_ms()))
+
+    def cpu_per_epoch(self) -> dict[str, float]:
+        """CPU-milliseconds per epoch between the first and the last look after warm-up."""
+        (first, before), (last, after) = self.cpu[0], self.cpu[-1]
+        return {k: (v - before.get(k, 0.0)) / max(1, last - first) for k, v in after.items()}
 
 
 def install(recorder: Recorder) -> None:
@@ -108,7 +143,7 @@ def _ask_jvm(frame: DataFrame, note: dict[str, float], began: float, ended: floa
     entries = phases.iterator()
     while entries.hasNext():
         entry = entries.next()
-        note[f"      Catalyst {entry._1()}"] = float(entry._2().durationMs())
+        note[f"        Catalyst {entry._1()}"] = float(entry._2().durationMs())
     scala = frame.sparkSession.sparkContext._jsc.sc()
     jobs = scala.statusStore().jobsList(None)
     job = jobs.iterator().next()
@@ -122,16 +157,17 @@ def _ask_jvm(frame: DataFrame, note: dict[str, float], began: float, ended: floa
         if stage.submissionTime().isDefined() and stage.completionTime().isDefined():
             number += 1
             took = stage.completionTime().get().getTime() - stage.submissionTime().get().getTime()
-            note[f"      Spark stage {stage.numTasks()} task(s) #{number}"] = took
-            note[f"        its executor run time #{number}"] = stage.executorRunTime()
-            note[f"        its executor CPU time #{number}"] = stage.executorCpuTime() / 1e6
+            note[f"Spark stage #{number}, {stage.numTasks()} task(s)"] = took
+            note[f"  executor run time #{number}"] = stage.executorRunTime()
+            note[f"  executor CPU time #{number}"] = stage.executorCpuTime() / 1e6
     compiled = frame.sparkSession._jvm.org.apache.spark.metrics.source.CodegenMetrics
     note["classes compiled so far"] = compiled.METRIC_COMPILATION_TIME().getCount()
     note["      job submitted -> collect returns"] = (ended - submitted) * 1000
     note["asking"] = (time.perf_counter() - asked) * 1000
 
 
-def measure(folder: Path, epochs: int = 160) -> list[dict[str, float]]:
+def measure(folder: Path, epochs: int = 160) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Phases of every epoch after warm-up, and CPU per epoch."""
     source = Dataset(files=epochs, rows_per_file=1000, rows_per_ms=1).write(folder / "data")
     log = folder / "tasks.jsonl"
     log.write_text("")
@@ -151,25 +187,28 @@ def measure(folder: Path, epochs: int = 160) -> list[dict[str, float]]:
     tasks = {note["epoch"]: note for note in notes}
     measured = recorder.epochs[WARM_UP:-2]
     for one in measured:
-        one["epoch, wall between two ends"] -= one.pop("asking", 0.0)
+        one[EPOCH] -= one.pop("asking", 0.0)
         task = tasks.get(int(one.pop("epoch_id")))
         began, ended = one.pop("collect_began", 0.0), one.pop("collect_ended", 0.0)
         if task is not None:
-            one["      collect -> Python task entered"] = (task["entered"] - began) * 1000
-            one["        task waits for its input"] = (task["began"] - task["entered"]) * 1000
-            one["        task works"] = (task["ended"] - task["began"]) * 1000
-            one["      task ended -> collect returns"] = (ended - task["ended"]) * 1000
+            one["        collect called -> Python task entered"] = (task["entered"] - began) * 1000
+            one["        Python task waits for its input"] = (
+                task["began"] - task["entered"]
+            ) * 1000
+            one["        Python task works"] = (task["ended"] - task["began"]) * 1000
+            one["        Python task ended -> collect returns"] = (ended - task["ended"]) * 1000
             one["snapshot"] = float(task["snapshot"])
-    return measured
+    return measured, recorder.cpu_per_epoch()
 
 
-def report(measured: list[dict[str, float]], console: Console) -> None:
+def report(measured: list[dict[str, float]], cpu: dict[str, float], console: Console) -> None:
     plain = [m for m in measured if not m.get("snapshot")]
     saving = [m for m in measured if m.get("snapshot")]
-    names = list(dict.fromkeys(name for m in measured for name in m if name != "snapshot"))
+    seen = dict.fromkeys(name for m in measured for name in m)
+    others = [name for name in seen if name not in PHASES and name != "snapshot"]
+    names = [*(name for name in PHASES if name in seen), *others]
     table = Table("phase", f"plain ({len(plain)}) ms", f"with snapshot ({len(saving)}) ms", "share")
-    total = _median(measured, names[0], 1.0)
-    total = _median(measured, "epoch, wall between two ends", total)
+    total = _median(measured, EPOCH, 1.0)
     for name in names:
         value = _median(measured, name, 0.0)
         table.add_row(
@@ -179,6 +218,10 @@ def report(measured: list[dict[str, float]], console: Console) -> None:
             f"{value / total:.0%}",
         )
     console.print(table)
+    spent = Table("CPU spent on", "ms per epoch")
+    for name, value in sorted(cpu.items(), key=lambda item: -item[1]):
+        spent.add_row(name, f"{value:.1f}")
+    console.print(spent)
 
 
 def _median(measured: list[dict[str, float]], name: str, otherwise: float) -> float:

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-from datetime import timedelta
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import jet_query
-from benchmarks.data import T0_MS, _line, _set_time
-from dagster_jet import Jet
-from dagster_jet.engine.events import JobEvent, SnapshotCommitted
+from benchmarks.data import T0_MS, line, set_time
+from dagster_jet.engine.events import EpochCompleted, JobEvent, SnapshotCommitted
 from dagster_jet.processors.window import ROW_COUNT, WINDOW_END_MS
+from dagster_jet.snapshot.chunks import PARTITION_COLUMN
 
 DAY_MS = 86_400_000
 LOAD_FILES = 10
+EVERY_EPOCH, EVERY_HOUR = 0.0, 3600.0
+
+
+@dataclass
+class Observed:
+    """Events of one run; `step_ms`: wall time between two ends of epochs."""
+
+    snapshots: list[SnapshotCommitted] = field(default_factory=list)
+    step_ms: list[float] = field(default_factory=list)
+    _ended: float = field(default_factory=time.perf_counter)
+
+    def on_event(self, event: JobEvent) -> None:
+        if isinstance(event, SnapshotCommitted):
+            self.snapshots.append(event)
+        elif isinstance(event, EpochCompleted):
+            now = time.perf_counter()
+            self.step_ms.append((now - self._ended) * 1000)
+            self._ended = now
 
 
 def write_input(folder: Path, keys: int, changing: int, snapshots: int) -> Path:
@@ -31,8 +51,8 @@ def write_input(folder: Path, keys: int, changing: int, snapshots: int) -> Path:
     parts += [random.choice(keys, changing, replace=False) for _ in range(snapshots)]
     for number, part in enumerate(parts):
         path = source / f"{number:06d}.json"
-        path.write_text("".join([_line(f"{k:09d}", T0_MS + number, 100) for k in part.tolist()]))
-        _set_time(path, number)
+        path.write_text("".join([line(f"{k:09d}", T0_MS + number, 100) for k in part.tolist()]))
+        set_time(path, number)
     return source
 
 
@@ -41,21 +61,13 @@ def run(folder: Path, *, quick: bool, console: Console) -> dict[str, Any]:
     keys, snapshots = (200_000, 24) if quick else (1_000_000, 80)
     changing = keys // 100
     source = write_input(folder, keys, changing, snapshots)
-    seen: list[SnapshotCommitted] = []
-
-    def on_event(event: JobEvent) -> None:
-        if isinstance(event, SnapshotCommitted):
-            seen.append(event)
-
-    with jet_query.open_jet(folder / "store") as jet:
-        jet.run(
-            jet_query.pipeline(source, folder / "out", DAY_MS),
-            jet_query.config(changing, snapshot_seconds=timedelta(0).total_seconds()),
-            until="drained",
-            on_event=on_event,
-        )
-        full_bytes, rows = _full_state(jet, keys, LOAD_FILES * (keys // LOAD_FILES), snapshots)
-    changes = [s for s in seen if s.bytes_written > 0][LOAD_FILES:]
+    without = Observed()
+    _run_job(folder / "without", source, changing, EVERY_HOUR, without)
+    every = Observed()
+    full_bytes, rows = _run_job(folder / "every", source, changing, EVERY_EPOCH, every)
+    if rows != keys + snapshots * changing:
+        raise AssertionError(f"the state holds {rows} input rows")
+    changes = [s for s in every.snapshots if s.bytes_written > 0][LOAD_FILES:]
     bytes_per = [s.bytes_written for s in changes]
     result: dict[str, Any] = {
         "keys": keys,
@@ -68,8 +80,10 @@ def run(folder: Path, *, quick: bool, console: Console) -> dict[str, Any]:
         "share_median": statistics.median(bytes_per) / full_bytes,
         "share_max": max(bytes_per) / full_bytes,
         "chain_bytes_over_full": changes[-1].state_bytes / full_bytes,
-        "phase1_ms_median": statistics.median(s.phase1_ms for s in changes),
-        "phase2_ms_median": statistics.median(s.phase2_ms for s in changes),
+        "epoch_ms_without_snapshot": statistics.median(without.step_ms[LOAD_FILES:]),
+        "epoch_ms_with_snapshot": statistics.median(every.step_ms[LOAD_FILES:]),
+        "manifest_and_record_ms": statistics.median(s.phase1_ms for s in changes),
+        "phase2_ms": statistics.median(s.phase2_ms for s in changes),
     }
     table = Table("measure", "value", title="snapshot cost")
     for name, value in result.items():
@@ -78,17 +92,21 @@ def run(folder: Path, *, quick: bool, console: Console) -> dict[str, Any]:
     return result
 
 
-def _full_state(jet: Jet, keys: int, loaded: int, snapshots: int) -> tuple[int, int]:
-    """Bytes of the state as one row per key, after checking that every row is in it."""
-    state = jet.read_state("windowed_count", "counts")
+def _run_job(
+    folder: Path, source: Path, changing: int, interval_s: float, seen: Observed
+) -> tuple[int, int]:
+    """One file per epoch. Returns the bytes of the full state and the input rows behind it."""
+    with jet_query.open_jet(folder / "store") as jet:
+        jet.run(
+            jet_query.pipeline(source, folder / "out", DAY_MS),
+            jet_query.config(changing, interval_s),
+            until="drained",
+            on_event=seen.on_event,
+        )
+        state = jet.read_state("windowed_count", "counts")
     assert state is not None
-    expected = loaded + snapshots * (keys // 100)
-    sums = [(name, "sum") for name in state.column_names if name.startswith("__p")]
-    sums = [s for s in sums if s[0] != "__partition"]
-    merged = state.group_by(["__partition", "k", WINDOW_END_MS]).aggregate(
-        [*sums, (ROW_COUNT, "sum")]
+    partials = [name for name in state.column_names if re.fullmatch(r"__p\d+", name)]
+    merged = state.group_by([PARTITION_COLUMN, "k", WINDOW_END_MS]).aggregate(
+        [(name, "sum") for name in [*partials, ROW_COUNT]]
     )
-    rows = pa.compute.sum(merged.column(f"{ROW_COUNT}_sum")).as_py()
-    if merged.num_rows != keys or rows != expected:
-        raise AssertionError(f"state has {merged.num_rows} keys, {rows} rows; expected {expected}")
-    return merged.nbytes, rows
+    return merged.nbytes, pc.sum(merged.column(f"{ROW_COUNT}_sum")).as_py()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import time
@@ -35,6 +34,7 @@ from demo.report import Figures, print_report
 
 POLL_SECONDS = 0.1
 STEP_TIMEOUT_SECONDS = 120
+_STOP_COMMAND = ".venv/bin/python -m demo --stop"
 
 
 class DemoError(Exception):
@@ -112,10 +112,10 @@ class Story:
             self._write_result(figures, verdict, right)
             kept = self.options.keep
             if kept:
-                self._say(f"Dagster stays up at {dagster.url}; stop it with `make demo-stop`.")
+                self._say(f"Dagster stays up at {dagster.url}; stop it with: {_STOP_COMMAND}")
             return right
         except (DemoError, OSError):
-            self.console.print(f"[dim]{dagster.log_tail()}[/dim]", markup=True, highlight=False)
+            self.console.print(dagster.log_tail(), style="dim", markup=False, highlight=False)
             raise
         finally:
             if not kept:
@@ -189,6 +189,7 @@ class Story:
 
         self._until("a new execution owns the job", lambda: is_newer(observer.record()))
         recovery.execution = since()
+        self._say(f"A new execution owns the job after {recovery.execution:.1f} s.")
 
         def has_committed() -> bool:
             record = observer.record()
@@ -285,7 +286,6 @@ class _Bars:
 
 def _store_urls(data: Path) -> list[str]:
     """The same members as in `resources/jet.py`."""
-    os.environ.setdefault("JET_DATA", str(data))
     return [f"file://{data}/store/{member}" for member in ("a", "b", "c")]
 
 

@@ -100,7 +100,7 @@ def test_failing_call_in_a_task(
         monkeypatch.setattr(execution, "FEW_GROUPS", -1)
     world.fill()
     with world.rules_in_workers(crash.rules):
-        assert world.run(restart_attempts_max=20).status is JobStatus.COMPLETED
+        assert world.run().status is JobStatus.COMPLETED
     assert crash.points <= set(world.fail_points.reached)
     world.assert_exactly_once()
 
@@ -112,7 +112,7 @@ def test_failing_call_in_recovery(world: World, point: str) -> None:
     world.fill(files=3, first=3)
     failpoint.configure(f"{point}:1=raise")
     with world.rules_in_workers(f"{point}:1=raise"):
-        assert world.run(restart_attempts_max=20).status is JobStatus.COMPLETED
+        assert world.run().status is JobStatus.COMPLETED
     assert point in world.fail_points.reached
     world.assert_exactly_once()
 

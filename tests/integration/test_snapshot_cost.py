@@ -21,10 +21,8 @@ from dagster_jet.store import Store, StoreConfig
 from .world import World
 
 KEYS, CHANGED = 1_000_000, 10_000
-STATE = pa.schema(
-    [("__partition", pa.int32()), ("k", pa.int64()), (WINDOW_END_MS, pa.int64())]
-    + [("__p0", pa.int64()), ("__rows", pa.int64())]
-)
+_LONGS = ("k", WINDOW_END_MS, "__p0", "__rows")
+STATE = pa.schema([("__partition", pa.int32()), *((name, pa.int64()) for name in _LONGS)])
 
 
 def groups(keys: np.ndarray) -> pa.Table:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet import Jet, JobConfig, JobResult
-from dagster_jet.engine.events import JobEvent
+from dagster_jet.engine.events import ExecutionRestarting, JobEvent
 from dagster_jet.testing.failpoints import Death, FailPoints
 
 from . import child
@@ -154,7 +154,7 @@ class World:
                 child.crash_pipeline(self.folder),
                 JobConfig(**{**child.CONFIG, **config}),
                 until=until,
-                on_event=self.events.append,
+                on_event=self._see,
             )
 
     def jet(self, members: str = "abc") -> Jet:
@@ -162,14 +162,22 @@ class World:
 
     @contextmanager
     def rules_in_workers(self, rules: str) -> Iterator[None]:
-        """Fail points for the tasks of this process: Spark starts fresh workers for them."""
-        environment = self.spark.sparkContext.environment
-        environment.update(self.fail_points.environment(rules))
+        """Fail points for the tasks of this process, until they have made an execution restart:
+        Spark starts fresh workers for them, and again after a failure."""
+        self.spark.sparkContext.environment.update(self.fail_points.environment(rules))
         try:
             yield
         finally:
-            for name in self.fail_points.environment(rules):
-                del environment[name]
+            self._cure_workers()
+
+    def _cure_workers(self) -> None:
+        for name in self.fail_points.environment(""):
+            self.spark.sparkContext.environment.pop(name, None)
+
+    def _see(self, event: JobEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, ExecutionRestarting):
+            self._cure_workers()
 
     def lose_member(self, member: str) -> None:
         (self.folder / "store" / member).rename(self.folder / f"lost-{member}")

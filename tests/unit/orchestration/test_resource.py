@@ -1,0 +1,71 @@
+"""How the resource's fields become the library's settings; nothing runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster_pyspark import LazyPySparkResource, PySparkResource
+
+from dagster_jet import JetResource, JobConfig
+from dagster_jet.errors import ConfigurationError
+
+
+def resource(tmp_path: Path, **fields: object) -> JetResource:
+    return JetResource(store=[f"file://{tmp_path}/store"], backup_count=0, **fields)
+
+
+def test_fields_left_empty_have_the_librarys_defaults(tmp_path: Path) -> None:
+    assert resource(tmp_path)._job_config(None) == JobConfig()
+
+
+def test_what_run_is_given_wins_over_the_resource(tmp_path: Path) -> None:
+    own = resource(tmp_path, snapshot_interval="5 seconds", job_config={"retained_snapshots": 7})
+    merged = own._job_config({"snapshot_interval": "2 seconds"})
+    assert merged.snapshot_interval == timedelta(seconds=2)
+    assert merged.retained_snapshots == 7
+    whole = JobConfig(guarantee="at-least-once")
+    assert own._job_config(whole) is whole
+
+
+def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="snapshot_intervall"):
+        resource(tmp_path, job_config={"snapshot_intervall": "1 second"})._job_config(None)
+
+
+def test_spark_settings_are_flat_text(tmp_path: Path) -> None:
+    own = resource(
+        tmp_path,
+        spark_config={"spark.ui.enabled": False, "spark": {"sql": {"shuffle.partitions": 2}}},
+        pyspark=LazyPySparkResource(
+            spark_config={"spark.ui.enabled": True, "spark.driver.memory": "2g"}
+        ),
+    )
+    assert own._spark_settings() == {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "2g",
+    }
+
+
+def test_an_eager_pyspark_resource_only_lends_its_settings(tmp_path: Path) -> None:
+    own = resource(tmp_path, pyspark=PySparkResource(spark_config={"spark.driver.memory": "2g"}))
+    assert isinstance(own.pyspark, LazyPySparkResource)
+    assert own._spark_settings() == {"spark.driver.memory": "2g"}
+
+
+def test_urls_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JET_SECRET_STORE", f"file://{tmp_path}/secret")
+    own = JetResource(store=[dg.EnvVar("JET_SECRET_STORE")], backup_count=0)
+    with own.process_config_and_initialize_cm() as opened:
+        assert opened.jet.record("nobody") is None
+    assert (tmp_path / "secret").is_dir()
+
+
+def test_negative_times_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="drain_budget_seconds"):
+        resource(tmp_path, drain_budget_seconds=-1)
