@@ -44,7 +44,13 @@ from dagster_jet.engine.spark.session import is_local, parallelism
 from dagster_jet.engine.spark.tasks import Barrier
 from dagster_jet.engine.state import delete_runs
 from dagster_jet.engine.watermarks import WatermarkTracker
-from dagster_jet.errors import BadRowError, FencedError, JetError, Reaction
+from dagster_jet.errors import (
+    BadRowError,
+    FencedError,
+    JetError,
+    Reaction,
+    StoreUnavailableError,
+)
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
@@ -168,6 +174,7 @@ class Execution:
         self._epochs = 0
         self._acked_at = 0.0
         self._decision = _Decision()
+        self._committed_at = 0.0
         self._failure: JetError | None = None
         self._bytes_written = 0
         self._told_failed = 0
@@ -360,6 +367,7 @@ class Execution:
         return Rejection(tuple(dict.fromkeys(times)))
 
     def _claim(self) -> list[protocol.Event]:
+        self._check_store()
         record = self._keeper.claim(change=self._rewound)
         self._work_dir = self._work_root / f"{record.execution_id}"
         for folder in self._work_root.glob("[0-9]*"):
@@ -373,6 +381,19 @@ class Execution:
             node.sink.check(self._job, node.name, is_new_job=is_new)
         self._runner.prepare()
         return [protocol.Claimed(record)]
+
+    def _check_store(self) -> None:
+        """Refuses to start on a store that has certainly lost something."""
+        trouble = {m.member_id: m.trouble for m in self._store.status().members if not m.reachable}
+        replicas = enumerate(self._store.table.replicas)
+        lost = [partition for partition, held in replicas if set(held) <= trouble.keys()]
+        if lost:
+            raise StoreUnavailableError(
+                f"no member that holds partitions {lost} is reachable: "
+                f"{'; '.join(f'{member}: {why}' for member, why in sorted(trouble.items()))}",
+                job=self._job,
+                cure="More members are gone than backup_count allows: bring one of them back.",
+            )
 
     def _rewound(self, record: ExecutionRecord) -> ExecutionRecord:
         """Applies ``initial_snapshot``: leaves newer snapshots behind and begins a new line."""
@@ -682,7 +703,7 @@ class Execution:
                 epoch_id=ref.epoch_id,
                 restarts=record.restarts,
                 phase1_ms=self._decision.phase1_ms,
-                phase2_ms=(time.monotonic() - self._decision.at) * 1000,
+                phase2_ms=max(0.0, self._committed_at - self._decision.at) * 1000,
                 bytes_written=self._decision.bytes_written,
                 state_bytes=ref.state_bytes,
                 failed_snapshots=self._coordinator.failed_snapshots,
@@ -719,6 +740,7 @@ class Execution:
         def commit() -> None:
             try:
                 self._commit_all(artifacts, recovering=False)
+                self._committed_at = time.monotonic()
             except JetError as error:
                 self._answers.put(self._failed(error))
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would hang the job

@@ -95,15 +95,12 @@ IN_RECOVERY = {
 """Section 4: each of these dies in turn, on the way back from the death before it."""
 
 FAILING_CALLS = (
-    # The call fails, the process lives: what the job does about it within its own process.
+    # The call fails, the process lives: what the job does about it within its own process. F4's
+    # chunks, F7 and F10's files have tests of their own, which look closer.
     Crash("F1", "epoch.before:3=raise"),
-    Crash("F4", "chunks.before:3=raise"),
     Crash("F4", "manifest.before:3=raise"),
     Crash("F5", "epoch.acked:3=raise"),
-    Crash("F7", "record.snapshot.before:3=raise"),
-    Crash("F7", "record.snapshot.after:3=raise"),
     Crash("F8", "commit.before:2=raise"),
-    Crash("F10", "files.commit.file:3=raise"),
     Crash("F10", "files.commit.renamed:2=raise"),
     Crash("F10", "files.commit.marker:2=raise"),
     Crash("F11", "commit.after:2=raise"),

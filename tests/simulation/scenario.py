@@ -132,7 +132,7 @@ class Scenario:
             shards={
                 WINDOW: rng.choice((1, 2, 2, 3)),
                 COUNT: rng.choice((1, 1, 2)),
-                **{sink: self.writers for sink in SINKS},
+                **dict.fromkeys(SINKS, self.writers),
             },
             partition_count=PARTITION_COUNT,
             plan_fingerprint="v1",
