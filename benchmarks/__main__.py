@@ -22,7 +22,9 @@ console = Console()
 
 Quick = Annotated[bool, typer.Option(help="Small sizes: does it work? Figures mean little.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all that was measured here.")]
-Rounds = Annotated[int, typer.Option(help="Each has two slots of either engine.")]
+Rounds = Annotated[
+    int | None, typer.Option(help="Each has two slots of either engine; 5, or 1 if quick.")
+]
 Only = Annotated[str, typer.Option(help="large, small or both.")]
 
 
@@ -51,14 +53,18 @@ def everything(context: typer.Context) -> None:
 
 @app.command("windowed_count")
 def windowed_count(
-    quick: Quick = False, rounds: Rounds = 5, json: Json = None, only: Only = "both"
+    quick: Quick = False, rounds: Rounds = None, json: Json = None, only: Only = "both"
 ) -> None:
     """Races dagster_jet against Spark Structured Streaming."""
     with scratch() as folder:
         save(
             json,
             count.run(
-                folder, rounds=1 if quick else rounds, quick=quick, only=only, console=console
+                folder,
+                rounds=rounds or (1 if quick else 5),
+                quick=quick,
+                only=only,
+                console=console,
             ),
         )
 

@@ -33,6 +33,10 @@ class ReportedAsset:
     code_version: str | None
     is_sink: bool
     has_state: bool
+    stage_inputs: tuple[dg.AssetKey, ...] = ()
+    """Upstream stages of the same pipeline: cut at the same snapshot."""
+    outside_inputs: tuple[dg.AssetKey, ...] = ()
+    """Upstream assets that this pipeline only reads."""
 
 
 def committed(
@@ -80,6 +84,11 @@ def _materialization(
     tags = {keys.TAG_DATA_VERSION: str(snapshot_id)}
     if asset.code_version is not None:
         tags[keys.TAG_CODE_VERSION] = asset.code_version
+    # Provenance per snapshot: without it Dagster shows every asset as out of sync.
+    for key in asset.stage_inputs:
+        tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = str(snapshot_id)
+    for key in asset.outside_inputs:
+        tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = keys.UNVERSIONED
     return dg.AssetMaterialization(asset_key=asset.key, metadata=metadata, tags=tags)
 
 

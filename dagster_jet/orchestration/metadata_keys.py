@@ -42,6 +42,9 @@ DAGSTER_URI = "dagster/uri"
 # Tags on materializations: a yielded AssetMaterialization gets neither by itself.
 TAG_DATA_VERSION = "dagster/data_version"
 TAG_CODE_VERSION = "dagster/code_version"
+TAG_INPUT_VERSION_PREFIX = "dagster/input_data_version/"
+UNVERSIONED = "INITIAL"
+"""What Dagster takes as the data version of an external asset that nobody reports on."""
 
 # Tags on runs and jobs.
 TAG_PIPELINE = "dagster_jet/pipeline"

@@ -242,6 +242,9 @@ def _reported_assets(context: RunContext, pipeline: Pipeline) -> list[ReportedAs
     translators = [metadata.get(keys.META_TRANSLATOR) for metadata in metadata_by_key.values()]
     translator = next((t for t in translators if isinstance(t, DagsterJetTranslator)), None)
     graph = pipeline.graph
+    specs = stage_specs(pipeline, translator)
+    source_keys = {specs[node.name].key for node in graph.sources}
+    stage_keys = {spec.key for spec in specs.values()} - source_keys
     sinks = {node.name for node in graph.sinks}
     stateful = {node.name for node in graph.stages}
     return [
@@ -251,8 +254,10 @@ def _reported_assets(context: RunContext, pipeline: Pipeline) -> list[ReportedAs
             code_version=spec.code_version,
             is_sink=name in sinks,
             has_state=name in stateful,
+            stage_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key in stage_keys),
+            outside_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key not in stage_keys),
         )
-        for name, spec in stage_specs(pipeline, translator).items()
+        for name, spec in specs.items()
         if name in sinks | stateful and (not metadata_by_key or spec.key in metadata_by_key)
     ]
 
