@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +47,8 @@ def save(target: Path | None, result: dict[str, Any]) -> None:
 @app.callback()
 def everything(context: typer.Context) -> None:
     """Without a command: all of them, with their default sizes."""
+    # So that the engine's process and the scratch folder go too when this one is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if context.invoked_subcommand is None:
         windowed_count()
         snapshot_cost()

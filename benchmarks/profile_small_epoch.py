@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from dagster_jet.engine.spark import epoch as epoch_module
 
 WARM_UP = 40
 EPOCH = "epoch, wall between two ends"
+AFTER_END = ("manifest write", "record write")
+"""Done between the end of an epoch and the next one, on behalf of the former."""
 PHASES = (
     EPOCH,
     "look around (poll, lag)",
@@ -186,6 +189,8 @@ def measure(folder: Path, epochs: int = 160) -> tuple[list[dict[str, float]], di
     notes = [json.loads(line) for line in log.read_text().splitlines()]
     tasks = {note["epoch"]: note for note in notes}
     measured = recorder.epochs[WARM_UP:-2]
+    for earlier, later in pairwise(measured):
+        earlier.update({name: later.pop(name, 0.0) for name in AFTER_END})
     for one in measured:
         one[EPOCH] -= one.pop("asking", 0.0)
         task = tasks.get(int(one.pop("epoch_id")))

@@ -178,10 +178,10 @@ class Job:
         record = read_record(self._store, self.name)
         if record is not None and record.status is JobStatus.COMPLETED:
             return self._summary(record, self._totals(record))
-        session = self._open_session()
         restarts: deque[float] = deque()
         while True:
-            stop, execution = self._run_one(session)
+            # Asked anew each time: what ended the last execution may have been Spark's own end.
+            stop, execution = self._run_one(self._open_session())
             if not stop.restart:
                 return self._ended(stop, execution)
             if stop.reason != StopKind.RESTART.value:

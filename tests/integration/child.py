@@ -21,6 +21,7 @@ from typing import Any
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.engine import execution
+from dagster_jet.engine.events import EpochCompleted, JobEvent
 
 JOB = "crash"
 SCHEMA = "k string, ts long, v long"
@@ -91,6 +92,15 @@ def attach() -> None:
     SparkSession(context)
 
 
+def see(event: JobEvent, order: dict[str, Any]) -> None:
+    print(event, flush=True)
+    if isinstance(event, EpochCompleted) and event.epoch_id == order.get("kill_jvm_after"):
+        from pyspark import SparkContext
+
+        del order["kill_jvm_after"]
+        SparkContext._gateway.proc.kill()
+
+
 def main(folder: Path, order: dict[str, Any]) -> int:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         attach()
@@ -102,7 +112,7 @@ def main(folder: Path, order: dict[str, Any]) -> int:
                 crash_pipeline(folder),
                 JobConfig(**{**CONFIG, **order.get("config", {})}),
                 until=order.get("until", "completed"),
-                on_event=lambda event: print(event, flush=True),
+                on_event=lambda event: see(event, order),
             )
         except Exception as error:
             print(f"ended by {type(error).__name__}: {error}", flush=True)

@@ -66,6 +66,14 @@ def test_killed_with_its_own_jvm(world: World) -> None:
     assert world.staged() == []
 
 
+def test_spark_dies_and_the_driver_lives(world: World) -> None:
+    """Out of memory, say: the driver begins a new execution on a new JVM."""
+    world.fill()
+    said = world.finish_child(kill_jvm_after=4)
+    assert "ExecutionRestarting" in said and "restarts=1" in said
+    world.assert_exactly_once()
+
+
 @pytest.mark.parametrize("points", IN_RECOVERY.values(), ids=IN_RECOVERY.keys())
 def test_killed_again_and_again_in_recovery(world: World, points: tuple[str, ...]) -> None:
     world.fill()

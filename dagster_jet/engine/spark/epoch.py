@@ -10,11 +10,13 @@ the same rows. All branches end in frames of acks; their union is the epoch's si
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -196,7 +198,7 @@ class EpochRunner:
 
     def close(self) -> None:
         for frame in self._tables.values():
-            frame.unpersist()
+            _unpersist(frame)
 
     def _user_stages(self) -> list[str]:
         return [node.name for node in self.graph if isinstance(node, TransformNode)]
@@ -316,7 +318,7 @@ class _Build:
 
     def release(self) -> None:
         for frame in self._persisted:
-            frame.unpersist()
+            _unpersist(frame)
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -521,6 +523,11 @@ class _Build:
             raise PipelineError(
                 f"Spark cannot plan the stage: {message}", job=self.runner.job, stage=node.name
             ) from error
+
+
+def _unpersist(frame: DataFrame) -> None:
+    with suppress(Py4JError, OSError):  # a JVM that has died has let go of everything
+        frame.unpersist()
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -6,6 +6,8 @@ import builtins
 import re
 from collections.abc import Sequence
 
+from py4j.protocol import Py4JError, Py4JJavaError
+
 from dagster_jet import errors
 from dagster_jet.errors import BadRowError, ExecutorLostError, JetError, UserFunctionError
 
@@ -36,6 +38,8 @@ _SCHEMA = (
 def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> JetError:
     """The `JetError` that a failed Spark job stands for."""
     text = str(error)
+    if _is_jvm_gone(error):
+        return ExecutorLostError(f"Spark's JVM does not answer: {_first_line(text)}", job=job)
     ours = _OURS.search(text)
     if ours is not None:
         kind = getattr(errors, ours.group(1), JetError)
@@ -70,6 +74,13 @@ def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> Jet
         stage=", ".join(user_stages) or None,
         cure="Correct the function or the data; nothing of this epoch was written.",
     )
+
+
+def _is_jvm_gone(error: BaseException) -> bool:
+    """Any trouble of the gateway itself; what Java code raised arrives as `Py4JJavaError`."""
+    if isinstance(error, Py4JError):
+        return not isinstance(error, Py4JJavaError)
+    return isinstance(error, ConnectionError | EOFError)
 
 
 def _is_os_error(cause: str) -> bool:

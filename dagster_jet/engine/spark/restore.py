@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dagster_jet.engine.spark.epoch import EpochRunner
@@ -55,7 +56,7 @@ def restore_shards(
         frame = session.range(0, len(items), 1, len(items)).mapInArrow(task, f"{ACK_COLUMN} binary")
         try:
             acks = [Ack.from_bytes(bytes(row[0])) for row in frame.collect()]
-        except PySparkException as error:
+        except (PySparkException, Py4JError, OSError) as error:
             raise translate(error, runner.job, []) from error
         for ack in acks:
             old = chains[ack.vertex]

@@ -53,6 +53,7 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
     os.environ["JET_DRIVER_PID"] = str(os.getpid())
     from pyspark.sql import SparkSession
 
+    _forget_dead_session()
     wanted = {**DEFAULTS, **settings, **REQUIRED}
     running = SparkSession.getActiveSession()
     if running is None:
@@ -81,6 +82,22 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
                 )
     running.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
     return running
+
+
+def _forget_dead_session() -> None:
+    """Lets go of a session whose JVM has died (out of memory, killed), so that a new one starts."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None or process.poll() is None:
+        return
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None  # nobody is there to be told
+        context.stop()
+    SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def parallelism(session: SparkSession) -> int:
