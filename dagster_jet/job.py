@@ -16,7 +16,7 @@ from dagster_jet.engine.execution import Execution, StopSignal, Until
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
 from dagster_jet.engine.snapshot_store import SnapshotStore
-from dagster_jet.errors import FencedError, JetError, JobStateError
+from dagster_jet.errors import FencedError, JetError, JobStateError, SnapshotFailedError
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
@@ -262,6 +262,13 @@ class Job:
             )
         if execution.failure is not None and stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED):
             raise execution.failure
+        if self._stop_signal.kind is None and execution.undecided is not None:
+            # Nobody asked it to stop: a run that was to drain has not done so.
+            raise SnapshotFailedError(
+                f"the last snapshot failed, its output is not committed: {execution.undecided}.",
+                job=self.name,
+                cure="Run again: the job goes on from the snapshot before.",
+            )
         assert record is not None
         stages = {n: (p.rows_in, p.rows_out) for n, p in execution.stages().items()}
         return self._summary(replace(record, status=stop.status), stages)

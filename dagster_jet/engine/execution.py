@@ -186,6 +186,13 @@ class Execution:
         return self._epochs
 
     @property
+    def undecided(self) -> str | None:
+        """Why epochs of this execution were left without a snapshot; None if none were."""
+        if self._coordinator.undecided_epochs == 0:
+            return None
+        return self._coordinator.last_snapshot_failure
+
+    @property
     def record(self) -> ExecutionRecord | None:
         return getattr(self._coordinator, "record", None)
 

@@ -25,7 +25,11 @@ from dagster_jet.engine.events import (
     SnapshotCommitted,
     SnapshotFailed,
 )
-from dagster_jet.errors import ArtifactLostError, StoreUnavailableError
+from dagster_jet.errors import (
+    ArtifactLostError,
+    SnapshotFailedError,
+    StoreUnavailableError,
+)
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
@@ -318,5 +322,25 @@ def test_f21_the_terminal_snapshot_fails(world: World) -> None:
     assert any(isinstance(event, SnapshotFailed) for event in seen)
     assert result.status is JobStatus.NOT_RUNNING
     assert world.visible_rows() == 0, "nothing was decided, so nothing may be visible"
+    world.run()
+    world.assert_exactly_once()
+
+
+def test_f21_a_run_that_could_not_finish_draining_says_so(world: World) -> None:
+    """Nobody asked it to stop, so "stopped" would be taken for "everything is committed"."""
+    world.fill()
+
+    def break_the_store(event: JobEvent) -> None:
+        if isinstance(event, EpochCompleted) and event.epoch_id == 1:
+            failpoint.configure("manifest.before:1=raise")
+
+    with world.jet() as jet, pytest.raises(SnapshotFailedError, match=r"manifest\.before"):
+        jet.run(
+            child.crash_pipeline(world.folder),
+            JobConfig(**{**child.CONFIG, "snapshot_interval": "1 hour"}),
+            until="drained",
+            on_event=break_the_store,
+        )
+    assert world.visible_rows() == 0
     world.run()
     world.assert_exactly_once()

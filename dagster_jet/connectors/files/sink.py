@@ -80,18 +80,21 @@ class FilesSink:
     def _check_owner(self, job: str, stage: str) -> None:
         owner_file = Path(self.path) / EPOCHS_FOLDER / ".owner"
         owner = f"{job}/{stage}"
+        mine = owner_file.with_name(f".owner.{os.getpid()}")
+        mine.write_text(owner, encoding="utf-8")
         try:
-            with open(owner_file, "x", encoding="utf-8") as file:
-                file.write(owner)
+            os.link(mine, owner_file)  # whole or not at all, and only for the first
         except FileExistsError:
             other = owner_file.read_text(encoding="utf-8")
-            if other and other != owner:
+            if other != owner:
                 raise ConfigurationError(
                     f"the output folder {self.path!r} belongs to {other!r}.",
                     job=job,
                     stage=stage,
                     cure="Give each sink a folder of its own.",
                 ) from None
+        finally:
+            mine.unlink()
 
     def takes(self, schema: pa.Schema) -> bool:
         return self.format != "json" or can_encode_json(schema)
