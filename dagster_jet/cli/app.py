@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the answer is no (unsafe store, job failed), 2 the call or
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -20,6 +19,7 @@ from dagster_jet.cli.output import show
 from dagster_jet.engine.lease import is_held, wall_clock_ms
 from dagster_jet.errors import JetError
 from dagster_jet.jet import Jet
+from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
@@ -116,15 +116,15 @@ def job(
 
 
 def _await_end(jet: Jet, name: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while (record := jet.record(name)) is not None and record.status.is_live:
-        if time.monotonic() > deadline:
-            raise JetError(
-                f"the request is in the store, but after {seconds:g} s the job is still "
-                f"{record.status.value}.",
-                job=name,
-            )
-        time.sleep(0.2)
+    remote = RemoteJob(jet.store, name)
+    try:
+        remote.join(seconds)
+    except TimeoutError:
+        raise JetError(
+            f"the request is in the store, but after {seconds:g} s the job is still "
+            f"{remote.status.value}.",
+            job=name,
+        ) from None
 
 
 @app.command()

@@ -181,11 +181,6 @@ class Coordinator:
         """Epochs whose output no snapshot has decided about; none under guarantee "none"."""
         return 0 if self.config.guarantee is Guarantee.NONE else self._epochs_since_snapshot
 
-    @property
-    def snapshot_pending(self) -> bool:
-        """A snapshot is between the end of its epoch and the end of its phase 2."""
-        return self._candidate is not None or self.phase2 is not Phase2.NONE
-
     # --- start and restart, in the order of protocol.md section 4 -------------------------------
 
     def _on_claimed(self, record: ExecutionRecord) -> list[Command]:
