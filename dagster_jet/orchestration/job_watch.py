@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import dagster as dg
@@ -53,9 +53,13 @@ class Log(Protocol):
     def warning(self, message: object, /) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class JobWatch:
     """Watches one running job until it ends or the run is interrupted.
+
+    Two ways out. The usual one is `events`, which ends with the job or with an interrupt. But an
+    interrupt that arrives while Dagster handles what was yielded is raised in Dagster's own frames
+    and never reaches the generator; then Dagster's teardown calls `end`.
 
     Attributes:
         job: the job, running.
@@ -74,6 +78,8 @@ class JobWatch:
     log: Log
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
+    _settled: bool = field(default=False, init=False)
+    """Whether the job has stopped, or has been stopped, and that was reported."""
 
     def events(self) -> Generator[dg.AssetMaterialization, None, None]:
         """Yield materializations until the job has ended.
@@ -86,45 +92,69 @@ class JobWatch:
         Raises:
             dg.Failure: the job ended with an error; its cure is in the description.
         """
-        stop_asked = False
         try:
             while not self.job.done.wait(POLL_SECONDS):
                 yield from self._news()
             yield from self._last_news()
+            self._settled = True
             self._check_result()
+        except GeneratorExit:
+            # The caller may be the garbage collector on any thread, even on the one that should
+            # stop, or the interpreter at its end, when no other thread runs: ask, do not wait.
+            self.job.request_stop(StopKind.SHUTDOWN)
+            raise
         except INTERRUPTS:
-            stop_asked = True
             self._stop()
             yield from self._last_news()
+            self._settled = True
             raise
-        finally:
-            # Also reached by GeneratorExit (Dagster dropped the step) and by errors of our own.
-            try:
-                if not stop_asked and not self.job.done.is_set():
-                    self._stop()
-            finally:
-                if not self.job.done.is_set():
-                    # Crash window: the driver thread may still be in phase 1. Without the record
-                    # it can finish that, and it will not be decided.
-                    self.job.release_lease()
+        except BaseException:
+            self._stop()
+            raise
+
+    def end(self) -> list[dg.AssetMaterialization]:
+        """Stop the job if it was dropped without a word, and return what is still to be reported.
+
+        Nothing if `events` came to its end. Like there, when this returns the job has stopped or
+        has lost its lease.
+        """
+        if self._settled:
+            return []
+        self._settled = True
+        self._stop()
+        for event in self.mailbox.drain():
+            if isinstance(event, SnapshotCommitted):
+                self.schedule.offer(event)
+        newest = self.schedule.repeat_last()
+        return [] if newest is None else [*committed(newest, self.assets, _now_ms())]
 
     def _stop(self) -> None:
+        """Ask for a terminal snapshot and wait for it, within the drain budget."""
+        if self.job.done.is_set():
+            return
         self.log.info(
             f"Stopping {self.job.name!r} with a terminal snapshot "
             f"(at most {self.drain_budget_seconds:g} s)."
         )
-        self.job.request_stop(StopKind.SHUTDOWN)
-        deadline = time.monotonic() + self.drain_budget_seconds
         try:
-            self.on_interrupt()
+            self.job.request_stop(StopKind.SHUTDOWN)
+            deadline = time.monotonic() + self.drain_budget_seconds
+            try:
+                self.on_interrupt()
+            finally:
+                while not self.job.done.wait(POLL_SECONDS) and time.monotonic() < deadline:
+                    pass
+            if not self.job.done.is_set():
+                self.log.warning(
+                    f"{self.job.name!r} did not stop within {self.drain_budget_seconds:g} s: its "
+                    "lease is released, the next execution goes on from the last committed "
+                    "snapshot."
+                )
         finally:
-            while not self.job.done.wait(POLL_SECONDS) and time.monotonic() < deadline:
-                pass
-        if not self.job.done.is_set():
-            self.log.warning(
-                f"{self.job.name!r} did not stop within {self.drain_budget_seconds:g} s: its lease "
-                "is released, the next execution goes on from the last committed snapshot."
-            )
+            if not self.job.done.is_set():
+                # Crash window: the driver thread may still be in phase 1. Without the record
+                # it can finish that, and it will not be decided.
+                self.job.release_lease()
 
     def _news(self) -> Iterator[dg.AssetMaterialization]:
         for event in self.mailbox.drain():

@@ -16,10 +16,11 @@ class ReportSchedule:
         self._interval = min_report_interval_seconds
         self._reported_at: float | None = None
         self._pending: SnapshotCommitted | None = None
+        self._newest: SnapshotCommitted | None = None
 
     def offer(self, event: SnapshotCommitted) -> None:
         """Take a committed snapshot; it replaces the one that is waiting."""
-        self._pending = event
+        self._pending = self._newest = event
 
     def note_report(self, now: float) -> None:
         """Something else was reported for all assets (what was restored)."""
@@ -34,6 +35,10 @@ class ReportSchedule:
     def take_last(self, now: float) -> SnapshotCommitted | None:
         """Return what is still unreported at the end of a run, however early it is."""
         return self._take(now)
+
+    def repeat_last(self) -> SnapshotCommitted | None:
+        """Return the newest snapshot even if it was taken: its report may have been cut short."""
+        return self._newest
 
     def _take(self, now: float) -> SnapshotCommitted | None:
         pending, self._pending = self._pending, None

@@ -13,7 +13,6 @@ from pydantic import Field, PrivateAttr
 from dagster_jet.engine.config import JobConfig
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
-from dagster_jet.job import Job
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
 from dagster_jet.orchestration.asset_specs import stage_specs
@@ -82,7 +81,7 @@ class JetResource(dg.ConfigurableResource[Any]):
     )
 
     _jet: Jet | None = PrivateAttr(default=None)
-    _jobs: list[Job] = PrivateAttr(default_factory=list)
+    _watches: list[JobWatch] = PrivateAttr(default_factory=list)
 
     def __init__(self, **fields: Any) -> None:
         """Take an eager `PySparkResource` as a lazy one.
@@ -109,13 +108,21 @@ class JetResource(dg.ConfigurableResource[Any]):
         return self._jet
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Close what was opened, unless a job outlived its drain budget.
+        """Stop the jobs that the run dropped without a word, then close what was opened.
 
-        Its thread may be inside a Spark call; the process is about to end, and its lease is gone.
+        Dagster drops a step without telling it when an interrupt or an error meets its own code
+        between two events. What such a job then commits is reported outside of the run.
+
+        A job that outlives its drain budget keeps the store open: its thread may be inside a Spark
+        call; the process is about to end, and its lease is gone.
         """
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            for event in watch.end():
+                if context.instance is not None:
+                    context.instance.report_runless_asset_event(event)
         jet, self._jet = self._jet, None
-        jobs, self._jobs = self._jobs, []
-        if jet is not None and all(job.done.is_set() for job in jobs):
+        if jet is not None and all(watch.job.done.is_set() for watch in watches):
             jet.close()
 
     def run(
@@ -167,7 +174,6 @@ class JetResource(dg.ConfigurableResource[Any]):
             on_event=mailbox.put,
             run_id=context.run.run_id,
         )
-        self._jobs.append(job)
         watch = JobWatch(
             job=job,
             mailbox=mailbox,
@@ -177,6 +183,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             drain_budget_seconds=self.drain_budget_seconds,
             on_interrupt=lambda: self._note_cancel(context, job.name),
         )
+        self._watches.append(watch)
         yield from watch.events()
 
     def _note_cancel(self, context: RunContext, job: str) -> None:

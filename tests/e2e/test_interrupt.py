@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,29 +49,35 @@ class Worker:
         self.process.wait(TIMEOUT_SECONDS)
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
+@contextmanager
+def start_worker(tmp_path: Path, **more_environment: str) -> Iterator[Worker]:
     put_file(tmp_path, 0)
     home = tmp_path / "home"
     home.mkdir()
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
     environment = {**os.environ, "DAGSTER_HOME": str(home), "TINY_FOLDER": str(tmp_path)}
+    environment.update(more_environment)
     with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.tiny"], cwd=REPOSITORY, env=environment
         )
         try:
             with dg.DagsterInstance.from_config(str(home)) as instance:
-                worker = Worker(tmp_path, process, instance, jet)
-                worker.wait_for(
-                    "the first rows are committed",
-                    lambda: len(committed_rows(tmp_path / "copy")) == 60,
-                )
-                put_file(tmp_path, 1)
-                yield worker
+                yield Worker(tmp_path, process, instance, jet)
         finally:
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    with start_worker(tmp_path) as worker:
+        worker.wait_for(
+            "the first rows are committed",
+            lambda: len(committed_rows(tmp_path / "copy")) == 60,
+        )
+        put_file(tmp_path, 1)
+        yield worker
 
 
 def test_a_users_cancel_drains_and_pauses(worker: Worker) -> None:
@@ -90,6 +97,16 @@ def test_an_eviction_drains_and_does_not_pause(worker: Worker) -> None:
     assert_drained(worker)
     supervision = read_supervision(worker.jet.store, "tiny")
     assert supervision is not None and supervision.desired == "running"
+
+
+def test_a_cancel_that_meets_dagsters_own_code_drains_too(tmp_path: Path) -> None:
+    """Between two events the interrupt is Dagster's: the asset's generator is never told."""
+    with start_worker(tmp_path, TINY_CANCELS_ITSELF="1") as worker:
+        worker.end()
+        assert worker.run().status is dg.DagsterRunStatus.CANCELED
+        assert_drained(worker)
+        supervision = read_supervision(worker.jet.store, "tiny")
+        assert supervision is not None and supervision.desired == "paused"
 
 
 def assert_drained(worker: Worker) -> None:

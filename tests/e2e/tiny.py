@@ -5,7 +5,9 @@ No ``from __future__ import annotations`` here: Dagster refuses a context annota
 
 import json
 import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -95,8 +97,31 @@ def tiny_job() -> dg.JobDefinition:
     return tiny_definitions(Path(os.environ["TINY_FOLDER"])).resolve_job_def("tiny_job")
 
 
+def cancel_while_dagster_handles_an_event() -> None:
+    """Cancel this run right after the event log has taken one of several materializations.
+
+    The interrupt then meets Dagster's own code, between two events of the asset.
+    """
+    handle, pending = dg.DagsterInstance.handle_new_event, [2]
+
+    def handle_and_cancel(self: dg.DagsterInstance, entry: dg.EventLogEntry, **options: Any) -> Any:
+        answer = handle(self, entry, **options)
+        event = entry.dagster_event
+        if event is not None and event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
+            pending[0] -= 1
+            if pending[0] == 0:
+                (run,) = self.get_runs()
+                self.report_run_canceling(run)
+                os.kill(os.getpid(), signal.SIGTERM)
+        return answer
+
+    dg.DagsterInstance.handle_new_event = handle_and_cancel  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Run the job until somebody stops it, as a run worker does."""
+    if "TINY_CANCELS_ITSELF" in os.environ:
+        cancel_while_dagster_handles_an_event()
     with dg.DagsterInstance.get() as instance:
         dg.execute_job(dg.reconstructable(tiny_job), instance=instance)
 

@@ -73,9 +73,9 @@ class Log:
     warning = info
 
 
-def watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda: None) -> Any:
+def start_watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda: None) -> JobWatch:
     job.start()
-    events = JobWatch(
+    return JobWatch(
         job=job,
         mailbox=job.mailbox,
         assets=[OUT],
@@ -83,8 +83,11 @@ def watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda: None
         log=Log(),
         drain_budget_seconds=budget,
         on_interrupt=on_interrupt,
-    ).events()
-    return JetEventIterator(events)
+    )
+
+
+def watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda: None) -> Any:
+    return JetEventIterator(start_watch(job, budget, on_interrupt).events())
 
 
 def number(event: dg.AssetMaterialization) -> object:
@@ -154,13 +157,54 @@ def test_a_second_interrupt_skips_the_drain() -> None:
     never.set()
 
 
-def test_a_dropped_iterator_stops_the_job() -> None:
-    job = ScriptedJob(lambda job: (job.commit(1), job.stop.wait()))
+def test_a_dropped_iterator_asks_for_a_stop_and_does_not_wait() -> None:
+    """Whoever collects the garbage may be the very thread that has to stop."""
+    let_go = threading.Event()
+    job = ScriptedJob(lambda job: (job.commit(1), job.stop.wait(), let_go.wait(60)))
     events = watch(job)
     next(events)
     events.close()
     assert job.calls == ["shutdown"]
+    assert not job.done.is_set()
+    let_go.set()
+
+
+def test_the_end_of_a_dropped_watch_drains_and_hands_out_the_last_snapshot() -> None:
+    job, noted = ScriptedJob(lambda job: (job.commit(1), job.stop.wait(), job.commit(2))), []
+    watch = start_watch(job, on_interrupt=lambda: noted.append(True))
+    next(watch.events())
+    assert [number(e) for e in watch.end()] == [2]
     assert job.done.is_set()
+    assert set(job.calls) == {"shutdown"}, "asked when dropped, asked again at the end"
+    assert noted == [True]
+    assert watch.end() == [], "once"
+
+
+def test_the_end_of_a_dropped_watch_repeats_a_report_that_was_cut_short() -> None:
+    job = ScriptedJob(lambda job: (job.commit(1), job.stop.wait()))
+    watch = start_watch(job)
+    events = watch.events()
+    assert number(next(events)) == 1
+    assert [number(e) for e in watch.end()] == [1], "other assets may not have got it"
+
+
+def test_the_end_of_a_dropped_watch_takes_the_lease_of_a_job_that_does_not_stop() -> None:
+    never = threading.Event()
+    job = ScriptedJob(lambda job: (job.commit(1), never.wait(60)))
+    watch = start_watch(job, budget=0.3)
+    events = watch.events()
+    next(events)
+    watch.end()
+    assert job.calls == ["shutdown", "release"]
+    never.set()
+
+
+def test_after_the_usual_end_nothing_is_left_to_say() -> None:
+    job = ScriptedJob(lambda job: job.commit(1))
+    watch = start_watch(job)
+    assert [number(e) for e in watch.events()] == [1]
+    assert watch.end() == []
+    assert job.calls == []
 
 
 def test_an_error_of_the_consumer_stops_the_job_too() -> None:
