@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from dagster_jet.cli.output import show
-from dagster_jet.engine.lease import is_held, wall_clock_ms
+from dagster_jet.engine.lease import looks_held, wall_clock_ms
 from dagster_jet.errors import JetError
 from dagster_jet.jet import Jet
 from dagster_jet.remote_job import RemoteJob
@@ -194,7 +194,7 @@ def store_status(
 
 def _job_row(record: ExecutionRecord) -> dict[str, Any]:
     lease, snapshot = record.lease, record.snapshot
-    held = is_held(lease, wall_clock_ms())
+    held = looks_held(lease, wall_clock_ms())
     return {
         "job": record.job,
         "status": record.status.value,

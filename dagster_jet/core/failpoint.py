@@ -66,7 +66,7 @@ def fail_point(name: str) -> None:
     log = os.environ.get(_ENV_LOG)
     if log:
         with open(log, "a", encoding="utf-8") as file:
-            file.write(f"{name}={rule.action}\n")
+            file.write(f"{name}={rule.action}@{os.getpid()}\n")
             file.flush()
             os.fsync(file.fileno())
     if rule.action == "raise":

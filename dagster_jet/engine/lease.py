@@ -37,8 +37,8 @@ def is_owner_alive(lease: Lease) -> bool | None:
     return lease.process_started_at_ms in (0, ticks)
 
 
-def is_held(lease: Lease | None, now_ms: int) -> bool:
-    """True while others should leave the job to the lease's owner."""
+def looks_held(lease: Lease | None, now_ms: int) -> bool:
+    """For people to read: no decision may compare two hosts' clocks, as this does."""
     if lease is None or lease.is_expired(now_ms):
         return False
     return is_owner_alive(lease) is not False

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dagster_jet.core.failpoint import FailPointError, fail_point
-from dagster_jet.engine.lease import is_held, new_lease, wall_clock_ms
+from dagster_jet.engine.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.errors import (
     FencedError,
     LeaseHeldError,
@@ -57,6 +57,9 @@ class RecordKeeper:
         self._lock = threading.Lock()
         self._owned: OwnedRegister | None = None
         self._record: ExecutionRecord | None = None
+        self._renewed_at = 0.0
+        """When the lease was last renewed, by the monotonic clock: a wall clock set back would
+        silence the heartbeat."""
         self._stopping = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
@@ -108,6 +111,7 @@ class RecordKeeper:
                 directory = self._store.map(JOB_DIRECTORY)
                 directory.put_all({directory.key(self._job): b""})
             self._owned, self._record = owned, record
+            self._renewed_at = time.monotonic()
             self._last_execution_id = record.execution_id
             self._heartbeat = threading.Thread(
                 target=self._beat, name=f"jet-heartbeat-{self._job}", daemon=True
@@ -127,15 +131,20 @@ class RecordKeeper:
             )
 
     def _wait_for_lease(self, record: ExecutionRecord) -> None:
+        """Watch a lease for its time to live: who renews it lives, who does not is gone.
+
+        By our own monotonic clock: the owner's wall clock is never compared with ours.
+        """
         lease = record.lease
-        if lease is not None and lease.owner in self._earlier:
-            return  # the execution that has just ended in this process
-        while lease is not None and is_held(lease, wall_clock_ms()):
+        if lease is None or lease.owner in self._earlier:
+            return  # nobody, or the execution that has just ended in this process
+        watched_until = time.monotonic() + lease.ttl_ms / 1000
+        while is_owner_alive(lease) is not False and time.monotonic() < watched_until:
             time.sleep(min(0.2, self._ttl_ms / 10_000))
             latest = read_record(self._store, self._job)
             if latest is None or latest.lease is None:
                 return
-            if latest.lease.renewed_at_ms != lease.renewed_at_ms:
+            if latest.lease != lease:
                 raise LeaseHeldError(
                     f"execution {latest.execution_id} is alive: process {latest.lease.pid} on "
                     f"{latest.lease.host}"
@@ -200,7 +209,7 @@ class RecordKeeper:
             return WriteOutcome.UNAVAILABLE
         except StoreError:
             return WriteOutcome.UNKNOWN
-        self._record = record
+        self._record, self._renewed_at = record, time.monotonic()
         return WriteOutcome.WRITTEN
 
     def _beat(self) -> None:
@@ -209,6 +218,6 @@ class RecordKeeper:
                 record = self._record
                 if record is None or record.lease is None or self._owned is None:
                     continue
-                if wall_clock_ms() - record.lease.renewed_at_ms < self._ttl_ms / 3:
+                if time.monotonic() - self._renewed_at < self._ttl_ms / 3000:
                     continue  # a snapshot has renewed it just now
                 self._write(record.with_lease(new_lease(self._owner, self._ttl_ms, self._run_id)))

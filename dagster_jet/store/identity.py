@@ -85,6 +85,10 @@ class VerifiedMember:
         """See ``Member.get_versioned``."""
         return self._verified().get_versioned(key)
 
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_versioned``."""
+        return self._verified().list_versioned(prefix)
+
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``."""
         return self._verified().compare_and_set(key, expected_version, value)

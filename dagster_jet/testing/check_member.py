@@ -159,6 +159,15 @@ def _key_spaces_never_meet(member: Member) -> None:
     _expect(member.get_versioned(b"s/key"), Versioned(1, b"versioned"))
 
 
+def _versioned_keys_can_be_listed(member: Member) -> None:
+    """list_versioned returns the keys of versioned values with the prefix, in byte order."""
+    for key in (b"lv/b", b"lv/a", b"lv0"):
+        _expect(member.compare_and_set(key, 0, b""), True)
+    member.put_many({b"lv/value": b""})
+    _expect(member.list_versioned(b"lv/"), [b"lv/a", b"lv/b"])
+    _expect(member.list_versioned(b"lv/nothing"), [])
+
+
 def _threads_count(member: Member) -> None:
     """Threads that increment one counter by compare_and_set lose no increment."""
     threads = [threading.Thread(target=_count, args=(member, b"threads")) for _ in range(_WORKERS)]
@@ -199,6 +208,7 @@ _CLAUSES: tuple[Callable[[Member], None], ...] = (
     _replacing_needs_what_was_seen,
     _versions_count_sets,
     _key_spaces_never_meet,
+    _versioned_keys_can_be_listed,
     _threads_count,
     _closing_twice_is_no_error,
 )

@@ -81,6 +81,14 @@ class FailPoints:
         lines = self.log.read_text("utf-8").split()
         return tuple(line.partition("=")[0] for line in lines)
 
+    @property
+    def frozen(self) -> tuple[int, ...]:
+        """Process ids of all that a ``freeze`` has stopped so far; SIGCONT wakes them."""
+        if not self.log.exists():
+            return ()
+        actions = (line.partition("=")[2] for line in self.log.read_text("utf-8").split())
+        return tuple(int(action[7:]) for action in actions if action.startswith("freeze@"))
+
     def start(
         self, command: Sequence[str], rules: str, output: Path, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dagster_jet import JobConfig
+from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.core import failpoint
 from dagster_jet.engine import execution
+from dagster_jet.engine.connector import CommitContext
 from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionRestarting,
@@ -239,6 +243,65 @@ def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> No
     with world.jet() as jet:
         assert jet.record(child.JOB) == record
     assert world.visible() == visible
+
+
+def test_f17_a_task_of_a_dead_driver_prepares_too_late(world: World) -> None:
+    """Its driver was killed and replaced while it slept: what it stages stays invisible."""
+    world.fill()
+    points, asleep = world.fail_points, len(world.fail_points.frozen)
+    driver = world.start_child("files.prepare.before:2=freeze")
+    try:
+        wait_until(lambda: len(points.frozen) > asleep, "a task sleeps before its prepare")
+        worker = points.frozen[-1]
+        wait_until(lambda: is_stopped(worker), "the task's process is stopped")
+        assert worker != driver.pid
+    finally:
+        driver.kill()
+        driver.wait()
+    try:
+        world.run(until="drained")
+        record, visible = world.record(), world.visible()
+        assert visible, "the successor has committed"
+        staged = world.staged()
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    wait_until(lambda: len(world.staged()) > len(staged), "the dead driver's task prepares")
+    assert world.visible() == visible
+    assert world.record() == record
+    world.fill(files=2, first=6)
+    world.run()
+    world.assert_exactly_once()
+    assert world.staged() == [], "what nobody names was removed at the next start"
+
+
+def test_f17_phase_2_of_a_dead_execution_ends_too_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It commits what its successor has committed already, and answers to nobody."""
+    world.fill()
+    go_on, asleep = threading.Event(), threading.Event()
+    commit = FilesSink.commit
+    late: list[threading.Thread] = []
+
+    def commit_late(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
+        if self.format == "parquet" and context.execution_id == 1 and not asleep.is_set():
+            late.append(threading.current_thread())
+            asleep.set()
+            failpoint.configure("epoch.acked:1=raise")  # the execution ends, its phase 2 does not
+            assert go_on.wait(60)
+        commit(self, artifacts, context)
+
+    monkeypatch.setattr(FilesSink, "commit", commit_late)
+    monkeypatch.setattr(execution, "_BACKGROUND_GRACE_S", 0.2)
+    assert world.run(until="drained").restarts == 1
+    record, visible = world.record(), world.visible()
+    assert asleep.is_set() and late[0].is_alive()
+    go_on.set()
+    late[0].join(30)
+    assert not late[0].is_alive()
+    assert (world.record(), world.visible()) == (record, visible)
+    world.run()
+    world.assert_exactly_once()
 
 
 def is_stopped(pid: int) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet import Jet, JobConfig, JobResult
 from dagster_jet.engine.events import ExecutionRestarting, JobEvent
+from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.testing.failpoints import Death, FailPoints
 
 from . import child
@@ -131,7 +132,7 @@ class World:
 
     def run_child(self, rules: str, *, own_jvm: bool = False, **order: Any) -> Death:
         """Runs the pipeline in a process of its own until a fail point kills it."""
-        env = {} if own_jvm else self._gateway()
+        env = {} if own_jvm else self.gateway()
         death = self.fail_points.run(self._command(order), rules, env=env)
         wanted = [rule.partition("=")[0].partition(":")[0] for rule in rules.split(";")]
         assert death.was_killed, f"{rules}: the child ended with {death.returncode}\n{death.output}"
@@ -146,7 +147,7 @@ class World:
 
     def start_child(self, rules: str, **order: Any) -> subprocess.Popen[bytes]:
         return self.fail_points.start(
-            self._command(order), rules, self.child_output, self._gateway()
+            self._command(order), rules, self.child_output, self.gateway()
         )
 
     @property
@@ -165,6 +166,10 @@ class World:
 
     def jet(self, members: str = "abc") -> Jet:
         return child.open_jet(self.folder, members)
+
+    def record(self, members: str = "abc") -> ExecutionRecord | None:
+        with self.jet(members) as jet:
+            return jet.record(child.JOB)
 
     @contextmanager
     def rules_in_workers(self, rules: str) -> Iterator[None]:
@@ -195,7 +200,7 @@ class World:
     def events_of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    def _gateway(self) -> dict[str, str]:
+    def gateway(self) -> dict[str, str]:
         parameters = self.spark.sparkContext._gateway.gateway_parameters
         return {
             "PYSPARK_GATEWAY_PORT": str(parameters.port),

@@ -12,6 +12,8 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 
+import lmdb
+
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members.lmdb_environment import Batch, acquire, release
 from dagster_jet.store.members.member import Replacement, Versioned
@@ -84,18 +86,7 @@ class FileMember:
     def list_keys(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_keys``; all keys as of one moment."""
 
-        def work(batch: Batch) -> list[bytes]:
-            found: list[bytes] = []
-            with batch.transaction.cursor(db=batch.values) as cursor:
-                if not (cursor.set_range(prefix) if prefix else cursor.first()):
-                    return found
-                for key in cursor.iternext(keys=True, values=False):
-                    if not key.startswith(prefix):
-                        break
-                    found.append(key)
-            return found
-
-        return self._shared.run(work, write=False)
+        return self._shared.run(lambda batch: _keys(batch, batch.values, prefix), write=False)
 
     def get_versioned(self, key: bytes) -> Versioned | None:
         """See ``Member.get_versioned``."""
@@ -104,6 +95,10 @@ class FileMember:
             return self._versioned(batch, key)
 
         return self._shared.run(work, write=False)
+
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_versioned``; all keys as of one moment."""
+        return self._shared.run(lambda batch: _keys(batch, batch.versioned, prefix), write=False)
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``: LMDB's single writer makes test and set one step."""
@@ -143,3 +138,15 @@ class FileMember:
             )
         (version,) = _VERSION.unpack_from(stored)
         return Versioned(version, stored[_VERSION.size :])
+
+
+def _keys(batch: Batch, space: lmdb._Database, prefix: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    with batch.transaction.cursor(db=space) as cursor:
+        if not (cursor.set_range(prefix) if prefix else cursor.first()):
+            return found
+        for key in cursor.iternext(keys=True, values=False):
+            if not key.startswith(prefix):
+                break
+            found.append(key)
+    return found

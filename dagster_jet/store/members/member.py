@@ -34,8 +34,9 @@ class Member(Protocol):
 
     Two key spaces that never meet: *values* (``get_many``, ``put_many``, ``replace_many``,
     ``delete_many``, ``list_keys``) and *versioned values* (``get_versioned``,
-    ``compare_and_set``). Keys are 1 to ``MAX_KEY_BYTES`` bytes, any byte allowed; values any
-    bytes, empty ones included. A member does not look into values: checksums are the caller's.
+    ``list_versioned``, ``compare_and_set``). Keys are 1 to ``MAX_KEY_BYTES`` bytes, any byte
+    allowed; values any bytes, empty ones included. A member does not look into values: checksums
+    are the caller's.
 
     A member may be used from several threads, and from several processes that opened the same
     URL; it opens its connection lazily and again after a fork. Objects are not pickled. A call
@@ -84,6 +85,12 @@ class Member(Protocol):
 
     def get_versioned(self, key: bytes) -> Versioned | None:
         """Return the newest version of a versioned value, None if it was never set."""
+
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """Return every key of a versioned value that starts with ``prefix``, in byte order.
+
+        For a change of the members, which has to move every register; not for the daily path.
+        """
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """Set ``key`` if its version is still ``expected_version`` (0: it was never set).

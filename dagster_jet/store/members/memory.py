@@ -86,6 +86,12 @@ class MemoryMember:
         with room.lock:
             return room.versioned.get(key)
 
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_versioned``."""
+        room = self._room()
+        with room.lock:
+            return sorted(key for key in room.versioned if key.startswith(prefix))
+
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``."""
         room = self._room()

@@ -1,0 +1,93 @@
+"""A driver whose disks fill up one after the other, and are freed again when it has complained.
+
+    python full_disk.py <world folder>
+
+The disks are small tmpfs mounts. They need a mount namespace of their own, so the driver starts a
+JVM of its own, too, and copies the output out of the namespace before it ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from dagster_jet import JobConfig
+from dagster_jet.engine.events import EpochCompleted, ExecutionRestarting, JobEvent, SnapshotFailed
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.integration import child
+else:
+    from . import child
+
+SIZE = 4 * 2**20
+DISKS = {2: "store/c", 4: "out", 6: "work"}
+"""Which disk fills up after which epoch."""
+
+
+def command(folder: Path) -> list[str]:
+    """How to start this driver in a namespace of its own; no privileges needed on most Linuxes."""
+    namespaces = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]
+    return ["unshare", *namespaces, sys.executable, __file__, str(folder)]
+
+
+class Incidents:
+    """Fills a disk, waits for the complaint, frees the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.left = dict(DISKS)
+        self.full: str | None = None
+
+    def see(self, event: JobEvent) -> None:
+        print(event, file=sys.stderr, flush=True)
+        if isinstance(event, SnapshotFailed | ExecutionRestarting) and self.full is not None:
+            name = self.full.partition("/")[0]
+            print(f"{name}: {type(event).__name__} {event.reason}".replace("\n", " "), flush=True)
+            (self.folder / self.full / ".ballast").unlink()
+            self.full = None
+        if isinstance(event, EpochCompleted) and self.full is None and self.left:
+            epoch, disk = next(iter(self.left.items()))
+            if event.epoch_id >= epoch:
+                self.full = self.left.pop(epoch)
+                fill_up(self.folder / disk)
+
+
+def fill_up(disk: Path) -> None:
+    if os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize > SIZE:
+        raise SystemExit(f"{disk} is not a small disk")
+    with open(disk / ".ballast", "wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(b"\0" * 4096)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+
+def main(folder: Path) -> None:
+    for disk in DISKS.values():
+        (folder / disk).mkdir(parents=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder / disk)]
+        subprocess.run(mount, check=True)
+    incidents = Incidents(folder)
+    with child.open_jet(folder) as jet:
+        result = jet.run(
+            child.crash_pipeline(folder),
+            JobConfig(**{**child.CONFIG, "restart_attempts_max": 20}),
+            until="completed",
+            on_event=incidents.see,
+        )
+    print(f"status: {result.status.value}")
+    shutil.copytree(folder / "out", folder / "rescued")
+    subprocess.run(["umount", str(folder / "out")], check=True)
+    (folder / "out").rmdir()
+    (folder / "rescued").rename(folder / "out")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
