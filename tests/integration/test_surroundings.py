@@ -51,7 +51,7 @@ def test_f19_a_full_disk(world: World) -> None:
 
 
 def test_f19_a_member_hangs_for_longer_than_the_lease_lives(world: World) -> None:
-    """The job waits for it. Its own lease may run out meanwhile: nobody else is there to take it."""
+    """The job waits for it. Its lease may run out meanwhile: nobody else takes it."""
     world.fill()
     lease_s, hung = 2.0, []
 
