@@ -1,0 +1,227 @@
+"""A store's members, opened, and the register that says which members these are."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dagster_jet.errors import (
+    FencedError,
+    StaleConfigurationError,
+    StoreUnavailableError,
+    StoreUnwritableError,
+)
+from dagster_jet.store.config import StoreConfig
+from dagster_jet.store.identity import VerifiedMember, identify
+from dagster_jet.store.members import Member
+from dagster_jet.store.members.fan_out import Failure, fan_out
+from dagster_jet.store.metadata import Identities, StoreMetadata
+from dagster_jet.store.quorum import (
+    Configuration,
+    OwnedRegister,
+    RegisterClient,
+    discover_configuration,
+)
+
+METADATA = "store"
+"""The name of the register with the store's metadata."""
+
+_ATTEMPTS_MAX = 100
+
+
+class Connection:
+    """Opens members, once each, and keeps them until ``close``."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.config = config
+        self._opened: dict[tuple[str, str | None], Member] = {}
+        self._lock = threading.Lock()
+
+    def member(self, member_id: str, identity: str | None = None) -> Member:
+        """Return a member, to be used only as the one that shows this identity; None: as any.
+
+        One that is not among the configured URLs is opened by its id, which is its URL without
+        secrets: a process goes on when a member joins that its configuration does not name.
+        """
+        with self._lock:
+            key = (member_id, identity)
+            if key not in self._opened:
+                member = self.config.open_member(member_id)
+                self._opened[key] = (
+                    member if identity is None else VerifiedMember(member, identity)
+                )
+            return self._opened[key]
+
+    def view(self, metadata: StoreMetadata) -> View:
+        """Return the store as its metadata says it is."""
+        current = {m: self.member(m, i) for m, i in metadata.members}
+        leaving = {m: self.member(m, i) for m, i in metadata.leaving}
+        return View(metadata, {**current, **leaving}, self._configuration(metadata))
+
+    def discover(self, begin_with: Mapping[str, Member] | None = None) -> View | None:
+        """Find the store's newest metadata, beginning with any members it has or had.
+
+        Only members that show the identity the metadata names are counted. A change of the members
+        whose first step is half done is finished as far as the metadata goes.
+
+        Returns:
+            None if no member that answers has ever heard of a store.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers; names them.
+            StoreMismatchError: the store has a newer format.
+        """
+        known = {m: self.member(m) for m in self.config.member_ids}
+        known.update(begin_with or {})
+        found = discover_configuration(METADATA, known, self._parse)
+        return None if found is None else self.view(StoreMetadata.from_bytes(found.value.value))
+
+    def create(self) -> View:
+        """Create the store, unless another process is faster. Needs every configured member.
+
+        Raises:
+            StoreUnavailableError: a member does not answer; it might hold an older store.
+            StoreUnwritableError: a member cannot be created.
+        """
+
+        def name(member: Member) -> Callable[[], str]:
+            return lambda: identify(member)
+
+        members = {m: self.member(m) for m in self.config.member_ids}
+        identities, failures = fan_out({m: name(member) for m, member in members.items()})
+        if failures:
+            raise _cannot_create(failures)
+        new = StoreMetadata.of_new_store(self.config, identities)
+        register = RegisterClient(self._configuration(new), METADATA)
+        while True:
+            owned = _claim(register)
+            if owned.value is not None:
+                return self.view(StoreMetadata.from_bytes(owned.value))
+            # Crash window: between claim and write there is no store yet; the next process to
+            # open it claims a higher ballot and creates it.
+            with suppress(FencedError):  # another process creates it: look what it wrote
+                owned.write(new.to_bytes())
+
+    def decide(self, view: View, metadata: StoreMetadata) -> View:
+        """Replace the store's metadata, if it is still what ``view`` knows.
+
+        After a crash inside, it is the old one or the new one.
+
+        Raises:
+            StaleConfigurationError: another process has changed it.
+            WriteOutcomeUnknownError: read it again to see.
+        """
+        while True:
+            owned = _claim(view.register(METADATA))
+            found = StoreMetadata.from_bytes(owned.value) if owned.value is not None else None
+            if found == metadata:
+                return self.view(metadata)
+            if found != view.metadata:
+                raise changed_meanwhile()
+            with suppress(FencedError):  # it may have been taken over by who fenced us: look
+                owned.write(metadata.to_bytes())
+
+    def close(self) -> None:
+        """Release all members."""
+        with self._lock:
+            for member in self._opened.values():
+                member.close()
+
+    def _parse(self, value: bytes) -> Configuration[Member]:
+        return self._configuration(StoreMetadata.from_bytes(value))
+
+    def _configuration(self, metadata: StoreMetadata) -> Configuration[Member]:
+        members = {m: self.member(m, i) for m, i in metadata.members}
+        previous = None
+        if metadata.previous:
+            previous = Configuration(
+                metadata.configuration - 1, self._previous(metadata.previous, metadata.members)
+            )
+        return Configuration(metadata.configuration, members, previous)
+
+    def _previous(self, previous: Identities, members: Identities) -> dict[str, Member]:
+        """A member that lost its data and is taken in again is another one than it was before:
+        what it says now must not be counted among the former members."""
+        now = dict(members)
+        return {
+            m if now.get(m, i) == i else f"{m} (as it was)": self.member(m, i) for m, i in previous
+        }
+
+
+@dataclass(frozen=True)
+class View:
+    """A store at one moment: its metadata, and the members it names.
+
+    Attributes:
+        metadata: as of that moment.
+        members: every member that holds or receives data, verified, by id.
+        configuration: the members the registers are on.
+    """
+
+    metadata: StoreMetadata
+    members: dict[str, Member]
+    configuration: Configuration[Member]
+
+    def register(self, name: str) -> RegisterClient:
+        """Return a register by its full name."""
+        return RegisterClient(self.configuration, name)
+
+    def read_metadata(self) -> StoreMetadata:
+        """Return the metadata as it is now.
+
+        Raises:
+            StaleConfigurationError: the register with it has moved to other members.
+            StoreUnavailableError: no majority answers.
+        """
+        value = self.register(METADATA).read()
+        if value is None:
+            raise StoreUnavailableError("the store's metadata is on no majority of its members.")
+        return StoreMetadata.from_bytes(value.value)
+
+    def check_routes(self) -> None:
+        """Raise ``StaleConfigurationError`` unless maps still read and write these members."""
+        if not self.read_metadata().routes_like(self.metadata):
+            raise changed_meanwhile()
+
+    def check_unchanged(self) -> None:
+        """Raise ``StaleConfigurationError`` unless this is still the store's metadata."""
+        if self.read_metadata() != self.metadata:
+            raise changed_meanwhile()
+
+
+def changed_meanwhile() -> StaleConfigurationError:
+    """Return the error of somebody who works with a table that is not the store's any more."""
+    return StaleConfigurationError(
+        "the store's members, or what they hold, have changed, and this process works with the "
+        "former table.",
+        cure="Refresh the store and do it again; a job restarts by itself.",
+    )
+
+
+def _claim(register: RegisterClient) -> OwnedRegister:
+    owner = secrets.token_hex(16)
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            highest = register.highest_ballot()
+            return register.claim(highest.number + 1 if highest else 1, owner)
+        except FencedError:
+            # Another process decides at this moment: let it, then look again.
+            time.sleep(random.uniform(0, 0.002 * (1 + min(attempt, 20))))
+    raise StoreUnavailableError(
+        f"the store's metadata could not be claimed: {_ATTEMPTS_MAX} times another process was "
+        "faster.",
+        cure="Try again.",
+    )
+
+
+def _cannot_create(failures: Mapping[str, Failure]) -> Failure:
+    causes = "; ".join(f"{member_id}: {error}" for member_id, error in sorted(failures.items()))
+    message = f"a new store needs all of its members: {causes}"
+    if any(isinstance(failure, StoreUnwritableError) for failure in failures.values()):
+        return StoreUnwritableError(message)
+    return StoreUnavailableError(message, cure="Bring them back, or correct urls.")
