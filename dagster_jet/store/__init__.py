@@ -18,8 +18,18 @@ from dagster_jet.store.placement import (
     with_member_added,
     with_member_removed,
 )
-from dagster_jet.store.quorum import OwnedRegister, RegisterClient, RegisterValue
-from dagster_jet.store.register import Ballot
+from dagster_jet.store.quorum import (
+    Ballot,
+    Configuration,
+    Discovered,
+    OwnedRegister,
+    RegisterClient,
+    RegisterValue,
+    discover_configuration,
+    list_registers,
+    move_register,
+    move_registers,
+)
 from dagster_jet.store.replicated_map import MapKey, MapStats, ReplicatedMap
 from dagster_jet.store.store import MemberStatus, Store, StoreStatus
 
@@ -27,6 +37,8 @@ __all__ = [
     "DEFAULT_PARTITION_COUNT",
     "BadCopyError",
     "Ballot",
+    "Configuration",
+    "Discovered",
     "FileMember",
     "MapKey",
     "MapStats",
@@ -45,7 +57,11 @@ __all__ = [
     "StoreStatus",
     "Versioned",
     "create_table",
+    "discover_configuration",
     "key_hash",
+    "list_registers",
+    "move_register",
+    "move_registers",
     "open_member",
     "partition_id",
     "seal",

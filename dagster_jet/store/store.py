@@ -22,7 +22,7 @@ from dagster_jet.store.members import Member
 from dagster_jet.store.members.fan_out import Failure, fan_out
 from dagster_jet.store.metadata import StoreMetadata
 from dagster_jet.store.placement import PartitionTable
-from dagster_jet.store.quorum import RegisterClient
+from dagster_jet.store.quorum import Configuration, RegisterClient
 from dagster_jet.store.replicated_map import ReplicatedMap
 
 _METADATA = "store"
@@ -101,7 +101,7 @@ class Store:
                 member.close()
         try:
             # Once more, now without the members that lost their data: only these count.
-            value = RegisterClient(list(known.values()), _METADATA).read()
+            value = RegisterClient(Configuration(0, known), _METADATA).read()
             if value is None:
                 raise StoreUnavailableError("the store's metadata is on no verified majority.")
             metadata = StoreMetadata.from_bytes(value.value)
@@ -130,7 +130,7 @@ class Store:
     def register(self, name: str) -> RegisterClient:
         """Return the register of a name in the configured namespace."""
         in_namespace = f"{quote(self.config.namespace, safe='')}/{quote(name, safe='')}"
-        return RegisterClient(list(self._members.values()), in_namespace)
+        return RegisterClient(Configuration(0, self._members), in_namespace)
 
     def status(self) -> StoreStatus:
         """Ask every member now. Never raises because of a member."""
@@ -174,7 +174,7 @@ def _read_or_create(config: StoreConfig, members: Mapping[str, Member]) -> Store
         return lambda: identify(member)
 
     identities, failures = fan_out({m: name(member) for m, member in members.items()})
-    register = RegisterClient(list(members.values()), _METADATA)
+    register = RegisterClient(Configuration(0, members), _METADATA)
     value = register.read()
     if value is not None:
         return StoreMetadata.from_bytes(value.value)

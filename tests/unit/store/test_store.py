@@ -115,14 +115,14 @@ def test_another_configuration_is_refused(tmp_path: Path, settings: dict, said: 
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    from dagster_jet.store import RegisterClient
+    from dagster_jet.store import Configuration, RegisterClient
 
-    members = list(config(tmp_path).open_members().values())
-    register = RegisterClient(members, "store")
+    members = config(tmp_path).open_members()
+    register = RegisterClient(Configuration(0, members), "store")
     register.claim(1, "the future").write(b'{"format": 2}')
     with pytest.raises(StoreMismatchError, match="format 2"):
         Store.open(config(tmp_path))
-    for member in members:
+    for member in members.values():
         member.close()
 
 
