@@ -34,7 +34,7 @@ def collect_garbage(store: Store) -> list[JobGarbage]:
     may still decide on what it has written, and the next start cleans up by itself. A crash inside
     leaves the rest for the next time.
     """
-    names = sorted(key.name for key in store.map(JOB_DIRECTORY).keys())
+    names = sorted(key.name for key in store.map(JOB_DIRECTORY).keys(""))
     return [_collect(store, name) for name in names]
 
 

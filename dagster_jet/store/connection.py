@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_jet.errors import (
     FencedError,
@@ -18,7 +18,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.identity import VerifiedMember, identify
-from dagster_jet.store.members import Member
+from dagster_jet.store.members import Member, member_id_of
 from dagster_jet.store.members.fan_out import Failure, fan_out
 from dagster_jet.store.metadata import Identities, StoreMetadata
 from dagster_jet.store.quorum import (
@@ -52,10 +52,25 @@ class Connection:
             key = (member_id, identity)
             if key not in self._opened:
                 member = self.config.open_member(member_id)
-                self._opened[key] = (
-                    member if identity is None else VerifiedMember(member, identity)
-                )
+                self._opened[key] = member if identity is None else VerifiedMember(member, identity)
             return self._opened[key]
+
+    def reopen(self, member_id: str) -> Member:
+        """Return a member as what it is now, although it may have been opened as another one."""
+        with self._lock:
+            former = self._opened.pop((member_id, None), None)
+        if former is not None:
+            former.close()
+        return self.member(member_id)
+
+    def add_url(self, url: str) -> None:
+        """Let the configuration name one more member.
+
+        Raises:
+            ConfigurationError: the URL cannot be opened.
+        """
+        if member_id_of(url) not in self.config.member_ids:
+            self.config = replace(self.config, urls=(*self.config.urls, url))
 
     def view(self, metadata: StoreMetadata) -> View:
         """Return the store as its metadata says it is."""

@@ -58,4 +58,3 @@ def drop_leftovers(
         finally:
             steps.advance(done=1)
     return dropped
-

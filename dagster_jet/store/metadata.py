@@ -118,7 +118,7 @@ class StoreMetadata:
             members = tuple(sorted(read["identities"].items()))
             return StoreMetadata(
                 store_id=hashlib.sha256(repr(members).encode()).hexdigest()[:32],
-                    partition_count=read["partition_count"],
+                partition_count=read["partition_count"],
                 backup_count=read["backup_count"],
                 configuration=0,
                 members=members,
@@ -161,8 +161,8 @@ class StoreMetadata:
         missing = sorted(self.identities.keys() - set(config.member_ids))
         if missing:
             raise StoreMismatchError(
-                f"urls: {', '.join(missing)} {'is a member' if len(missing) == 1 else 'are members'}"
-                " of the store, but not configured.",
+                f"urls: the store has the members {', '.join(sorted(self.identities))}; of these "
+                f"the configuration lacks {', '.join(missing)}.",
                 cure="Add the URL, or take the member out with 'dagster-jet store remove'.",
             )
 

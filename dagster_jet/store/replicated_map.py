@@ -36,6 +36,7 @@ from dagster_jet.store.routing import Routing
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import stored_key
 
+
 @dataclass(frozen=True, slots=True, order=True)
 class MapKey:
     """A key and the partition it is kept in."""
