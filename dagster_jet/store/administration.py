@@ -73,11 +73,15 @@ class Administration:
 
     Args:
         connection: to the store.
+        view: the store as it was last seen.
         on_progress: told how far every step has come.
     """
 
-    def __init__(self, connection: Connection, on_progress: OnProgress = unwatched) -> None:
+    def __init__(
+        self, connection: Connection, view: View, on_progress: OnProgress = unwatched
+    ) -> None:
         self._connection = connection
+        self._last_seen = view
         self._on_progress = on_progress
         self._changes = Changes()
 
@@ -92,7 +96,7 @@ class Administration:
         """
         self._connection.add_url(url)
         member_id = member_id_of(url)
-        view = self._settle(self._discover())
+        view = self._settled_view()
         if member_id in dict(view.metadata.members):
             cure = "If it has lost its data: dagster-jet store repair."
             raise ConfigurationError(f"{member_id} is a member of the store already.", cure=cure)
@@ -109,7 +113,7 @@ class Administration:
             StoreCorruptedError: it does not answer, and partitions would be lost; names them.
             StoreUnavailableError: a majority of the members does not answer.
         """
-        view = self._settle(self._discover())
+        view = self._settled_view()
         dead = self._troubles(view).keys() & {member_id}
         self._change(
             view,
@@ -132,7 +136,7 @@ class Administration:
             StoreCorruptedError: partitions would be lost; names them.
             StoreUnavailableError: a majority of the members does not answer.
         """
-        view = self._settle(self._discover())
+        view = self._settled_view()
         troubles = self._troubles(view)
         joining, lost = {}, []
         for member_id in troubles:
@@ -156,16 +160,13 @@ class Administration:
         Raises:
             StoreUnavailableError: a majority of the members does not answer.
         """
-        view = self._settle(self._discover())
+        view = self._settled_view()
         return self._drop(view, view.members)
 
     # --- the steps ------------------------------------------------------------------------------
 
-    def _discover(self) -> View:
-        view = self._connection.discover()
-        if view is None:
-            raise no_store(self._connection)
-        return view
+    def _settled_view(self) -> View:
+        return self._settle(self._connection.discover_after(self._last_seen))
 
     def _settle(self, view: View) -> View:
         """Move all registers to where the members are, if a change has not done so yet."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from dagster_jet.errors import (
     FencedError,
     StaleConfigurationError,
+    StoreMismatchError,
     StoreUnavailableError,
     StoreUnwritableError,
 )
@@ -78,8 +79,8 @@ class Connection:
         leaving = {m: self.member(m, i) for m, i in metadata.leaving}
         return View(metadata, {**current, **leaving}, self._configuration(metadata))
 
-    def discover(self, begin_with: Mapping[str, Member] | None = None) -> View | None:
-        """Find the store's newest metadata, beginning with any members it has or had.
+    def discover(self) -> View | None:
+        """Find the store's newest metadata, beginning with the configured members.
 
         Only members that show the identity the metadata names are counted. A change of the members
         whose first step is half done is finished as far as the metadata goes.
@@ -91,8 +92,30 @@ class Connection:
             StoreUnavailableError: no majority of the members answers; names them.
             StoreMismatchError: the store has a newer format.
         """
-        known = {m: self.member(m) for m in self.config.member_ids}
-        known.update(begin_with or {})
+        return self._discover({m: self.member(m) for m in self.config.member_ids})
+
+    def discover_after(self, view: View) -> View:
+        """Find the newest metadata of a store that was seen before.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers; names them.
+            StoreMismatchError: the store has a newer format, or is another one now.
+        """
+        try:
+            found = self._discover(view.configuration.members)
+        except StoreUnavailableError:
+            # Perhaps all members of that time have left since and are gone.
+            found = self.discover()
+            if found is None or found.metadata.configuration <= view.metadata.configuration:
+                raise
+        if found is None or found.metadata.store_id != view.metadata.store_id:
+            raise StoreMismatchError(
+                "the store is another one than it was when it was opened.",
+                cure="Open it again.",
+            )
+        return found
+
+    def _discover(self, known: Mapping[str, Member]) -> View | None:
         found = discover_configuration(METADATA, known, self._parse)
         return None if found is None else self.view(StoreMetadata.from_bytes(found.value.value))
 
@@ -121,6 +144,7 @@ class Connection:
             # open it claims a higher ballot and creates it.
             with suppress(FencedError):  # another process creates it: look what it wrote
                 owned.write(new.to_bytes())
+                return self.view(new)
 
     def decide(self, view: View, metadata: StoreMetadata) -> View:
         """Replace the store's metadata, if it is still what ``view`` knows.
@@ -131,15 +155,25 @@ class Connection:
             StaleConfigurationError: another process has changed it.
             WriteOutcomeUnknownError: read it again to see.
         """
+        try:
+            self._replace(view, metadata)
+        except StaleConfigurationError:
+            # Those who read what was just decided move on at once, faster than we are told.
+            if self.discover_after(view).metadata != metadata:
+                raise
+        return self.view(metadata)
+
+    def _replace(self, view: View, metadata: StoreMetadata) -> None:
         while True:
             owned = _claim(view.register(METADATA))
             found = StoreMetadata.from_bytes(owned.value) if owned.value is not None else None
             if found == metadata:
-                return self.view(metadata)
+                return
             if found != view.metadata:
                 raise changed_meanwhile()
-            with suppress(FencedError):  # it may have been taken over by who fenced us: look
+            with suppress(FencedError):  # it may have been adopted by who fenced us: look
                 owned.write(metadata.to_bytes())
+                return
 
     def close(self) -> None:
         """Release all members."""

@@ -118,11 +118,10 @@ class Store:
 
         Raises:
             StoreUnavailableError: no majority of the members answers. Nothing has changed here.
+            StoreMismatchError: the store is another one now, or has a newer format.
         """
         with self._refreshing:
-            view = self._connection.discover(self._view.configuration.members)
-            if view is None:
-                raise no_store(self._connection)
+            view = self._connection.discover_after(self._view)
             is_new = view.metadata != self._view.metadata
             if is_new:
                 self._view = view
@@ -186,13 +185,13 @@ class Store:
 
     def drop_leftovers(self, *, on_progress: OnProgress = unwatched) -> int:
         """Remove copies that nobody holds any more; returns how many."""
-        return Administration(self._connection, on_progress).drop_leftovers()
+        return Administration(self._connection, self._view, on_progress).drop_leftovers()
 
     def _changed(
         self, change: Callable[[Administration], Changes], on_progress: OnProgress
     ) -> Changes:
         try:
-            return change(Administration(self._connection, on_progress))
+            return change(Administration(self._connection, self._view, on_progress))
         finally:
             with suppress(StoreError):  # also after a failure: some of it may have been decided
                 self.refresh()
