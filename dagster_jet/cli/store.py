@@ -153,6 +153,10 @@ def _show_status(found: StoreStatus, target: Target) -> None:
         if found.is_safe
         else f"Not safe: {lacking} partitions have fewer replicas than they should."
     )
+    configured = {member_id_of(url) for url in target.urls}
+    for member in found.members:
+        if member.member_id not in configured:
+            say(f"{member.member_id} is a member, but not configured here: add its URL.")
     for notice in found.notices:
         say(notice)
 

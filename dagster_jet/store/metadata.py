@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagster_jet.errors import StoreMismatchError
@@ -158,13 +158,26 @@ class StoreMetadata:
                     f"{configured}.",
                     cure="Use the store's setting, or another place for a new store.",
                 )
-        missing = sorted(self.identities.keys() - set(config.member_ids))
+        missing = self.missing_in(config)
         if missing:
             raise StoreMismatchError(
                 f"urls: the store has the members {', '.join(sorted(self.identities))}; of these "
                 f"the configuration lacks {', '.join(missing)}.",
                 cure="Add the URL, or take the member out with 'dagster-jet store remove'.",
             )
+
+    def missing_in(self, config: StoreConfig) -> tuple[str, ...]:
+        """Return the members of the store that the configuration does not name."""
+        return tuple(sorted(self.identities.keys() - set(config.member_ids)))
+
+    def completed(self, config: StoreConfig) -> StoreConfig:
+        """Return the configuration with the store's settings, and all of its members."""
+        return replace(
+            config,
+            urls=(*config.urls, *self.missing_in(config)),
+            partition_count=self.partition_count,
+            backup_count=self.backup_count,
+        )
 
     def routes_like(self, other: StoreMetadata) -> bool:
         """Whether maps read and write the same members."""

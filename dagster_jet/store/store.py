@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from urllib.parse import quote
 
 from dagster_jet.errors import ConfigurationError, StoreError
@@ -47,7 +46,8 @@ class Store:
         Args:
             config: must name every member of the store. May name others: members that were
                 removed, or are to be added.
-            create: False: never create, and take partition_count and backup_count from the store.
+            create: False, for operators: never create, and take partition_count, backup_count and
+                members that are not configured from the store itself.
 
         Raises:
             ConfigurationError: fewer members than ``backup_count`` + 1.
@@ -70,11 +70,7 @@ class Store:
                     raise no_store(connection)
                 view = connection.create()
             if not create:
-                connection.config = replace(
-                    config,
-                    partition_count=view.metadata.partition_count,
-                    backup_count=view.metadata.backup_count,
-                )
+                connection.config = view.metadata.completed(config)
             view.metadata.check(connection.config)
         except BaseException:
             connection.close()

@@ -12,6 +12,9 @@ class Places:
     """Names of members; what is done to a place all members of that name notice."""
 
     def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
         self._suffix = uuid.uuid4().hex
         self.gone: set[str] = set()
 
