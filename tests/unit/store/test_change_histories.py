@@ -1,4 +1,4 @@
-"""Any history of members that join, leave, die, are emptied and repaired, with writes in between."""
+"""Any history of members that join, leave, die, are emptied and repaired, and are written to."""
 
 from typing import Any
 
