@@ -156,7 +156,7 @@ class RegisterClient:
         """Run an operation, again when its register had to be moved first."""
         for _ in range(_ATTEMPTS_MAX):
             operation = operation_of()
-            failures = drive(operation, self.configuration.members, self.name)
+            failures = drive(operation, self.name)
             if operation.outcome is Outcome.STALE:
                 raise stale(self.name, self.configuration.number)
             if operation.outcome is not Outcome.UNINSTALLED:
@@ -168,7 +168,7 @@ class RegisterClient:
         wrote = False
         for _ in range(_ATTEMPTS_MAX):
             operation = Write(self.configuration, owned, value)
-            failures = drive(operation, self.configuration.members, self.name)
+            failures = drive(operation, self.name)
             wrote = wrote or operation.current.may_have_written
             if operation.outcome is Outcome.SUCCEEDED:
                 return operation.state

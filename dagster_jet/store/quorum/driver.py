@@ -14,16 +14,11 @@ Failures = dict[str, StoreError]
 """By member id, why a member gave no answer."""
 
 
-def drive(operation: Operation, members: Mapping[str, Member], name: str) -> Failures:
-    """Run an operation on a register until it ends; return who was silent, and why.
-
-    Args:
-        operation: what to do.
-        members: every member that any of its rounds may ask.
-        name: the register.
-    """
+def drive(operation: Operation, name: str) -> Failures:
+    """Run an operation on the register of a name until it ends; return who was silent, and why."""
     failures: Failures = {}
     while operation.outcome is None:
+        members: Mapping[str, Member] = operation.current.configuration.members
         request, waiting = operation.current.request, operation.current.waiting
         if isinstance(request, Promise | Seal):
             # One member after the other, always in one order: of two claims at one moment the

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError
 from dagster_jet.store.members.fan_out import fan_out
@@ -99,8 +99,8 @@ def move_register(configuration: Configuration[Member], name: str) -> None:
         StoreUnavailableError: no majority of the previous or of the new members answers.
         StaleConfigurationError: the register has moved further on.
     """
-    members = {**_previous(configuration).members, **configuration.members}
-    _compete(configuration, members, name, lambda mover: Move(configuration, mover))
+    _previous(configuration)
+    _compete(configuration, name, lambda mover: Move(configuration, mover))
 
 
 def close_register(configuration: Configuration[Member], name: str) -> Close:
@@ -110,14 +110,11 @@ def close_register(configuration: Configuration[Member], name: str) -> Close:
         StoreUnavailableError: no majority of the members answers.
         StaleConfigurationError: the register has moved further on.
     """
-    return _compete(
-        configuration, configuration.members, name, lambda mover: Close(configuration, mover)
-    )
+    return _compete(configuration, name, lambda mover: Close(configuration, mover))
 
 
 def _compete(
     configuration: Configuration[Member],
-    members: Mapping[str, Member],
     name: str,
     operation_of: Callable[[Ballot], Close],
 ) -> Close:
@@ -125,7 +122,7 @@ def _compete(
     number = 1
     for attempt in range(_ATTEMPTS_MAX):
         operation = operation_of(Ballot(number, secrets.token_hex(8)))
-        failures = drive(operation, members, name)
+        failures = drive(operation, name)
         if operation.outcome is Outcome.SUCCEEDED:
             return operation
         if operation.outcome is Outcome.STALE:

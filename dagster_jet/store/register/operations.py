@@ -44,12 +44,14 @@ class Round:
     """One request to all members, until enough have answered to decide.
 
     Args:
-        members: all members of the configuration that is asked, also those known to be down.
+        configuration: whose members are asked, also those known to be down. One name may stand for
+            different members in two configurations: a member that lost its data and came back.
         request: what each is asked.
     """
 
-    def __init__(self, members: Iterable[str], request: Request) -> None:
-        self.members = tuple(members)
+    def __init__(self, configuration: Configuration[Any], request: Request) -> None:
+        self.configuration = configuration
+        self.members = tuple(configuration.members)
         self.request = request
         self.answers: dict[str, Verdict] = {}
         self.states: dict[str, AcceptorState] = {}
@@ -122,7 +124,7 @@ class Operation:
 
     def __init__(self, configuration: Configuration[Any], request: Request) -> None:
         self.configuration = configuration
-        self.current = Round(configuration.members, request)
+        self.current = Round(configuration, request)
         self.outcome: Outcome | None = None
         self.fenced_by: Ballot | None = None
         self.state = AcceptorState()
@@ -143,7 +145,7 @@ class Operation:
         raise NotImplementedError
 
     def _next(self, request: Request) -> None:
-        self.current = Round(self.current.members, request)
+        self.current = Round(self.current.configuration, request)
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome

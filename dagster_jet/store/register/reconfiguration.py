@@ -107,7 +107,7 @@ class Move(Close):
             raise ValueError(f"{configuration!r} has no predecessor to move from")
         super().__init__(configuration.previous, mover)
         self.configuration = configuration
-        self.current = Round(configuration.members, read_of(configuration))
+        self.current = Round(configuration, read_of(configuration))
 
     def _decide(self) -> None:
         request = self.current.request
@@ -133,11 +133,11 @@ class Move(Close):
             self.state = max(installed.values(), key=lambda state: state.place)
             self._closed()
         else:
-            self.current = Round(self._closing.members, _seal(self._closing, self.mover))
+            self.current = Round(self._closing, _seal(self._closing, self.mover))
 
     def _closed(self) -> None:
         self.current = Round(
-            self.configuration.members,
+            self.configuration,
             Install(self.state, configuration=self.configuration.number, settled=False),
         )
 

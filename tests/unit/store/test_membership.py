@@ -26,6 +26,7 @@ from dagster_jet.store import (
     move_register,
     move_registers,
 )
+from dagster_jet.store.identity import VerifiedMember, identify
 
 
 class World:
@@ -179,6 +180,21 @@ def test_a_member_that_has_left_and_comes_back_is_a_new_one(world: World) -> Non
     world.down("bd")
     with pytest.raises(StoreUnavailableError):
         value(settled(two))
+
+
+def test_a_member_that_lost_its_data_does_not_speak_for_its_former_self(world: World) -> None:
+    identities = {m: identify(world[m]) for m in "abc"}
+    world.down("c")
+    claim(world.first("abc")).write(b"v1")  # on a and b
+    world.down("b")
+    world["a"].forget()
+    old = Configuration(0, {m: VerifiedMember(world[m], identities[m]) for m in "abc"})
+    again = {m: VerifiedMember(world[m], identify(world[m])) for m in "ac"}
+    new = Configuration(1, {**again, "d": world["d"]}, old)
+    with pytest.raises(StoreUnavailableError, match="is not the one"):
+        move_register(new, "job")
+    world.down("")
+    assert value(new) == b"v1"
 
 
 def test_an_older_change_is_stale_for_its_mover_too(world: World) -> None:
