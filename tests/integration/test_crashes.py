@@ -11,6 +11,8 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,30 +250,56 @@ def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> No
 def test_f17_a_task_of_a_dead_driver_prepares_too_late(world: World) -> None:
     """Its driver was killed and replaced while it slept: what it stages stays invisible."""
     world.fill()
-    points, asleep = world.fail_points, len(world.fail_points.frozen)
+    seen = len(world.fail_points.frozen)
+    asleep = lambda: world.fail_points.frozen[seen:]  # noqa: E731
     driver = world.start_child("files.prepare.before:2=freeze")
     try:
-        wait_until(lambda: len(points.frozen) > asleep, "a task sleeps before its prepare")
-        worker = points.frozen[-1]
-        wait_until(lambda: is_stopped(worker), "the task's process is stopped")
-        assert worker != driver.pid
+        wait_until(lambda: bool(asleep()), "a task sleeps")
+        late = asleep()[0]
+        wait_until(lambda: is_stopped(late), "the task's process is stopped")
+        assert late != driver.pid
     finally:
         driver.kill()
         driver.wait()
     try:
-        world.run(until="drained")
+        # Two sleepers would keep both of Spark's cores from the successor.
+        with repeating(lambda: [wake(pid) for pid in asleep() if pid != late]):
+            world.run(until="drained")
         record, visible = world.record(), world.visible()
         assert visible, "the successor has committed"
-        staged = world.staged()
+        tracker = world.spark.sparkContext.statusTracker()
+        assert is_stopped(late) and tracker.getActiveJobsIds()
     finally:
-        os.kill(worker, signal.SIGCONT)
-    wait_until(lambda: len(world.staged()) > len(staged), "the dead driver's task prepares")
-    assert world.visible() == visible
-    assert world.record() == record
+        wake(late)
+    wait_until(lambda: not tracker.getActiveJobsIds(), "the dead driver's epoch ends")
+    assert (world.record(), world.visible()) == (record, visible)
     world.fill(files=2, first=6)
     world.run()
     world.assert_exactly_once()
     assert world.staged() == [], "what nobody names was removed at the next start"
+
+
+def wake(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def repeating(work: Callable[[], object]) -> Iterator[None]:
+    """Do something again and again on a thread beside the body."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(0.05):
+            work()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_f17_phase_2_of_a_dead_execution_ends_too_late(
