@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.core.failpoint import FailPointError, fail_point
+from dagster_jet.engine.admission import check_admission
 from dagster_jet.engine.batch_size import BatchSizer
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.connector import (
@@ -36,7 +37,7 @@ from dagster_jet.engine.events import (
     SourceProgress,
     StageProgress,
 )
-from dagster_jet.engine.record_keeper import RecordKeeper
+from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
@@ -49,7 +50,6 @@ from dagster_jet.errors import (
     FencedError,
     JetError,
     Reaction,
-    StoreUnavailableError,
 )
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
@@ -258,6 +258,10 @@ class Execution:
                     return protocol.Stop(
                         self._coordinator.record.status, "fenced: a newer execution owns the job"
                     )
+                if self._keeper.outdated.is_set():
+                    reason = "the store's members have changed"
+                    pending.extend(self._coordinator.handle(protocol.Failed(reason, True)))
+                    continue
                 pending.extend(self._next_commands())
         finally:
             self._ending.set()
@@ -374,8 +378,17 @@ class Execution:
         return Rejection(tuple(dict.fromkeys(times)))
 
     def _claim(self) -> list[protocol.Event]:
-        self._check_store()
-        record = self._keeper.claim(change=self._rewound)
+        members_max = check_admission(
+            self._job,
+            self._store.status(),
+            read_record(self._store, self._job),
+            split_brain_protection=self._config.split_brain_protection,
+        )
+        record = self._keeper.claim(
+            change=lambda record: replace(
+                self._rewound(record), members_max=max(record.members_max, members_max)
+            )
+        )
         self._work_dir = self._work_root / f"{record.execution_id}"
         for folder in self._work_root.glob("[0-9]*"):
             # What executions that died left here; a sleeper that misses its runs is fenced anyway.
@@ -388,19 +401,6 @@ class Execution:
             node.sink.check(self._job, node.name, is_new_job=is_new)
         self._runner.prepare()
         return [protocol.Claimed(record)]
-
-    def _check_store(self) -> None:
-        """Refuses to start on a store that has certainly lost something."""
-        trouble = {m.member_id: m.trouble for m in self._store.status().members if not m.reachable}
-        replicas = enumerate(self._store.table.replicas)
-        lost = [partition for partition, held in replicas if set(held) <= trouble.keys()]
-        if lost:
-            raise StoreUnavailableError(
-                f"no member that holds partitions {lost} is reachable: "
-                f"{'; '.join(f'{member}: {why}' for member, why in sorted(trouble.items()))}",
-                job=self._job,
-                cure="More members are gone than backup_count allows: bring one of them back.",
-            )
 
     def _rewound(self, record: ExecutionRecord) -> ExecutionRecord:
         """Applies ``initial_snapshot``: leaves newer snapshots behind and begins a new line."""

@@ -98,6 +98,11 @@ class Store:
         return self._view.metadata.configuration
 
     @property
+    def is_moving(self) -> bool:
+        """Whether a change of the members is under way, as of opening or the last refresh."""
+        return self._view.metadata.is_moving
+
+    @property
     def store_id(self) -> str:
         """A random name that tells this store from any other, whatever members it has."""
         return self._view.metadata.store_id
