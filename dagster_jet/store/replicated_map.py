@@ -142,7 +142,8 @@ class ReplicatedMap:
             StoreUnavailableError: no replica that answers has the value, and one that might
                 does not answer.
             StoreMismatchError: a value was written by a newer version.
-            StaleConfigurationError: a key was not found, and the members have changed.
+            StaleConfigurationError: a key was not found, or a copy of it was missing or damaged,
+                and the members have changed.
         """
         searches = {
             key: Search(
@@ -157,7 +158,9 @@ class ReplicatedMap:
         if elsewhere:
             with self._stats_lock:
                 self.stats.fallback_reads += elsewhere
-        self._repair([s for s in searches.values() if s.found_on in s.holders and s.seen])
+        troubled = [s for s in searches.values() if s.found_on in s.holders and s.seen]
+        if troubled and self._may_repair():
+            self._repair(troubled)
         for key, one in searches.items():
             if one.sealed is None and not one.is_absent:
                 raise self._no_good_copy(key, one)
@@ -245,6 +248,15 @@ class ReplicatedMap:
             )
         return stored_key(self.prefix, key.partition, key.name)
 
+    def _may_repair(self) -> bool:
+        """By an older table, a copy that is missing may be one that was deleted since, and the one
+        that was found a copy that nobody holds any more."""
+        try:
+            self._check()
+        except StoreUnavailableError:
+            return False
+        return True
+
     def _repair(self, searches: Sequence[Search]) -> None:
         """Rewrite missing and damaged copies, if they are still what was seen.
 
@@ -260,11 +272,10 @@ class ReplicatedMap:
         def replace(member_id: str) -> Callable[[], int]:
             return lambda: self._members[member_id].replace_many(batches[member_id])
 
-        if batches:
-            written, _ = fan_out({member_id: replace(member_id) for member_id in batches})
-            self._take_back_deleted([s for s in searches if None in s.seen.values()])
-            with self._stats_lock:
-                self.stats.repaired += sum(written.values())
+        written, _ = fan_out({member_id: replace(member_id) for member_id in batches})
+        self._take_back_deleted([s for s in searches if None in s.seen.values()])
+        with self._stats_lock:
+            self.stats.repaired += sum(written.values())
 
     def _take_back_deleted(self, searches: Sequence[Search]) -> None:
         """A copy was missing because the key is being deleted: do not bring it back.

@@ -1,6 +1,7 @@
 """Members join, leave, are lost and replaced: afterwards every copy is where the table says."""
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
 )
 from dagster_jet.store import MapKey, MemoryMember, Progress, Store
+from dagster_jet.store.envelope import seal
 from dagster_jet.store.metadata import StoreMetadata
 from tests.unit.store.copies import Items, assert_whole, filled
 
@@ -225,6 +227,25 @@ def test_a_map_of_the_former_table_says_so_instead_of_missing_keys(places: Any) 
         other.register("r").claim(2, "me").write(b"decided")
         store.drop_leftovers()
         assert_whole(store, places, items, "bcd")
+
+
+def test_a_reader_of_the_former_table_does_not_bring_back_what_was_deleted(places: Any) -> None:
+    with Store.open(places.config()) as store, Store.open(places.config()) as other:
+        items = filled(store)
+        old, table = other.map("m"), other.table
+        store.add_member(places.url("d"))
+        store.map("m").delete_all(list(items))
+        for key, value in items.items():  # leftovers that were not dropped yet
+            left = set(table.replicas[key.partition]) - set(store.table.replicas[key.partition])
+            for member_id in left:
+                stored = f"map/default/m/{key.partition:04d}/{key.name}".encode()
+                places.member(member_id[9:10]).put_many({stored: seal(value)})
+        for key in items:
+            with suppress(StaleConfigurationError):
+                old.get(key)
+        assert store.map("m").get_all(list(items)) == [None] * len(items)
+        store.drop_leftovers()
+        assert_whole(store, places, {}, "abcd")
 
 
 def delete_when_refreshed(store: Store, key: MapKey) -> None:
