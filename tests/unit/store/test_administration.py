@@ -1,6 +1,7 @@
 """Members join, leave, are lost and replaced: afterwards every copy is where the table says."""
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -300,6 +301,47 @@ def test_writers_and_readers_go_on_while_members_come_and_go(places: Any) -> Non
         assert failures == []
         store.drop_leftovers()
         assert_whole(store, places, {**written[0], **written[1]}, "abcdef")
+
+
+def test_several_operators_at_once_get_one_store(places: Any) -> None:
+    """Each of them succeeds, or is told that the store has changed and may try again."""
+    with Store.open(places.config("abcdef")) as store:
+        items = filled(store)
+    places.empty("b")
+    failures: list[BaseException] = []
+
+    def work(change: Callable[[Store], object]) -> None:
+        try:
+            with Store.open(places.config("abcdefgh")) as store:
+                while True:
+                    try:
+                        change(store)
+                    except StaleConfigurationError:
+                        continue
+                    return
+        except BaseException as error:
+            failures.append(error)
+
+    operators = [
+        threading.Thread(target=work, args=(change,))
+        for change in (
+            lambda store: store.repair(),
+            lambda store: store.repair(),
+            lambda store: store.add_member(places.url("g")),
+            lambda store: store.remove_member(places.url("a")),
+        )
+    ]
+    for operator in operators:
+        operator.start()
+    for operator in operators:
+        operator.join()
+    # Who was overtaken in the middle and tries again finds it done.
+    done = ("is a member of the store already", "is not a member of the store")
+    assert [f for f in failures if not any(said in str(f) for said in done)] == []
+    with Store.open(places.config("abcdefgh")) as store:
+        store.repair()
+        store.drop_leftovers()
+        assert_whole(store, places, items, "bcdefg")
 
 
 # --- formats ----------------------------------------------------------------------------------
