@@ -11,7 +11,7 @@ import pytest
 from dagster_jet.store import ReplicatedMap, Routing, migration
 from tests.simulation.rebalancing import History, Violation
 
-SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "300"))
+SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "1000"))
 
 
 def test_every_history_keeps_every_finished_write() -> None:
