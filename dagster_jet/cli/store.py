@@ -138,7 +138,7 @@ def _show_status(found: StoreStatus, target: Target) -> None:
     rows: list[dict[str, Any]] = [
         {
             "member": member.member_id,
-            "reachable": "yes" if member.reachable else f"no: {member.trouble}",
+            "reachable": "yes" if member.reachable else "no",
             "primaries": member.primaries,
             "backups": member.backups,
             "receiving": member.receiving or None,
@@ -153,6 +153,9 @@ def _show_status(found: StoreStatus, target: Target) -> None:
         if found.is_safe
         else f"Not safe: {lacking} partitions have fewer replicas than they should."
     )
+    for member in found.members:
+        if member.trouble is not None:
+            say(member.trouble)
     configured = {member_id_of(url) for url in target.urls}
     for member in found.members:
         if member.member_id not in configured:
