@@ -27,7 +27,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.envelope import seal
+from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.members.fan_out import Failure, fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
@@ -35,6 +35,9 @@ from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.routing import Routing
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import stored_key
+
+VERSION_BYTES = 8
+"""Length of the version that values of `ReplicatedMap.put_newer` begin with."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,6 +126,26 @@ class ReplicatedMap:
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
             return lambda: self._members[member_id].put_many({key: sealed[key] for key in batch})
+
+        self._in_rounds("written", items, self.routing.put_rounds, put)
+
+    def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
+        """Write each item on every replica that holds an older version of it, or none.
+
+        A value's first ``VERSION_BYTES`` are its version, big endian. Per replica, test and write
+        are one step: whoever comes late, or a second time, changes nothing, and all replicas end
+        with the newest version whatever the order of the writers. One batch per member, two if
+        somebody else wrote meanwhile. After a failure or a crash inside, repeat the call.
+
+        Raises:
+            StoreUnavailableError: a member did not take its batch; all others of its round have.
+            StoreUnwritableError: a member cannot write.
+            StaleConfigurationError: the members have changed; refresh the store and put again.
+        """
+        values = {self._stored(key): value for key, value in items.items()}
+
+        def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
+            return lambda: _put_newer(self._members[member_id], {key: values[key] for key in batch})
 
         self._in_rounds("written", items, self.routing.put_rounds, put)
 
@@ -217,6 +240,30 @@ class ReplicatedMap:
                     found.add(MapKey(int(partition), name))
         self._check()
         return sorted(found)
+
+    def keys_in(self, partition: int) -> list[MapKey]:
+        """Return all keys of one partition, by name: what ``keys`` does, a partition at a time.
+
+        Raises:
+            StoreUnavailableError: no holder of the partition answers.
+            StaleConfigurationError: the members have changed; refresh the store and list again.
+        """
+        prefix = f"{self.prefix}/{partition:04d}/".encode()
+
+        def listing(member_id: str) -> Callable[[], list[bytes]]:
+            return lambda: self._members[member_id].list_keys(prefix)
+
+        holders = self.routing.holders(partition)
+        listed, failures = fan_out({member_id: listing(member_id) for member_id in holders})
+        if not listed:
+            raise StoreUnavailableError(
+                f"the keys of partition {partition} of the map {self.prefix!r} cannot be listed: "
+                f"{_causes(failures)}",
+                cure="Bring a member back that holds it.",
+            )
+        self._check()
+        names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
+        return [MapKey(partition, name) for name in sorted(names)]
 
     def _in_rounds(
         self,
@@ -326,6 +373,30 @@ class ReplicatedMap:
             f"{len(touched)} partitions of the map {self.prefix!r} could not be {done} on all "
             f"their replicas: {_causes(failures)}"
         )
+
+
+def _put_newer(member: Member, items: Mapping[bytes, bytes]) -> None:
+    waiting = dict(items)
+    while waiting:
+        older: dict[bytes, Replacement] = {}
+        for key, copy in zip(waiting, member.get_many(list(waiting)), strict=True):
+            if _version(copy) < int.from_bytes(waiting[key][:VERSION_BYTES], "big"):
+                older[key] = Replacement(seen=copy, value=seal(waiting[key]))
+        if not older or member.replace_many(older) == len(older):
+            return
+        # Another writer was faster with some of them: look again what is there now. Versions only
+        # grow, so that this ends.
+        waiting = {key: waiting[key] for key in older}
+
+
+def _version(copy: bytes | None) -> int:
+    """The version of a stored copy; less than any where there is none, or a damaged one."""
+    if copy is None:
+        return -1
+    try:
+        return int.from_bytes(unseal(copy)[:VERSION_BYTES], "big")
+    except BadCopyError:
+        return -1
 
 
 def _causes(failures: Mapping[str, Failure]) -> str:
