@@ -95,5 +95,5 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*own, *shared]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del run.__wrapped__  # type: ignore[attr-defined]
+    del run.__wrapped__
     return run

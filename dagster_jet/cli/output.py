@@ -66,7 +66,7 @@ def progress_bars() -> Iterator[OnProgress]:
 
         def advance(progress: Progress) -> None:
             if progress.step not in tasks:
-                tasks[progress.step] = bars.add_task(progress.step, rate="")
+                tasks[progress.step] = bars.add_task(progress.step, total=progress.total, rate="")
             bars.update(
                 tasks[progress.step],
                 completed=progress.done,

@@ -127,7 +127,10 @@ def _interruptible(goes_on: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"Interrupted. Nothing is lost: 'dagster-jet store {goes_on}' goes on from here.")
+        say(
+            f"Interrupted. Nothing is lost: 'dagster-jet store {goes_on}' goes on from here; "
+            "'dagster-jet store status' shows whether a change of the members had begun."
+        )
         raise typer.Exit(1) from None
 
 
@@ -138,7 +141,7 @@ def _show_status(found: StoreStatus, target: Target) -> None:
     rows: list[dict[str, Any]] = [
         {
             "member": member.member_id,
-            "reachable": "yes" if member.reachable else f"no: {member.trouble}",
+            "reachable": "yes" if member.reachable else "no",
             "primaries": member.primaries,
             "backups": member.backups,
             "receiving": member.receiving or None,
@@ -153,6 +156,9 @@ def _show_status(found: StoreStatus, target: Target) -> None:
         if found.is_safe
         else f"Not safe: {lacking} partitions have fewer replicas than they should."
     )
+    for member in found.members:
+        if member.trouble is not None:
+            say(member.trouble)
     configured = {member_id_of(url) for url in target.urls}
     for member in found.members:
         if member.member_id not in configured:

@@ -150,7 +150,11 @@ class Administration:
         elif view.metadata.is_moving:
             view = self._copy(view)
         self._changes.verified = verify(
-            view.members, view.metadata.routing, repair=True, on_progress=self._on_progress
+            view.members,
+            view.metadata.routing,
+            check_table=view.check_routes,
+            repair=True,
+            on_progress=self._on_progress,
         )
         return self._changes
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 BATCH_BYTES = 8 * 2**20
 _FIRST_KEYS = 16
-_KEYS_MAX = 1_024
+_KEYS_MAX = 4_096
 
 
 class Batches:

@@ -75,9 +75,8 @@ class Connection:
 
     def view(self, metadata: StoreMetadata) -> View:
         """Return the store as its metadata says it is."""
-        current = {m: self.member(m, i) for m, i in metadata.members}
-        leaving = {m: self.member(m, i) for m, i in metadata.leaving}
-        return View(metadata, {**current, **leaving}, self._configuration(metadata))
+        members = self._members(metadata.members + metadata.leaving)
+        return View(metadata, members, self._configuration(metadata))
 
     def discover(self) -> View | None:
         """Find the store's newest metadata, beginning with the configured members.
@@ -185,21 +184,13 @@ class Connection:
         return self._configuration(StoreMetadata.from_bytes(value))
 
     def _configuration(self, metadata: StoreMetadata) -> Configuration[Member]:
-        members = {m: self.member(m, i) for m, i in metadata.members}
         previous = None
         if metadata.previous:
-            previous = Configuration(
-                metadata.configuration - 1, self._previous(metadata.previous, metadata.members)
-            )
-        return Configuration(metadata.configuration, members, previous)
+            previous = Configuration(metadata.configuration - 1, self._members(metadata.previous))
+        return Configuration(metadata.configuration, self._members(metadata.members), previous)
 
-    def _previous(self, previous: Identities, members: Identities) -> dict[str, Member]:
-        """A member that lost its data and is taken in again is another one than it was before:
-        what it says now must not be counted among the former members."""
-        now = dict(members)
-        return {
-            m if now.get(m, i) == i else f"{m} (as it was)": self.member(m, i) for m, i in previous
-        }
+    def _members(self, identities: Identities) -> dict[str, Member]:
+        return {member_id: self.member(member_id, identity) for member_id, identity in identities}
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ of that one batch: ``verify`` shows and repairs it from the others.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.batching import Batches
@@ -32,7 +34,7 @@ class Migrated:
     """What a migration did.
 
     Attributes:
-        partitions: partitions that now have all their copies.
+        partitions: partitions that had to be given to somebody.
         keys: copies written.
         bytes: their size.
         removed: copies taken from receivers, of keys that do not exist (any more).
@@ -71,29 +73,42 @@ def migrate(
         StoreUnwritableError: a receiver cannot be written.
     """
     partitions = routing.moving_partitions()
-    done = Migrated()
-    steps = Steps("copy", len(partitions), on_progress)
+    steps = Steps("copy", sum(len(routing.receivers(p)) for p in partitions), on_progress)
     steps.advance()
     names = _names_by_partition(members, routing, partitions)
+    done = Migrated(partitions=len(partitions))
     batches = Batches()
-    for partition in partitions:
-        for receiver in routing.receivers(partition):
-            work = _Copying(members, routing.holders(partition), receiver, check_still_ours, done)
-            for batch in batches.of(names[partition]):
-                size = work.equalise(batch)
-                batches.measured(len(batch), size)
-                steps.advance(bytes=size)
-        done.partitions += 1
-        steps.advance(done=1)
+    for receiver in sorted({m for p in partitions for m in routing.receivers(p)}):
+        received = [p for p in partitions if receiver in routing.receivers(p)]
+        # Batches reach over partitions: each costs the receiver one sync of its disk.
+        keys = [key for partition in received for key in names[partition]]
+        unfinished = deque(accumulate(len(names[partition]) for partition in received))
+        copied = 0
+        work = _Copying(members, routing, receiver, check_still_ours, done)
+        for batch in batches.of(keys):
+            size = work.equalise(batch)
+            batches.measured(len(batch), size)
+            copied += len(batch)
+            steps.advance(done=_pop_up_to(unfinished, copied), bytes=size)
+        steps.advance(done=len(unfinished))
     return done
+
+
+def _pop_up_to(ends: deque[int], copied: int) -> int:
+    """Drop the partitions whose last key has been copied; return how many they are."""
+    dropped = 0
+    while ends and ends[0] <= copied:
+        ends.popleft()
+        dropped += 1
+    return dropped
 
 
 @dataclass(slots=True)
 class _Copying:
-    """One receiver of one partition."""
+    """One receiver."""
 
     members: Mapping[str, Member]
-    holders: Sequence[str]
+    routing: Routing
     receiver: str
     check_still_ours: Callable[[], None]
     done: Migrated
@@ -140,7 +155,7 @@ class _Copying:
             self.done.removed += len(gone)
 
     def _on_holders(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        searches = [Search(key, self.holders) for key in keys]
+        searches = [Search(key, self.routing.holders(partition_of(key))) for key in keys]
         search(self.members, searches)
         return [self._copy_of(one) for one in searches]
 

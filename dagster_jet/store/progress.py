@@ -13,7 +13,8 @@ class Progress:
 
     Attributes:
         step: what is being done: "registers", "copy", "verify", "gc".
-        done: how many of ``total`` are finished: registers, or partitions.
+        done: how many of ``total`` are finished: registers, replicas of partitions ("copy"),
+            partitions ("verify"), or members ("gc").
         total: how many there are.
         bytes: how many bytes of values were copied or read so far.
         seconds: since the step began.

@@ -27,7 +27,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.envelope import seal
+from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.members.fan_out import Failure, fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
@@ -35,6 +35,9 @@ from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.routing import Routing
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import stored_key
+
+VERSION_BYTES = 8
+"""Length of the version that values of `ReplicatedMap.put_newer` begin with."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,6 +129,26 @@ class ReplicatedMap:
 
         self._in_rounds("written", items, self.routing.put_rounds, put)
 
+    def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
+        """Write each item on every replica that holds an older version of it, or none.
+
+        A value's first ``VERSION_BYTES`` are its version, big endian. Per replica, test and write
+        are one step: whoever comes late, or a second time, changes nothing, and all replicas end
+        with the newest version whatever the order of the writers. One batch per member, two if
+        somebody else wrote meanwhile. After a failure or a crash inside, repeat the call.
+
+        Raises:
+            StoreUnavailableError: a member did not take its batch; all others of its round have.
+            StoreUnwritableError: a member cannot write.
+            StaleConfigurationError: the members have changed; refresh the store and put again.
+        """
+        values = {self._stored(key): value for key, value in items.items()}
+
+        def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
+            return lambda: _put_newer(self._members[member_id], {key: values[key] for key in batch})
+
+        self._in_rounds("written", items, self.routing.put_rounds, put)
+
     def get(self, key: MapKey) -> bytes | None:
         """Return one value, None if there is none; see ``get_all``."""
         return self.get_all([key])[0]
@@ -142,7 +165,8 @@ class ReplicatedMap:
             StoreUnavailableError: no replica that answers has the value, and one that might
                 does not answer.
             StoreMismatchError: a value was written by a newer version.
-            StaleConfigurationError: a key was not found, and the members have changed.
+            StaleConfigurationError: a key was not found, or a copy of it was missing or damaged,
+                and the members have changed.
         """
         searches = {
             key: Search(
@@ -157,7 +181,9 @@ class ReplicatedMap:
         if elsewhere:
             with self._stats_lock:
                 self.stats.fallback_reads += elsewhere
-        self._repair([s for s in searches.values() if s.found_on in s.holders and s.seen])
+        troubled = [s for s in searches.values() if s.found_on in s.holders and s.seen]
+        if troubled and self._may_repair():
+            self._repair(troubled)
         for key, one in searches.items():
             if one.sealed is None and not one.is_absent:
                 raise self._no_good_copy(key, one)
@@ -215,6 +241,30 @@ class ReplicatedMap:
         self._check()
         return sorted(found)
 
+    def keys_in(self, partition: int) -> list[MapKey]:
+        """Return all keys of one partition, by name: what ``keys`` does, a partition at a time.
+
+        Raises:
+            StoreUnavailableError: no holder of the partition answers.
+            StaleConfigurationError: the members have changed; refresh the store and list again.
+        """
+        prefix = f"{self.prefix}/{partition:04d}/".encode()
+
+        def listing(member_id: str) -> Callable[[], list[bytes]]:
+            return lambda: self._members[member_id].list_keys(prefix)
+
+        holders = self.routing.holders(partition)
+        listed, failures = fan_out({member_id: listing(member_id) for member_id in holders})
+        if not listed:
+            raise StoreUnavailableError(
+                f"the keys of partition {partition} of the map {self.prefix!r} cannot be listed: "
+                f"{_causes(failures)}",
+                cure="Bring a member back that holds it.",
+            )
+        self._check()
+        names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
+        return [MapKey(partition, name) for name in sorted(names)]
+
     def _in_rounds(
         self,
         done: str,
@@ -245,6 +295,15 @@ class ReplicatedMap:
             )
         return stored_key(self.prefix, key.partition, key.name)
 
+    def _may_repair(self) -> bool:
+        """By an older table, a copy that is missing may be one that was deleted since, and the one
+        that was found a copy that nobody holds any more."""
+        try:
+            self._check()
+        except StoreUnavailableError:
+            return False
+        return True
+
     def _repair(self, searches: Sequence[Search]) -> None:
         """Rewrite missing and damaged copies, if they are still what was seen.
 
@@ -260,11 +319,10 @@ class ReplicatedMap:
         def replace(member_id: str) -> Callable[[], int]:
             return lambda: self._members[member_id].replace_many(batches[member_id])
 
-        if batches:
-            written, _ = fan_out({member_id: replace(member_id) for member_id in batches})
-            self._take_back_deleted([s for s in searches if None in s.seen.values()])
-            with self._stats_lock:
-                self.stats.repaired += sum(written.values())
+        written, _ = fan_out({member_id: replace(member_id) for member_id in batches})
+        self._take_back_deleted([s for s in searches if None in s.seen.values()])
+        with self._stats_lock:
+            self.stats.repaired += sum(written.values())
 
     def _take_back_deleted(self, searches: Sequence[Search]) -> None:
         """A copy was missing because the key is being deleted: do not bring it back.
@@ -315,6 +373,30 @@ class ReplicatedMap:
             f"{len(touched)} partitions of the map {self.prefix!r} could not be {done} on all "
             f"their replicas: {_causes(failures)}"
         )
+
+
+def _put_newer(member: Member, items: Mapping[bytes, bytes]) -> None:
+    waiting = dict(items)
+    while waiting:
+        older: dict[bytes, Replacement] = {}
+        for key, copy in zip(waiting, member.get_many(list(waiting)), strict=True):
+            if _version(copy) < int.from_bytes(waiting[key][:VERSION_BYTES], "big"):
+                older[key] = Replacement(seen=copy, value=seal(waiting[key]))
+        if not older or member.replace_many(older) == len(older):
+            return
+        # Another writer was faster with some of them: look again what is there now. Versions only
+        # grow, so that this ends.
+        waiting = {key: waiting[key] for key in older}
+
+
+def _version(copy: bytes | None) -> int:
+    """The version of a stored copy; less than any where there is none, or a damaged one."""
+    if copy is None:
+        return -1
+    try:
+        return int.from_bytes(unseal(copy)[:VERSION_BYTES], "big")
+    except BadCopyError:
+        return -1
 
 
 def _causes(failures: Mapping[str, Failure]) -> str:

@@ -164,7 +164,13 @@ class Store:
     def verify(self, *, repair: bool = False, on_progress: OnProgress = unwatched) -> Verified:
         """Read and compare every copy of every key of all maps; see ``verification.py``."""
         view = self._view
-        return verify(view.members, view.metadata.routing, repair=repair, on_progress=on_progress)
+        return verify(
+            view.members,
+            view.metadata.routing,
+            check_table=view.check_routes,
+            repair=repair,
+            on_progress=on_progress,
+        )
 
     # --- changing -------------------------------------------------------------------------------
 

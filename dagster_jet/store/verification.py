@@ -60,6 +60,7 @@ def verify(
     members: Mapping[str, Member],
     routing: Routing,
     *,
+    check_table: Callable[[], None],
     repair: bool = False,
     on_progress: OnProgress = unwatched,
 ) -> Verified:
@@ -68,9 +69,15 @@ def verify(
     Args:
         members: all holders.
         routing: who holds what; receivers are not looked at, their copies are still being made.
+        check_table: raises when this routing is not the store's any more; asked before anything is
+            called wrong or rewritten, since by an older table much looks wrong that is not.
         repair: rewrite copies that are missing, damaged or different, from the good copy that is
             read first, where they are still what was seen.
         on_progress: called after every batch.
+
+    Raises:
+        StaleConfigurationError: the members changed meanwhile; verify again.
+        StoreUnavailableError: something looks wrong, and no majority says by which table.
     """
     report = Verified()
     steps = Steps("verify", routing.partition_count, on_progress)
@@ -79,7 +86,7 @@ def verify(
     for partition in range(routing.partition_count):
         asked = [m for m in routing.holders(partition) if m not in report.unreachable]
         for batch in batches.of(names.pop(partition, [])):
-            size = _Comparing(members, asked, repair, report).compare(batch)
+            size = _Comparing(members, asked, check_table, repair, report).compare(batch)
             batches.measured(len(batch) * len(asked), size)
             steps.advance(bytes=size)
         steps.advance(done=1)
@@ -110,6 +117,7 @@ class _Comparing:
 
     members: Mapping[str, Member]
     asked: Sequence[str]
+    check_table: Callable[[], None]
     repair: bool
     report: Verified
 
@@ -153,6 +161,8 @@ class _Comparing:
             self.report.bytes += sum(len(copy) for copy in there)
 
     def _judge(self, copies: Mapping[bytes, Mapping[str, bytes | None]]) -> None:
+        if copies:
+            self.check_table()
         self._count(copies)
         repairs: dict[str, dict[bytes, Replacement]] = {}
         for key, held in copies.items():

@@ -1,6 +1,8 @@
 """Members join, leave, are lost and replaced: afterwards every copy is where the table says."""
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
 )
 from dagster_jet.store import MapKey, MemoryMember, Progress, Store
+from dagster_jet.store.envelope import seal
 from dagster_jet.store.metadata import StoreMetadata
 from tests.unit.store.copies import Items, assert_whole, filled
 
@@ -227,6 +230,25 @@ def test_a_map_of_the_former_table_says_so_instead_of_missing_keys(places: Any) 
         assert_whole(store, places, items, "bcd")
 
 
+def test_a_reader_of_the_former_table_does_not_bring_back_what_was_deleted(places: Any) -> None:
+    with Store.open(places.config()) as store, Store.open(places.config()) as other:
+        items = filled(store)
+        old, table = other.map("m"), other.table
+        store.add_member(places.url("d"))
+        store.map("m").delete_all(list(items))
+        for key, value in items.items():  # leftovers that were not dropped yet
+            left = set(table.replicas[key.partition]) - set(store.table.replicas[key.partition])
+            for member_id in left:
+                stored = f"map/default/m/{key.partition:04d}/{key.name}".encode()
+                places.member(member_id[9:10]).put_many({stored: seal(value)})
+        for key in items:
+            with suppress(StaleConfigurationError):
+                old.get(key)
+        assert store.map("m").get_all(list(items)) == [None] * len(items)
+        store.drop_leftovers()
+        assert_whole(store, places, {}, "abcd")
+
+
 def delete_when_refreshed(store: Store, key: MapKey) -> None:
     while True:
         store.refresh()
@@ -279,6 +301,47 @@ def test_writers_and_readers_go_on_while_members_come_and_go(places: Any) -> Non
         assert failures == []
         store.drop_leftovers()
         assert_whole(store, places, {**written[0], **written[1]}, "abcdef")
+
+
+def test_several_operators_at_once_get_one_store(places: Any) -> None:
+    """Each of them succeeds, or is told that the store has changed and may try again."""
+    with Store.open(places.config("abcdef")) as store:
+        items = filled(store)
+    places.empty("b")
+    failures: list[BaseException] = []
+
+    def work(change: Callable[[Store], object]) -> None:
+        try:
+            with Store.open(places.config("abcdefgh")) as store:
+                while True:
+                    try:
+                        change(store)
+                    except StaleConfigurationError:
+                        continue
+                    return
+        except BaseException as error:
+            failures.append(error)
+
+    operators = [
+        threading.Thread(target=work, args=(change,))
+        for change in (
+            lambda store: store.repair(),
+            lambda store: store.repair(),
+            lambda store: store.add_member(places.url("g")),
+            lambda store: store.remove_member(places.url("a")),
+        )
+    ]
+    for operator in operators:
+        operator.start()
+    for operator in operators:
+        operator.join()
+    # Who was overtaken in the middle and tries again finds it done.
+    done = ("is a member of the store already", "is not a member of the store")
+    assert [f for f in failures if not any(said in str(f) for said in done)] == []
+    with Store.open(places.config("abcdefgh")) as store:
+        store.repair()
+        store.drop_leftovers()
+        assert_whole(store, places, items, "bcdefg")
 
 
 # --- formats ----------------------------------------------------------------------------------

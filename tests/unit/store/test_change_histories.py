@@ -19,7 +19,7 @@ steps = st.tuples(
 
 @given(st.integers(1, 2), st.lists(steps, min_size=1, max_size=8))
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_every_key_is_on_its_replicas_with_its_newest_value(
     places: Any, backup_count: int, history: list[tuple[str, str, int]]
@@ -40,7 +40,7 @@ def test_every_key_is_on_its_replicas_with_its_newest_value(
                 items.pop(key, None)
                 store.map("m").delete_all([key])
             elif what in ("empty", "take away"):
-                if name in members and name not in places.gone:
+                if name in members and len(members) > 2:  # one of two is no majority
                     hit(store, places, name, members, gone=what == "take away")
             else:
                 join_or_leave(store, places, name, members, joins=what == "add")

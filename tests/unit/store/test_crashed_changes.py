@@ -114,14 +114,14 @@ import os, sys
 from dagster_jet.store import Store, StoreConfig
 urls, step, done = sys.argv[1].split(), sys.argv[2], int(sys.argv[3])
 def die(progress):
-    if (progress.step, progress.done) == (step, done):
+    if progress.step == step and progress.done >= done:
         os._exit(9)
 with Store.open(StoreConfig(tuple(urls[:3]), partition_count=12)) as store:
     store.add_member(urls[3], on_progress=die)
 """
 
 
-@pytest.mark.parametrize(("step", "done"), [("registers", 1), ("copy", 3), ("gc", 2)])
+@pytest.mark.parametrize(("step", "done"), [("registers", 1), ("copy", 1), ("gc", 2)])
 def test_a_killed_process_is_followed_by_another(tmp_path: Path, step: str, done: int) -> None:
     urls = tuple(f"file://{tmp_path}/{name}" for name in "abcd")
     config = StoreConfig(urls, partition_count=12)
