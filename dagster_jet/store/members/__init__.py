@@ -2,73 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.store.members import redis_server
 from dagster_jet.store.members.file import FileMember
 from dagster_jet.store.members.member import MAX_KEY_BYTES, Member, Replacement, Versioned
 from dagster_jet.store.members.memory import MemoryMember
+from dagster_jet.store.members.redis import RedisMember
 
 __all__ = [
     "MAX_KEY_BYTES",
     "FileMember",
     "Member",
     "MemoryMember",
+    "RedisMember",
     "Replacement",
     "Versioned",
     "member_id_of",
     "open_member",
 ]
 
-_KNOWN = ("file", "memory")
-_LATER = ("redis", "rediss", "s3", "dynamodb")
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """What a scheme's URLs mean: the member's id, and the member."""
+
+    member_id: Callable[[str], str]
+    open: Callable[[str], Member]
 
 
 def member_id_of(url: str) -> str:
     """Return the member id a URL stands for: normalised, and without anything secret.
 
     Raises:
-        ConfigurationError: the URL is not one this version can open.
+        ConfigurationError: the URL is not one that can be opened.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        return f"file://{FileMember.normalise(_folder(url))}"
-    if parts.scheme == "memory":
-        if not parts.netloc or parts.path.strip("/"):
-            raise ConfigurationError(f"a memory member is written memory://name, not {url!r}.")
-        return f"memory://{parts.netloc}"
-    if parts.scheme in _LATER:
-        raise ConfigurationError(
-            f"store members of scheme {parts.scheme!r} are not in this version yet.",
-            cure=f"Use one of: {_schemes()}.",
-        )
-    # The URL itself is not repeated here: what is mistyped may still hold a password.
-    raise ConfigurationError(
-        f"{parts.scheme!r} is not a known scheme of a store URL.",
-        cure=f"Use one of: {_schemes()}.",
-    )
+    return _scheme_of(url).member_id(url)
 
 
 def open_member(url: str, *, allow_memory: bool = False) -> Member:
     """Return the member of a URL, not yet connected: the first call opens it.
 
     Args:
-        url: ``file:///absolute/folder`` or ``memory://name``.
+        url: ``file:///absolute/folder``, ``redis://host:6379/0``, ``rediss://``,
+            ``s3://bucket/prefix``, ``dynamodb://table`` or ``memory://name``.
         allow_memory: accept ``memory://``, which loses everything with the process.
 
     Raises:
-        ConfigurationError: an unknown scheme, a scheme of a later version, a relative folder,
-            or memory that was not allowed.
+        ConfigurationError: an unknown scheme, a URL that is not right, memory that was not
+            allowed, or a package that is not installed.
     """
-    member_id = member_id_of(url)
-    if member_id.startswith("memory://"):
-        if not allow_memory:
-            raise ConfigurationError(
-                f"{member_id} keeps nothing beyond this process.",
-                cure="Use file:///folder, or allow_memory=True in a unit test.",
-            )
-        return MemoryMember(member_id.removeprefix("memory://"))
-    return FileMember(_folder(url))
+    scheme = _scheme_of(url)
+    if scheme is _SCHEMES["memory"] and not allow_memory:
+        raise ConfigurationError(
+            f"{scheme.member_id(url)} keeps nothing beyond this process.",
+            cure="Use file:///folder, or allow_memory=True in a unit test.",
+        )
+    return scheme.open(url)
+
+
+def _scheme_of(url: str) -> _Scheme:
+    name = url.partition(":")[0].lower()
+    if name not in _SCHEMES:
+        # The URL itself is not repeated here: what is mistyped may still hold a password.
+        shown = repr(name) if name.isalnum() and "://" in url else "what stands before :// there"
+        raise ConfigurationError(
+            f"{shown} is not a known scheme of a store URL.",
+            cure=f"Use one of: {', '.join(f'{scheme}://' for scheme in _SCHEMES)}.",
+        )
+    return _SCHEMES[name]
 
 
 def _folder(url: str) -> str:
@@ -82,5 +87,16 @@ def _folder(url: str) -> str:
     return path
 
 
-def _schemes() -> str:
-    return ", ".join(f"{scheme}://" for scheme in _KNOWN)
+def _room(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.netloc or parts.path.strip("/"):
+        raise ConfigurationError(f"a memory member is written memory://name, not {url!r}.")
+    return parts.netloc
+
+
+_FILE = _Scheme(
+    lambda url: f"file://{FileMember.normalise(_folder(url))}", lambda url: FileMember(_folder(url))
+)
+_REDIS = _Scheme(lambda url: redis_server.member_id(redis_server.parsed(url)), RedisMember)
+_MEMORY = _Scheme(lambda url: f"memory://{_room(url)}", lambda url: MemoryMember(_room(url)))
+_SCHEMES = {"file": _FILE, "redis": _REDIS, "rediss": _REDIS, "memory": _MEMORY}
