@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.store.members import redis_server
 from dagster_jet.store.members.file import FileMember
 from dagster_jet.store.members.member import MAX_KEY_BYTES, Member, Replacement, Versioned
 from dagster_jet.store.members.memory import MemoryMember
-from dagster_jet.store.members.redis import RedisMember
 
 __all__ = [
     "MAX_KEY_BYTES",
     "FileMember",
     "Member",
     "MemoryMember",
-    "RedisMember",
     "Replacement",
     "Versioned",
     "member_id_of",
@@ -56,9 +53,10 @@ def open_member(url: str, *, allow_memory: bool = False) -> Member:
             allowed, or a package that is not installed.
     """
     scheme = _scheme_of(url)
-    if scheme is _SCHEMES["memory"] and not allow_memory:
+    member_id = scheme.member_id(url)
+    if member_id.startswith("memory://") and not allow_memory:
         raise ConfigurationError(
-            f"{scheme.member_id(url)} keeps nothing beyond this process.",
+            f"{member_id} keeps nothing beyond this process.",
             cure="Use file:///folder, or allow_memory=True in a unit test.",
         )
     return scheme.open(url)
@@ -73,7 +71,51 @@ def _scheme_of(url: str) -> _Scheme:
             f"{shown} is not a known scheme of a store URL.",
             cure=f"Use one of: {', '.join(f'{scheme}://' for scheme in _SCHEMES)}.",
         )
-    return _SCHEMES[name]
+    return _SCHEMES[name]()
+
+
+def _file() -> _Scheme:
+    return _Scheme(
+        lambda url: f"file://{FileMember.normalise(_folder(url))}",
+        lambda url: FileMember(_folder(url)),
+    )
+
+
+def _memory() -> _Scheme:
+    return _Scheme(lambda url: f"memory://{_room(url)}", lambda url: MemoryMember(_room(url)))
+
+
+# Imported when a URL asks for them: boto3 takes longer to import than all of the store.
+
+
+def _redis() -> _Scheme:
+    from dagster_jet.store.members import redis, redis_server
+
+    return _Scheme(lambda url: redis_server.member_id(redis_server.parsed(url)), redis.RedisMember)
+
+
+def _s3() -> _Scheme:
+    from dagster_jet.store.members import s3
+
+    return _Scheme(lambda url: s3.member_id(s3.parsed_url(url)), s3.S3Member)
+
+
+def _dynamodb() -> _Scheme:
+    from dagster_jet.store.members import dynamodb
+
+    return _Scheme(
+        lambda url: dynamodb.member_id(dynamodb.parsed_url(url)), dynamodb.DynamoDbMember
+    )
+
+
+_SCHEMES: dict[str, Callable[[], _Scheme]] = {
+    "file": _file,
+    "redis": _redis,
+    "rediss": _redis,
+    "s3": _s3,
+    "dynamodb": _dynamodb,
+    "memory": _memory,
+}
 
 
 def _folder(url: str) -> str:
@@ -92,11 +134,3 @@ def _room(url: str) -> str:
     if not parts.netloc or parts.path.strip("/"):
         raise ConfigurationError(f"a memory member is written memory://name, not {url!r}.")
     return parts.netloc
-
-
-_FILE = _Scheme(
-    lambda url: f"file://{FileMember.normalise(_folder(url))}", lambda url: FileMember(_folder(url))
-)
-_REDIS = _Scheme(lambda url: redis_server.member_id(redis_server.parsed(url)), RedisMember)
-_MEMORY = _Scheme(lambda url: f"memory://{_room(url)}", lambda url: MemoryMember(_room(url)))
-_SCHEMES = {"file": _FILE, "redis": _REDIS, "rediss": _REDIS, "memory": _MEMORY}

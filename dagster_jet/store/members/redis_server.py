@@ -236,6 +236,11 @@ class RedisServer:
                 f"(maxmemory-policy {policy}).",
                 cure="Set maxmemory-policy noeviction.",
             )
+        if info.get("cluster_enabled") == "1":
+            raise StoreUnwritableError(
+                f"the store member {self.member_id} is part of a Redis cluster.",
+                cure="Name servers that stand alone, each as a member.",
+            )
         run_id = info.get("run_id", "").encode()
         offered = secrets.token_hex(16).encode()
         token, run = _evaluated(

@@ -284,10 +284,17 @@ def test_a_server_that_may_not_write_is_unwritable() -> None:
         open_member(server.url).ping()
 
 
-def test_a_cache_is_no_member() -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("maxmemory-policy allkeys-lru",), r"drops keys.*noeviction"),
+        (("cluster-enabled yes",), r"part of a Redis cluster.*stand alone"),
+    ],
+)
+def test_a_cache_and_a_cluster_are_no_members(settings: tuple[str, ...], said: str) -> None:
     with (
-        RedisServer(maxmemory=2**24, settings=("maxmemory-policy allkeys-lru",)) as server,
-        pytest.raises(StoreUnwritableError, match=r"drops keys.*noeviction"),
+        RedisServer(maxmemory=2**24, settings=settings) as server,
+        pytest.raises(StoreUnwritableError, match=said),
     ):
         open_member(server.url).ping()
 
