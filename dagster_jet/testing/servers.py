@@ -183,7 +183,7 @@ class RedisServer:
 
 
 class AwsServer:
-    """moto's server, for S3 and DynamoDB: one process, one request at a time, so each is atomic.
+    """moto's server, for S3 and DynamoDB: one request at a time, so that each is atomic.
 
     Attributes:
         endpoint_url: what a member URL's ``endpoint_url`` option takes.
@@ -267,7 +267,7 @@ class AwsServer:
 _MOTO = """
 import collections, json, os, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
+from werkzeug.serving import WSGIRequestHandler, run_simple
 
 def end_with_parent():
     sys.stdin.read()
@@ -276,15 +276,19 @@ def end_with_parent():
 threading.Thread(target=end_with_parent, daemon=True).start()
 moto = DomainDispatcherApplication(create_backend_app)
 counts = collections.Counter()
+one_by_one = threading.Lock()
 
 def counted(environ, start_response):
     if environ["PATH_INFO"] == "/jet-requests":
-        start_response("200 OK", [("Content-Type", "application/json")])
-        return [json.dumps(counts).encode()]
-    counts[environ["REQUEST_METHOD"]] += 1
-    return moto(environ, start_response)
+        body = json.dumps(counts).encode()
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+    with one_by_one:
+        counts[environ["REQUEST_METHOD"]] += 1
+        return moto(environ, start_response)
 
-run_simple("127.0.0.1", int(sys.argv[1]), counted, threaded=False)
+WSGIRequestHandler.protocol_version = "HTTP/1.1"  # connections stay open
+run_simple("127.0.0.1", int(sys.argv[1]), counted, threaded=True)
 """
 
 
