@@ -10,6 +10,8 @@ from typing import Any
 import boto3
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ConnectionClosedError
+from botocore.httpsession import URLLib3Session
 
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError, StoreUnwritableError
 from dagster_jet.snapshot.chunks import (
@@ -22,7 +24,7 @@ from dagster_jet.snapshot.chunks import (
 from dagster_jet.store import ReplicatedMap, Store, StoreConfig, create_table, open_member
 from dagster_jet.store.members import dynamodb, member_id_of
 from dagster_jet.store.members.dynamodb import DynamoDbMember
-from dagster_jet.store.members.member import Replacement
+from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.s3 import S3Member
 from dagster_jet.testing.servers import AwsServer, free_port
 
@@ -458,6 +460,39 @@ def test_an_endpoint_that_stops_answering_is_given_up(place: str, server: AwsSer
     finally:
         server.go_on()
     member.ping()
+
+
+def lose_first_answer(client: Any, operation: str, lost: list[str]) -> None:
+    """Let the server carry out a request and never hear of it, once over all clients."""
+
+    def lose(request: Any, **_: Any) -> None:
+        if not lost:
+            lost.append(operation)
+            URLLib3Session().send(request)
+            raise ConnectionClosedError(endpoint_url="lost")
+
+    client.meta.events.register(f"before-send.*.{operation}", lose)
+
+
+@pytest.mark.parametrize("service", ["s3", "dynamodb"])
+def test_only_what_may_be_done_twice_is_done_again(
+    s3_url: str, table_url: str, service: str
+) -> None:
+    member: Any = open_member(s3_url if service == "s3" else table_url)
+    member.ping()
+    set_, put = ("PutObject",) * 2 if service == "s3" else ("PutItem", "BatchWriteItem")
+    lost: list[str] = []
+    for client in (member._aws.once, member._aws.repeating):
+        lose_first_answer(client, set_, lost)
+    with pytest.raises(StoreUnavailableError, match="Whether the value was set is unknown"):
+        member.compare_and_set(b"c", 0, b"once")
+    assert lost == [set_]
+    assert member.get_versioned(b"c") == Versioned(1, b"once"), "asking twice would say False"
+    lost.clear()
+    lose_first_answer(member._aws.repeating, put, lost)
+    member.put_many({b"k": b"v"})
+    assert lost == [put]
+    assert member.get_many([b"k"]) == [b"v"]
 
 
 def test_a_bucket_and_a_table_make_a_store(s3_url: str, table_url: str) -> None:

@@ -1,7 +1,9 @@
 """A Redis server as a member: what it refuses, how long it waits, what it tells."""
 
+import contextlib
 import os
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -169,6 +171,53 @@ def test_a_lost_answer_leaves_a_set_in_doubt_and_says_so(server: RedisServer) ->
     while member.get_versioned(b"c") is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert member.get_versioned(b"c") == Versioned(1, b"once")
+
+
+class LosingFront:
+    """Hands requests on to a server, and hangs up instead of handing back some of its answers."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.to_lose = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._to)) as server:
+            while request := client.recv(65_536):
+                server.sendall(request)
+                answer = server.recv(65_536)
+                if self.to_lose and b"EVALSHA" in request:
+                    self.to_lose -= 1
+                    return
+                client.sendall(answer)
+
+
+def test_only_what_may_be_done_twice_is_done_again(server: RedisServer) -> None:
+    front = LosingFront(server.port)
+    member = open_member(f"redis://127.0.0.1:{front.port}/0")
+    member.put_many({b"k": b"v"})
+    assert member.compare_and_set(b"before", 0, b"")
+    front.to_lose = 1
+    member.put_many({b"k": b"w"})
+    assert member.get_many([b"k"]) == [b"w"]
+    front.to_lose = 1
+    with pytest.raises(StoreUnavailableError, match="Whether the value was set is unknown"):
+        member.compare_and_set(b"c", 0, b"once")
+    assert front.to_lose == 0
+    assert member.get_versioned(b"c") == Versioned(1, b"once"), "it was; asking twice says False"
+    front.close()
 
 
 def test_a_loading_server_is_waited_for() -> None:
