@@ -164,7 +164,7 @@ class LmdbEnvironment:
             raise
         except TimeoutError as error:
             raise StoreUnavailableError(
-                f"the store member {self.member_id} cannot be written: {error}.",
+                f"the store member {self.member_id} cannot be opened or written: {error}.",
                 cure="See whether a process that uses the folder is stopped; let it go on, or "
                 "kill it.",
             ) from error
