@@ -34,7 +34,7 @@ def test_the_table_of_the_design(members: int, needed: int) -> None:
 
 def test_five_split_into_three_and_two() -> None:
     assert admit(status(3, 2), members_max=5) == 5
-    with pytest.raises(StoreUnavailableError, match="2 members are reachable.*x0: silent") as told:
+    with pytest.raises(StoreUnavailableError, match=r"2 members are reachable.*x0: silent") as told:
         admit(status(2, 3), members_max=5)
     assert told.value.reaction is Reaction.RESTART, "splits heal"
 
