@@ -135,14 +135,21 @@ class Administration:
             ConfigurationError: too few members would stay.
             StoreCorruptedError: partitions would be lost; names them.
             StoreUnavailableError: a majority of the members does not answer.
+            StoreUnwritableError: a member cannot be written, for a reason a person can remove.
         """
         view = self._settled_view()
         troubles = self._troubles(view)
-        joining, lost = {}, []
-        for member_id in troubles:
-            lost.append(member_id)
-            if member_id in dict(view.metadata.members) and self._is_empty_again(view, member_id):
-                joining[member_id] = self._take_in(view.metadata, member_id)
+        joining, lost = {}, list(troubles)
+        for member_id, trouble in troubles.items():
+            if self._is_empty_again(view, member_id):
+                if member_id in dict(view.metadata.members):
+                    joining[member_id] = self._take_in(view.metadata, member_id)
+            elif isinstance(trouble, StoreUnwritableError):
+                # A full disk, a missing password: not a reason to throw its data away unasked.
+                raise StoreUnwritableError(
+                    f"{member_id} is not given up by a repair: {trouble}",
+                    cure=f"To go on without it: dagster-jet store remove {member_id}",
+                )
         if lost:
             view = self._change(view, joining=joining, lost=lost, accept_loss=accept_loss)
             self._changes.readmitted += sorted(joining)

@@ -194,6 +194,21 @@ def test_an_existing_store_opens_with_one_member_unwritable(tmp_path: Path) -> N
         assert [member.reachable for member in store.status().members] == [True, True, False]
 
 
+def test_a_member_that_cannot_be_written_is_only_given_up_by_name(tmp_path: Path) -> None:
+    with Store.open(config(tmp_path)) as store:
+        items = {MapKey(p, "k"): b"%d" % p for p in range(271)}
+        store.map("m").put_all(items)
+    shutil.rmtree(tmp_path / "c")
+    (tmp_path / "c").write_text("a file where the folder was")
+    with Store.open(config(tmp_path)) as store:
+        with pytest.raises(StoreUnwritableError, match=r"/c is not given up.*store remove.*/c"):
+            store.repair()
+        assert store.configuration_number == 0
+        store.remove_member(f"file://{tmp_path}/c")
+        assert store.is_safe()
+        assert store.map("m").get_all(list(items)) == list(items.values())
+
+
 def test_a_member_that_is_away_keeps_a_new_store_from_being_created(tmp_path: Path) -> None:
     Store.open(config(tmp_path)).close()
     # Two members lose everything, the third, which remembers, does not answer.
