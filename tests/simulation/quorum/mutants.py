@@ -193,7 +193,9 @@ class InstallsWithoutSeal(r.Move):
 
 
 class _Peek(operations.Round):
-    pass
+    @property
+    def granted(self):
+        return self.states
 
 
 class InstallsWhatTheSealFound(r.Move):

@@ -133,7 +133,6 @@ class Order:
             rest = {(who, p) for who, p in under_way if who != event.who}
             if mine.kind == "claim":
                 claimed = max(claimed, mine.ballot)
-                rest = {(who, _shut_out(p, mine.ballot)) for who, p in rest}
             worlds.add((value, frozenset(rest)))
         return Order(frozenset(worlds), claimed) if worlds else None
 
@@ -153,7 +152,10 @@ def _closure(worlds: set[Any]) -> frozenset[Any]:
                 continue
             after = p.value if p.kind == "write" else value
             done = Pending(p.kind, p.ballot, p.value, DONE, None if p.kind == "write" else value)
-            world = (after, under_way - {(who, p)} | {(who, done)})
+            others = under_way - {(who, p)}
+            if p.kind == "claim":
+                others = frozenset((w, _shut_out(other, p.ballot)) for w, other in others)
+            world = (after, others | {(who, done)})
             if world not in worlds:
                 worlds.add(world)
                 stack.append(world)
@@ -211,6 +213,7 @@ class Scope:
         states: what the members hold at first.
         alike: members that can be exchanged for one another.
         late_max: how many requests may arrive with their answer lost, late, or again; None: any.
+        begun: the processes whose first operation was called before anything else.
     """
 
     def __init__(
@@ -221,6 +224,7 @@ class Scope:
         states: Sequence[AcceptorState] | None = None,
         alike: Sequence[Sequence[int]] = (),
         late_max: int | None = None,
+        begun: Sequence[int] = (),
     ) -> None:
         self.members, self.scripts, self.cast = tuple(members), scripts, cast or Cast()
         self.late_max = late_max
@@ -248,6 +252,8 @@ class Scope:
             self.orders(Order(frozenset({(None, frozenset())}))),
             0,
         )
+        for at in begun:
+            self.start = self._advanced(self.start, at, (self.start[1][at], "begins"), self._begun)
         self.transitions = 0
 
     def explore(self, states_max: int | None = None) -> int:

@@ -11,6 +11,8 @@ from functools import cache
 
 import pytest
 
+from dagster_jet.store.register import Ballot
+
 from .history import Recorded, is_linearizable
 from .world import play
 
@@ -32,8 +34,12 @@ MUST_HAVE_HAPPENED = (
 # --- the judge ---------------------------------------------------------------------------------
 
 
-def write(value: bytes, begin: int, end: int | None = None, **more: int) -> Recorded:
-    return Recorded("write", value, begin, end, **more)
+def write(value: bytes, begin: int, end: int | None = None, ballot: int = 1) -> Recorded:
+    return Recorded("write", value, begin, end, Ballot(ballot, "a"))
+
+
+def claim(value: bytes | None, begin: int, end: int, ballot: int) -> Recorded:
+    return Recorded("claim", value, begin, end, Ballot(ballot, "a"))
 
 
 def read(value: bytes | None, begin: int, end: int) -> Recorded:
@@ -53,11 +59,13 @@ def test_a_write_without_an_end_may_come_late_or_never() -> None:
     assert not is_linearizable([*history, read(b"2", 7, 8), read(b"1", 9, 10)])
 
 
-def test_a_write_that_was_shut_out_must_not_come_later() -> None:
-    history = [write(b"1", 0, 1), write(b"2", 2, deadline=4), read(b"1", 5, 6)]
-    assert is_linearizable(history)
+def test_no_write_of_a_lower_ballot_follows_a_claim() -> None:
+    history = [write(b"1", 0, 1), write(b"2", 2), claim(b"1", 3, 6, ballot=2)]
+    assert is_linearizable([*history, read(b"1", 7, 8)])
     assert not is_linearizable([*history, read(b"2", 7, 8)])
-    assert is_linearizable([history[0], write(b"2", 2, deadline=4), read(b"2", 7, 8)])
+    assert is_linearizable([*history[:2], claim(b"2", 3, 6, ballot=2), read(b"2", 7, 8)])
+    assert not is_linearizable([*history, write(b"3", 7, 8)])
+    assert is_linearizable([*history, write(b"3", 7, 8, ballot=2)])
 
 
 def test_what_was_never_written_must_not_be_read() -> None:

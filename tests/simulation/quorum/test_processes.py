@@ -11,10 +11,12 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dagster_jet
+from dagster_jet.store.register import NO_BALLOT, Ballot
 
 from . import process as child
 from .history import Recorded, is_linearizable, told
@@ -84,33 +86,25 @@ class Crowd:
 
 def history_of(folder: Path) -> list[Recorded]:
     history: list[Recorded] = []
-    ballots: dict[int, int] = {}
-    claimed: list[tuple[int, int]] = []
     for diary in folder.glob("*.diary"):
-        calls: dict[int, dict[str, object]] = {}
+        calls: dict[int, dict[str, Any]] = {}
         for line in diary.read_bytes().splitlines():
-            told_ = json.loads(line)
-            calls.setdefault(told_["call"], {}).update(told_)
+            entry = json.loads(line)
+            calls.setdefault(entry["call"], {}).update(entry)
         for call in calls.values():
             if call["kind"] == "move" or call.get("never"):
                 continue
-            value = call.get("value")
-            record = Recorded(
-                "write" if call["kind"] == "write" else "read",
-                None if value is None else str(value).encode(),
-                int(str(call["begin"])),
-                int(str(call["end"])) if "end" in call else None,
-                who=f"{call['kind']} {diary.stem}",
+            value, ballot = call.get("value"), call.get("ballot")
+            history.append(
+                Recorded(
+                    call["kind"],
+                    None if value is None else value.encode(),
+                    call["begin"],
+                    call.get("end"),
+                    NO_BALLOT if ballot is None else Ballot(ballot, ""),
+                    who=diary.stem,
+                )
             )
-            history.append(record)
-            if "ballot" in call:
-                ballots[id(record)] = int(str(call["ballot"]))
-                if call["kind"] == "claim" and record.end is not None:
-                    claimed.append((record.end, ballots[id(record)]))
-    for record in history:
-        if record.kind == "write" and record.end is None:
-            ends = [when for when, ballot in claimed if ballot > ballots[id(record)]]
-            record.deadline = min([record.deadline, *ends])
     return history
 
 

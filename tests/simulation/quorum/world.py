@@ -81,7 +81,6 @@ class World:
         self.processes: list[Process] = []
         self.sweeps: list[Sweep] = []
         self.history: list[Recorded] = []
-        self.unresolved: list[tuple[Recorded, Ballot]] = []
         self.claimed: list[tuple[int, Ballot]] = []
         self.written: dict[tuple[Ballot, int], bytes | None] = {}
         self.values = 0
@@ -112,11 +111,6 @@ class World:
             event()
 
     def judge(self) -> None:
-        for record, ballot in self.unresolved:
-            ends = [
-                when for when, claim in self.claimed if claim != ballot and claim.supersedes(ballot)
-            ]
-            record.deadline = min([record.deadline, *ends])
         if not is_linearizable(self.history):
             raise Violation("not linearizable:\n" + told(self.history))
 
@@ -180,12 +174,12 @@ class World:
 
     def claim_or_write(self, process: Process) -> None:
         if process.owned is None:
-            record = Recorded("read", None, self.now, who=f"claim {process.name}")
+            record = Recorded("claim", None, self.now, who=process.name)
             self.start(process, lambda: self.new_claim(process), record)
             return
         self.values += 1
         value, owned = b"v%d" % self.values, process.owned
-        record = Recorded("write", value, self.now, who=f"{owned.promised.number}{process.name}")
+        record = Recorded("write", value, self.now, ballot=owned.promised, who=process.name)
         self.start(process, lambda: self.cast.write(process.configuration, owned, value), record)
 
     def new_claim(self, process: Process) -> Claim:
@@ -298,10 +292,7 @@ class World:
 
     def leave_open(self, process: Process) -> None:
         record = process.record
-        if record is not None and record.kind == "write" and record.end is None:
-            assert process.owned is not None
-            self.unresolved.append((record, process.owned.promised))
-        elif record is not None and record.end is None:
+        if record is not None and record.kind != "write":
             self.history = [r for r in self.history if r is not record]
         process.record = process.operation = None
 
@@ -431,7 +422,7 @@ class World:
         elif operation.outcome is Outcome.SUCCEEDED:
             assert process.again is not None
             self.put(process, process.again())
-        elif process.record is None or process.record.kind == "read":
+        elif process.record is None or process.record.kind != "write":
             self.leave_open(process)
         elif process.wrote:
             self.end(process)
@@ -470,7 +461,7 @@ class World:
             return
         record.value, record.end, process.record = operation.state.value, self.now, None
         if isinstance(operation, Claim):
-            process.owned = operation.state
+            process.owned, record.ballot = operation.state, operation.ballot
             self.claimed.append((self.now, operation.ballot))
             winners = {b.owner for _, b in self.claimed if b.number == operation.ballot.number}
             if len(winners) > 1:
@@ -483,13 +474,19 @@ def _of(
     return Configuration(number, dict.fromkeys(letters), previous)
 
 
-def play(seed: int, cast: Cast | None = None) -> World:
+def play(seed: int, cast: Cast | None = None, **odds: float) -> World:
     """Run one history and judge it.
+
+    Args:
+        seed: of everything that is drawn.
+        cast: the real ones, or a mutant in the place of one.
+        odds: attributes of ``World`` that are given instead of drawn: where to look more closely.
 
     Raises:
         Violation: what went wrong, and the history.
     """
     world = World(seed, cast or Cast())
+    vars(world).update(odds)
     world.run()
     for process in list(world.processes):
         world.leave_open(process)
