@@ -21,7 +21,8 @@ from dagster_jet.store.register import NO_BALLOT, Ballot
 from . import process as child
 from .history import Recorded, is_linearizable, told
 
-SECONDS = 6.0
+SECONDS, SECONDS_MAX = 5.0, 60.0
+SEEDS = 20 if os.environ.get("JET_SIMULATION_FULL_SCOPES") == "1" else 1
 ROLES = ("owner", "owner", "reader", "reader", "mover", "mover")
 
 
@@ -88,7 +89,7 @@ def history_of(folder: Path) -> list[Recorded]:
     history: list[Recorded] = []
     for diary in folder.glob("*.diary"):
         calls: dict[int, dict[str, Any]] = {}
-        for line in diary.read_bytes().splitlines():
+        for line in diary.read_bytes().split(b"\n")[:-1]:
             entry = json.loads(line)
             calls.setdefault(entry["call"], {}).update(entry)
         for call in calls.values():
@@ -112,7 +113,12 @@ def moves_in(folder: Path) -> int:
     return sum(b'"move"' in line for d in folder.glob("mover*.diary") for line in d.open("rb"))
 
 
-@pytest.mark.parametrize("seed", [1])
+def enough_in(folder: Path) -> bool:
+    done = Counter(record.kind for record in history_of(folder) if record.end is not None)
+    return moves_in(folder) > 2 and min(done["read"], done["write"], done["claim"]) > 10
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_killed_and_frozen_processes_leave_a_linearizable_history(
     tmp_path: Path, seed: int
 ) -> None:
@@ -120,8 +126,9 @@ def test_killed_and_frozen_processes_leave_a_linearizable_history(
     child.create(tmp_path)
     crowd = Crowd(tmp_path, rng)
     try:
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while time.monotonic() < began + SECONDS or not enough_in(tmp_path):
+            assert time.monotonic() < began + SECONDS_MAX, "too little happens"
             crowd.keep_going()
             time.sleep(rng.uniform(0.0, 0.2))
             crowd.disturb()
@@ -132,6 +139,3 @@ def test_killed_and_frozen_processes_leave_a_linearizable_history(
     moves = moves_in(tmp_path)
     print(f"seed {seed}: {dict(done)}, {moves} changes of the members, {dict(crowd.seen)}")
     assert is_linearizable(history), told(history)
-    assert min(done["read"], done["write"]) > 50
-    assert moves > 3
-    assert min(crowd.seen["killed"], crowd.seen["frozen"]) > 3
