@@ -26,6 +26,9 @@ from dagster_jet.store.members.member import MAX_KEY_BYTES, Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
 
+VERSION_BYTES = 8
+"""Length of the version that values of `ReplicatedMap.put_newer` begin with."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class MapKey:
@@ -123,6 +126,30 @@ class ReplicatedMap:
         _, failures = fan_out({member_id: put(member_id) for member_id in batches})
         self._raise_failed("written", items, failures)
 
+    def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
+        """Write each item on every replica that holds an older version of it, or none.
+
+        A value's first ``VERSION_BYTES`` are its version, big endian. Per replica, test and write
+        are one step: whoever comes late, or a second time, changes nothing, and all replicas end
+        with the newest version whatever the order of the writers. One batch per member, two if
+        somebody else wrote meanwhile. After a failure or a crash inside, repeat the call.
+
+        Raises:
+            StoreUnavailableError: a member did not take its batch; all others have.
+            StoreUnwritableError: a member cannot write.
+        """
+        batches: dict[str, dict[bytes, bytes]] = {}
+        for key, value in items.items():
+            stored_key = self._stored(key)
+            for member_id in self.table.replicas[key.partition]:
+                batches.setdefault(member_id, {})[stored_key] = value
+
+        def put(member_id: str) -> Callable[[], None]:
+            return lambda: _put_newer(self._members[member_id], batches[member_id])
+
+        _, failures = fan_out({member_id: put(member_id) for member_id in batches})
+        self._raise_failed("written", items, failures)
+
     def get(self, key: MapKey) -> bytes | None:
         """Return one value, None if there is none; see ``get_all``."""
         return self.get_all([key])[0]
@@ -207,6 +234,28 @@ class ReplicatedMap:
                 if name.startswith(prefix) and member_id in held:
                     found.add(MapKey(int(partition), name))
         return sorted(found)
+
+    def keys_in(self, partition: int) -> list[MapKey]:
+        """Return all keys of one partition, by name: what ``keys`` does, a partition at a time.
+
+        Raises:
+            StoreUnavailableError: no replica of the partition answers.
+        """
+        prefix = f"{self.prefix}/{partition:04d}/".encode()
+
+        def listing(member_id: str) -> Callable[[], list[bytes]]:
+            return lambda: self._members[member_id].list_keys(prefix)
+
+        held = self.table.replicas[partition]
+        listed, failures = fan_out({member_id: listing(member_id) for member_id in held})
+        if not listed:
+            raise StoreUnavailableError(
+                f"the keys of partition {partition} of the map {self.prefix!r} cannot be listed: "
+                f"{_causes(failures)}",
+                cure="Bring a member back that holds it.",
+            )
+        names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
+        return [MapKey(partition, name) for name in sorted(names)]
 
     def _stored(self, key: MapKey) -> bytes:
         if not 0 <= key.partition < self.partition_count:
@@ -304,6 +353,30 @@ class ReplicatedMap:
             f"{len(touched)} partitions of the map {self.prefix!r} could not be {done} on all "
             f"their replicas: {_causes(failures)}"
         )
+
+
+def _put_newer(member: Member, items: Mapping[bytes, bytes]) -> None:
+    waiting = dict(items)
+    while waiting:
+        older: dict[bytes, Replacement] = {}
+        for key, copy in zip(waiting, member.get_many(list(waiting)), strict=True):
+            if _version(copy) < int.from_bytes(waiting[key][:VERSION_BYTES], "big"):
+                older[key] = Replacement(seen=copy, value=seal(waiting[key]))
+        if not older or member.replace_many(older) == len(older):
+            return
+        # Another writer was faster with some of them: look again what is there now. Versions only
+        # grow, so that this ends.
+        waiting = {key: waiting[key] for key in older}
+
+
+def _version(copy: bytes | None) -> int:
+    """The version of a stored copy; less than any where there is none, or a damaged one."""
+    if copy is None:
+        return -1
+    try:
+        return int.from_bytes(unseal(copy)[:VERSION_BYTES], "big")
+    except BadCopyError:
+        return -1
 
 
 def _causes(failures: Mapping[str, Failure]) -> str:

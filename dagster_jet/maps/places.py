@@ -1,0 +1,40 @@
+"""Where the parts of a user map are kept in the store: three replicated maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreHandle
+from dagster_jet.store.members import MAX_KEY_BYTES
+
+AnyStore = Store | StoreHandle
+
+
+@dataclass(frozen=True)
+class Places:
+    """The parts of one map. Asked for anew each time: the store knows who holds what today."""
+
+    store: AnyStore
+    name: str
+
+    def entries(self) -> ReplicatedMap:
+        """Per key, the record of its newest change."""
+        return self.store.map(f"user/{self.name}")
+
+    def ring(self) -> ReplicatedMap:
+        """The journal: per partition a ring of as many slots as its capacity."""
+        return self.store.map(f"user-journal/{self.name}")
+
+    def blobs(self) -> ReplicatedMap:
+        """Batches too large for the register, until they are applied."""
+        return self.store.map(f"user-batches/{self.name}")
+
+    @staticmethod
+    def slot(partition: int, sequence: int, capacity: int) -> MapKey:
+        """Return the ring's slot of a sequence number: the one that leaves makes room."""
+        return MapKey(partition, f"{sequence % capacity:09d}")
+
+    @property
+    def name_bytes_max(self) -> int:
+        """How long the name of an entry can be, so that every member can hold it."""
+        return MAX_KEY_BYTES - len(self.entries().prefix.encode()) - len("/0000/")
