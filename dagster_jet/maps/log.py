@@ -29,7 +29,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.errors import (
     FencedError,
-    StoreError,
     StoreUnavailableError,
 )
 from dagster_jet.maps.keys import entry_key
@@ -140,8 +139,9 @@ class MapLog:
                         f"{_PATIENCE_S:g} s.",
                         cure="Write in larger batches (put_all), or from fewer processes.",
                     ) from error
-            except (StoreError, OSError):
-                # Decided or not, applied or not: the next attempt, ours or another's, finds out.
+            except BaseException:
+                # Decided or not, applied or not (an interrupt may come anywhere): what we believe
+                # of the state is not to be built upon. Who claims next finds out.
                 self._owned = None
                 raise
             time.sleep(random.uniform(0, pause_s))
@@ -192,9 +192,7 @@ class MapLog:
         """Blobs of writers that lost the register: never decided, or applied by now."""
         blobs = self._places.blobs()
         doomed = [
-            key
-            for key in blobs.keys("")
-            if int(key.name.partition("-")[0]) < owned.ballot.number
+            key for key in blobs.keys("") if int(key.name.partition("-")[0]) < owned.ballot.number
         ]
         if doomed:
             blobs.delete_all(doomed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_jet.engine.connector import Rejection, SourceFrame
 from dagster_jet.errors import SourceError
 from dagster_jet.maps.keys import decode_key
-from dagster_jet.maps.settings import MapSettings
+from dagster_jet.maps.log_state import LogState
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -117,20 +117,20 @@ def key_text(encoded: str) -> str:
     return key if isinstance(key, str) else encoded
 
 
-def required_settings(settings: MapSettings | None, job: str, stage: str, name: str) -> MapSettings:
-    """Return the settings of a map that must exist.
+def existing(state: LogState | None, job: str, stage: str, name: str) -> LogState:
+    """Return the state of a map that must exist.
 
     Raises:
         SourceError: it does not.
     """
-    if settings is None:
+    if state is None:
         raise SourceError(
             f"the map {name!r} does not exist.",
             job=job,
             stage=stage,
             cure="Create it with jet.map(name, ...), or correct the name.",
         )
-    return settings
+    return state
 
 
 def arrow_value_type(column: ValueColumn) -> Any:

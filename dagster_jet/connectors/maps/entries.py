@@ -19,8 +19,8 @@ import pyarrow as pa
 from dagster_jet.connectors.maps.columns import (
     ValueColumn,
     arrow_value_type,
+    existing,
     key_text,
-    required_settings,
 )
 from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
 from dagster_jet.errors import SourceError
@@ -45,23 +45,21 @@ class MapEntriesSource:
     @property
     def schema(self) -> str:
         """The columns as DDL."""
-        return f"key string, value {self._value_column().type}"
+        return f"key string, value {self.value_column().type}"
 
     def describe(self) -> dict[str, str]:
         return {"kind": "map entries", "map": self.map}
 
     def with_store(self, store: Store) -> MapEntriesSource:
-        return replace(self, bound=JetMap.open(store, self.map))
+        return replace(self, bound=JetMap(store, self.map, None))
 
     def open(self, job: str, stage: str, rejection: Rejection | None) -> MapEntriesReader:
+        """Asks the store nothing yet: a store that is away for a moment is met by `poll`."""
         assert self.bound is not None, "the engine puts it on the job's store first"
-        state = self.bound.log.read_applied()
-        required_settings(state.settings if state else None, job, stage, self.map)
-        value = self._value_column()
-        value.check(job, stage, self.map)
-        return MapEntriesReader(self, self.bound, value, job, stage, rejection)
+        return MapEntriesReader(self, self.bound, job, stage, rejection)
 
-    def _value_column(self) -> ValueColumn:
+    def value_column(self) -> ValueColumn:
+        """How values become a column, by the map's format."""
         format = self.bound.settings.format if self.bound is not None else "json"
         return ValueColumn(self.value_schema, format)
 
@@ -72,11 +70,11 @@ class MapEntriesReader:
 
     source: MapEntriesSource
     map: JetMap
-    value: ValueColumn
     job: str
     stage: str
     rejection: Rejection | None
     _next: int = 0
+    _is_known: bool = False
     _rows_per_partition: float = _FIRST_GUESS_ROWS_PER_PARTITION
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
@@ -88,7 +86,16 @@ class MapEntriesReader:
                 stage=self.stage,
             )
 
+    @property
+    def value(self) -> ValueColumn:
+        """How values become a column."""
+        return self.source.value_column()
+
     def poll(self) -> Lag:
+        if not self._is_known:
+            existing(self.map.log.read_applied(), self.job, self.stage, self.map.name)
+            self.value.check(self.job, self.stage, self.map.name)
+            self._is_known = True
         return self.waiting()
 
     def waiting(self) -> Lag:

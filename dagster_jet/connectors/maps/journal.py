@@ -20,8 +20,8 @@ import pyarrow as pa
 from dagster_jet.connectors.maps.columns import (
     ValueColumn,
     arrow_value_type,
+    existing,
     key_text,
-    required_settings,
 )
 from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
 from dagster_jet.errors import ConfigurationError, SourceError
@@ -61,7 +61,7 @@ class MapJournalSource:
     @property
     def schema(self) -> str:
         """The columns as DDL."""
-        value = self._value_column().type
+        value = self.value_column().type
         return (
             f"kind string, key string, value {value}, partition int, sequence bigint, "
             "timestamp timestamp"
@@ -71,26 +71,15 @@ class MapJournalSource:
         return {"kind": "map journal", "map": self.map, "start": self.start}
 
     def with_store(self, store: Store) -> MapJournalSource:
-        return replace(self, bound=JetMap.open(store, self.map))
+        return replace(self, bound=JetMap(store, self.map, None))
 
     def open(self, job: str, stage: str, rejection: Rejection | None) -> MapJournalReader:
+        """Asks the store nothing yet: a store that is away for a moment is met by `poll`."""
         assert self.bound is not None, "the engine puts it on the job's store first"
-        state = self.bound.log.read_applied()
-        required_settings(state.settings if state else None, job, stage, self.map)
-        value = self._value_column()
-        value.check(job, stage, self.map)
-        journal = self.bound.journal
-        if journal is None:
-            raise SourceError(
-                f"the map {self.map!r} has no journal.",
-                job=job,
-                stage=stage,
-                cure="A journal is chosen when a map is created: "
-                "jet.map(name, journal=JournalConfig()).",
-            )
-        return MapJournalReader(self, self.bound, journal, value, job, stage, rejection)
+        return MapJournalReader(self, self.bound, job, stage, rejection)
 
-    def _value_column(self) -> ValueColumn:
+    def value_column(self) -> ValueColumn:
+        """How values become a column, by the map's format."""
         format = self.bound.settings.format if self.bound is not None else "json"
         return ValueColumn(self.value_schema, format)
 
@@ -101,8 +90,6 @@ class MapJournalReader:
 
     source: MapJournalSource
     map: JetMap
-    journal: Journal
-    value: ValueColumn
     job: str
     stage: str
     rejection: Rejection | None
@@ -116,9 +103,10 @@ class MapJournalReader:
         self._next = {int(partition): number for partition, number in position["next"].items()}
 
     def poll(self) -> Lag:
-        state = self.map.log.read_applied()
-        if state is None:
-            raise self._gone("the map does not exist any more")
+        state = existing(self.map.log.read_applied(), self.job, self.stage, self.map.name)
+        if self._state is None:
+            self.value.check(self.job, self.stage, self.map.name)
+            _ = self.journal  # says so if there is none
         self._state = state
         if self._next is None:
             self._next = self._first_positions(state)
@@ -175,6 +163,29 @@ class MapJournalReader:
     def take_lost(self) -> int:
         lost, self._lost = self._lost, 0
         return lost
+
+    @property
+    def value(self) -> ValueColumn:
+        """How values become a column."""
+        return self.source.value_column()
+
+    @property
+    def journal(self) -> Journal:
+        """The map's journal.
+
+        Raises:
+            SourceError: it has none.
+        """
+        journal = self.map.journal
+        if journal is None:
+            raise SourceError(
+                f"the map {self.map.name!r} has no journal.",
+                job=self.job,
+                stage=self.stage,
+                cure="A journal is chosen when a map is created: "
+                "jet.map(name, journal=JournalConfig()).",
+            )
+        return journal
 
     def _first_positions(self, state: LogState) -> dict[int, int]:
         if self.source.start == "newest":

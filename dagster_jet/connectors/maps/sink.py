@@ -75,7 +75,7 @@ class MapSink:
         return {"kind": "map", "map": self.map, "key": ", ".join(self.key)}
 
     def with_store(self, store: Store) -> MapSink:
-        return replace(self, bound=JetMap.open(store, self.map))
+        return replace(self, bound=JetMap(store, self.map, None))
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         state = self._map.create()

@@ -81,7 +81,12 @@ def test_every_change_is_an_event(store: Store) -> None:
     found = events(m)
     assert_gapless(found)
     of_a = [e[1:] for e in found[partition_of("a", PARTITIONS)] if e[2] == '"a"']
-    assert of_a == [(PUT, '"a"', b"1"), (PUT, '"a"', b"2"), (PUT, '"a"', b"3"), (DELETE, '"a"', b"")]
+    assert of_a == [
+        (PUT, '"a"', b"1"),
+        (PUT, '"a"', b"2"),
+        (PUT, '"a"', b"3"),
+        (DELETE, '"a"', b""),
+    ]
     assert sum(map(len, found.values())) == 6
     assert m.journal is not None
     times = [r.timestamp_ms for r in m.journal.read(partition_of("a", PARTITIONS), 0, 4)]

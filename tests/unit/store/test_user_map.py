@@ -4,6 +4,7 @@ import pickle
 import random
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def store() -> Iterator[Store]:
 
 def memory_config() -> StoreConfig:
     name = uuid.uuid4().hex
-    return StoreConfig(tuple(f"memory://{name}{m}" for m in "abc"), allow_memory=True)
+    urls = tuple(f"memory://{name}{m}" for m in "abc")
+    return StoreConfig(urls, allow_memory=True, partition_count=11)
 
 
 def another_process(store: Store, name: str, **options: Any) -> JetMap:
@@ -141,16 +143,14 @@ def test_of_several_changes_of_a_key_the_last_one_stays(store: Store) -> None:
 
 def test_a_batch_larger_than_the_register_leaves_no_blob(store: Store) -> None:
     m = JetMap.open(store, "m")
-    m.put_all({n: "x" * INLINE_BYTES_MAX for n in range(3)})
+    m.put_all(dict.fromkeys(range(3), "x" * INLINE_BYTES_MAX))
     assert m.get(2) == "x" * INLINE_BYTES_MAX
     assert store.map("user-batches/m").keys("") == []
 
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.booleans(), st.integers(0, 5), st.integers()), min_size=1, max_size=30
-    ),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers()), min_size=1, max_size=30),
     st.randoms(use_true_random=False),
 )
 def test_behaves_as_a_dict(steps: list[tuple[bool, int, int]], rng: random.Random) -> None:
@@ -206,9 +206,9 @@ def test_settings_are_the_stores(store: Store) -> None:
     found = another_process(store, "m")
     assert found.settings == created.settings and found.journal is not None
     assert another_process(store, "m", **options).settings == created.settings
-    with pytest.raises(ConfigurationError, match="format.*'bytes'.*'json'"):
+    with pytest.raises(ConfigurationError, match=r"format.*'bytes'.*'json'"):
         another_process(store, "m", format="json")
-    with pytest.raises(ConfigurationError, match="journal.*leave the option out"):
+    with pytest.raises(ConfigurationError, match=r"journal.*leave the option out"):
         another_process(store, "m", journal=JournalConfig(6, "1 hour"))
 
 
@@ -229,7 +229,7 @@ def test_a_map_is_created_by_its_first_write(store: Store) -> None:
     ],
 )
 def test_wrong_settings_are_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="capacity|time_to_live|format"):
+    with pytest.raises(ConfigurationError, match=r"capacity|time_to_live|format"):
         wrong()
 
 
@@ -237,7 +237,7 @@ def test_maps_are_separate(store: Store) -> None:
     JetMap.open(store, "m").put("a", 1)
     JetMap.open(store, "m/n").put("a", 2)
     assert JetMap.open(store, "m").get("a") == 1
-    other = Store.open(StoreConfig(store.config.urls, namespace="other", allow_memory=True))
+    other = Store.open(replace(store.config, namespace="other"))
     assert JetMap.open(other, "m").get("a") is None
 
 
@@ -250,7 +250,7 @@ def test_in_a_task_a_map_can_be_read(store: Store) -> None:
         in_task.put("a", 2)
 
 
-# --- crashes and lost members -----------------------------------------------------------------------
+# --- crashes and lost members ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, INLINE_BYTES_MAX])
@@ -266,6 +266,24 @@ def test_a_batch_that_was_decided_is_applied_by_the_next_writer(store: Store, si
     other.put("b", 2)
     assert dict(m.items()) == {"a": "x" * size, "b": 2}
     assert store.map("user-batches/m").keys("") == []
+
+
+def test_an_interrupt_between_decision_and_entries(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig(10))
+    m.put("a", 0)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(MapLog, "_apply", interrupt)
+        m.put("a", 1)
+    m.put("b", 2)
+    assert dict(m.items()) == {"a": 1, "b": 2}
+    state = m.log.read()
+    assert state is not None and sum(state.tails.values()) == 3
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_batch_that_was_not_decided_leaves_nothing(store: Store) -> None:
