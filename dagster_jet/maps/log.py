@@ -1,9 +1,8 @@
 """All writes to a map go through its log: one batch after the other, each decided as a whole.
 
-    1. a batch that is too large for the register goes into the store as a *blob*
+    1. the batch goes into the store, as a *blob* that nobody names yet
     2. the map's register := state with this batch as the newest one        <== DECISION POINT
     3. *apply*: the entries, and the events into the journal's ring, each with its version
-    4. the blob is removed
 
 The register is the store's quorum register, so a write of a process that has lost it fails, and
 there is one order of batches over all processes. Who takes the register over applies the newest
@@ -19,6 +18,7 @@ find it.
 from __future__ import annotations
 
 import random
+import struct
 import threading
 import time
 import uuid
@@ -32,15 +32,13 @@ from dagster_jet.errors import (
     StoreUnavailableError,
 )
 from dagster_jet.maps.keys import entry_key
-from dagster_jet.maps.log_state import LogState, Pending, Producer
+from dagster_jet.maps.log_state import LogState, Producer
 from dagster_jet.maps.places import Places
 from dagster_jet.maps.record import Change, Record, decode_changes, encode_changes
 from dagster_jet.maps.settings import MapSettings
-from dagster_jet.store import MapKey, OwnedRegister, Store
+from dagster_jet.store import MapKey, OwnedRegister, RegisterClient, Store
 
-INLINE_BYTES_MAX = 32_768
-"""Batches up to this size travel inside the register's value."""
-
+_VERSION = struct.Struct(">Q")
 _PATIENCE_S = 60.0
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.002, 0.25
 
@@ -51,7 +49,7 @@ class MapLog:
     def __init__(self, store: Store, name: str) -> None:
         self.name = name
         self._places = Places(store, name)
-        self._register = store.register(f"map/{name}")
+        self._store = store
         self._lock = threading.Lock()
         self._writer = uuid.uuid4().hex
         self._batches = 0
@@ -67,7 +65,7 @@ class MapLog:
         Raises:
             StoreUnavailableError: no majority answers.
         """
-        stored = self._register.read()
+        stored = self._register().read()
         return None if stored is None else LogState.from_bytes(stored.value)
 
     def read_applied(self) -> LogState | None:
@@ -79,7 +77,7 @@ class MapLog:
         if state is None or state.version == self._applied:
             return state
         try:
-            self._apply_pending(state)
+            self._apply_newest(state)
         except StoreUnavailableError:
             # A replica is away. The others have the batch now, and nobody decides another before
             # this one is on all of them.
@@ -123,6 +121,10 @@ class MapLog:
 
     # --- owning the register --------------------------------------------------------------------
 
+    def _register(self) -> RegisterClient:
+        """Asked for anew each time, as all places are: the store knows its members of today."""
+        return self._store.register(f"map/{self.name}")
+
     def _until_settled(self, attempt: Callable[[], LogState]) -> LogState:
         """Try again while other processes are faster. What a lost attempt left is found by the
         next one: by its producer's number, a batch that was decided after all."""
@@ -151,14 +153,15 @@ class MapLog:
         """Return the newest state, with the register ours and its newest batch applied."""
         if self._owned is not None and self._state is not None:
             return self._state
-        highest = self._register.highest_ballot()
-        owned = self._register.claim(highest.number + 1 if highest else 1, self._writer)
+        register = self._register()
+        highest = register.highest_ballot()
+        owned = register.claim(highest.number + 1 if highest else 1, self._writer)
         if owned.value is None:
             owned.write(LogState(settings).to_bytes())
         assert owned.value is not None
         state = LogState.from_bytes(owned.value)
         if state.version != self._applied:
-            self._apply_pending(state)
+            self._apply_newest(state)
             self._applied = state.version
         self._remove_leftovers(owned)
         self._owned, self._state = owned, state
@@ -171,20 +174,17 @@ class MapLog:
         if state.has(producer):
             return state
         assert self._owned is not None
-        pending = Pending(encode_changes(changes), None)
-        assert pending.inline is not None
-        if len(pending.inline) > INLINE_BYTES_MAX:
-            blob = f"{self._owned.ballot.number:012d}-{state.version + 1}"
-            self._places.blobs().put_all({self._blob(blob): pending.inline})
-            pending = Pending(None, blob)
-        decided = state.decided(changes, producer, pending, round(time.time() * 1000))
+        # Two blobs per owner, in turn: the other one is the newest batch, which must stay until
+        # this one is decided. What was before it is applied.
+        blob = f"{self._owned.ballot.number:012d}-{state.version % 2}"
+        decided = state.decided(changes, producer, blob, round(time.time() * 1000))
+        data = _VERSION.pack(decided.version) + encode_changes(changes)
+        self._places.blobs().put_all({self._blob(blob): data})
         fail_point("maps.decide.before")
         self._owned.write(decided.to_bytes())
         fail_point("maps.decide.after")
         self._apply(decided, changes)
         fail_point("maps.apply.after")
-        if pending.blob is not None:
-            self._places.blobs().delete_all([self._blob(pending.blob)])
         self._state, self._applied = decided, decided.version
         return decided
 
@@ -199,16 +199,13 @@ class MapLog:
 
     # --- applying -------------------------------------------------------------------------------
 
-    def _apply_pending(self, state: LogState) -> None:
-        if state.pending is None:
+    def _apply_newest(self, state: LogState) -> None:
+        """Applies the newest batch, unless its blob is gone or another's: then it is applied."""
+        if state.blob is None:
             return
-        data = state.pending.inline
-        if data is None:
-            assert state.pending.blob is not None
-            data = self._places.blobs().get(self._blob(state.pending.blob))
-            if data is None:
-                return  # applied: nobody removes a batch before
-        self._apply(state, list(decode_changes(data)))
+        data = self._places.blobs().get(self._blob(state.blob))
+        if data is not None and _VERSION.unpack_from(data) == (state.version,):
+            self._apply(state, list(decode_changes(data[_VERSION.size :])))
 
     def _apply(self, state: LogState, changes: Sequence[Change]) -> None:
         """Puts the newest batch where readers look. Complete on return, repeatable."""

@@ -1,14 +1,14 @@
 """What a map's register says: the map as a sequence of decided batches. Pure.
 
 The value of the register is small: settings, how many batches there were, where the journal of
-each partition ends, who has written what last, and the newest batch (or where it is). It is
-replaced with every batch, by compare-and-set: that is the moment a batch counts.
+each partition ends, who has written what last, and where the newest batch is. It holds no keys and
+no values of users: registers are not encrypted. It is replaced with every batch: that is the
+moment a batch counts.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,19 +23,6 @@ WRITERS_MAX = 64
 """Processes whose last batch is remembered. One that comes back after so many others has written
 may not learn any more whether its last batch was decided."""
 
-_LENGTH = struct.Struct(">I")
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """The newest batch: it counts, and may not be on all replicas yet.
-
-    Exactly one of the two is set. A blob that is gone was applied: nobody removes it before.
-    """
-
-    inline: bytes | None
-    blob: str | None
-
 
 @dataclass(frozen=True)
 class LogState:
@@ -48,7 +35,8 @@ class LogState:
         tails: per partition that has one, the sequence number of the journal's next event.
         writers: per process, the number of its newest batch here; the last ``WRITERS_MAX``.
         sinks: per sink, the same, for ever.
-        pending: the newest batch; None before the first.
+        blob: where the newest batch is; None before the first. It counts, and may not be applied on
+            all replicas yet. One that is gone from there was applied: nobody removes it before.
     """
 
     settings: MapSettings
@@ -57,7 +45,7 @@ class LogState:
     tails: Mapping[int, int] = field(default_factory=dict)
     writers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sinks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    pending: Pending | None = None
+    blob: str | None = None
 
     def has(self, producer: Producer) -> bool:
         """Whether the producer's batch was decided. Its batches are numbered upwards."""
@@ -66,7 +54,7 @@ class LogState:
         return last is not None and producer.number <= last
 
     def decided(
-        self, changes: Sequence[Change], producer: Producer, pending: Pending, now_ms: int
+        self, changes: Sequence[Change], producer: Producer, blob: str, now_ms: int
     ) -> LogState:
         """Return the state with one more batch."""
         tails = dict(self.tails)
@@ -88,7 +76,7 @@ class LogState:
             tails=tails,
             writers=writers,
             sinks=sinks,
-            pending=pending,
+            blob=blob,
         )
 
     def sequences(self, changes: Sequence[Change]) -> list[int]:
@@ -107,9 +95,8 @@ class LogState:
         return max(0, self.tails.get(partition, 0) - self.settings.journal_capacity)
 
     def to_bytes(self) -> bytes:
-        """Return a JSON head, and behind it the batch if it is inline."""
-        inline = self.pending.inline if self.pending else None
-        head = json.dumps(
+        """Return the state as JSON."""
+        return json.dumps(
             {
                 "format": FORMAT_VERSION,
                 "settings": asdict(self.settings),
@@ -118,12 +105,10 @@ class LogState:
                 "tails": list(self.tails.items()),
                 "writers": dict(self.writers),
                 "sinks": dict(self.sinks),
-                "inline": inline is not None,
-                "blob": self.pending.blob if self.pending else None,
+                "blob": self.blob,
             },
             separators=(",", ":"),
         ).encode()
-        return b"".join((_LENGTH.pack(len(head)), head, inline or b""))
 
     @staticmethod
     def from_bytes(data: bytes) -> LogState:
@@ -132,17 +117,12 @@ class LogState:
         Raises:
             StoreMismatchError: written by a newer version.
         """
-        (length,) = _LENGTH.unpack_from(data)
-        end = _LENGTH.size + length
-        head: dict[str, Any] = json.loads(data[_LENGTH.size : end])
+        head: dict[str, Any] = json.loads(data)
         if head["format"] > FORMAT_VERSION:
             raise StoreMismatchError(
                 f"the map has format {head['format']}, this library reads up to {FORMAT_VERSION}.",
                 cure="Upgrade dagster-jet to the version that wrote the map.",
             )
-        pending = None
-        if head["inline"] or head["blob"] is not None:
-            pending = Pending(data[end:] if head["inline"] else None, head["blob"])
         return LogState(
             MapSettings(**head["settings"]),
             head["version"],
@@ -150,7 +130,7 @@ class LogState:
             dict(head["tails"]),
             {name: tuple(number) for name, number in head["writers"].items()},
             {name: tuple(number) for name, number in head["sinks"].items()},
-            pending,
+            head["blob"],
         )
 
 

@@ -21,7 +21,7 @@ from dagster_jet.errors import BadRowError, PipelineError, SourceError
 from dagster_jet.snapshot.record import JobStatus
 
 from . import child, map_child
-from .crash_table import MAPS_KILLED
+from .crash_table import MAPS_KILLED, Crash
 from .oracle import by_manifest, committed, input_rows, windowed
 from .world import World
 
@@ -90,10 +90,10 @@ def assert_totals(world: MapWorld, jet: Jet) -> None:
     assert dict(jet.map("newest").items()) == newest
 
 
-@pytest.mark.parametrize("death", MAPS_KILLED, ids=str)
-def test_files_to_windows_to_maps_killed(world: MapWorld, death: Any) -> None:
+@pytest.mark.parametrize("crash", MAPS_KILLED, ids=str)
+def test_files_to_windows_to_maps_killed(world: MapWorld, crash: Crash) -> None:
     fill_totals(world)
-    world.run_child(death.rules, pipeline="totals", sharded=death.sharded)
+    world.run_child(crash.rules, pipeline="totals", sharded=crash.sharded)
     result = world.run_pipeline(map_child.totals)
     assert result.status is JobStatus.COMPLETED
     with world.jet() as jet:
