@@ -38,6 +38,8 @@ class JetMap:
     """
 
     def __init__(self, store: AnyStore, name: str, settings: MapSettings | None) -> None:
+        if not name:
+            raise ConfigurationError("a map needs a name.")
         self.name = name
         self._store = store
         self._settings = settings

@@ -17,7 +17,7 @@ SCHEMA = "k string, ts long, v long"
 
 
 def totals(folder: Path) -> Pipeline:
-    """files -> windows -> two maps: every window under (k, end), and the newest one under k."""
+    """files -> windows -> two maps: every window under (k, end), and the newest total under k."""
     p = Pipeline("totals")
     rows = p.read_from(
         sources.files(f"{folder}/in/left", format="json", schema=SCHEMA), name="rows"
@@ -26,10 +26,13 @@ def totals(folder: Path) -> Pipeline:
         rows.group_by("k")
         .window(windows.tumbling(f"{WINDOW_MS} ms"))
         .aggregate(n=agg.count(), total=agg.sum("v"), name="counts")
-        .select("k", "unix_millis(window_end) AS end", "n", "total")
     )
-    counts.write_to(sinks.map("totals", key=("k", "end")), name="totals_out")
-    counts.write_to(sinks.map("newest", key="k", value="end", order_by="end"), name="newest_out")
+    counts.select("k", "unix_millis(window_end) AS end", "n", "total").write_to(
+        sinks.map("totals", key=("k", "end")), name="totals_out"
+    )
+    counts.write_to(
+        sinks.map("newest", key="k", value="total", order_by="window_end"), name="newest_out"
+    )
     return p
 
 

@@ -48,7 +48,7 @@ class MapEntriesSource:
         return f"key string, value {self.value_column().type}"
 
     def describe(self) -> dict[str, str]:
-        return {"kind": "map entries", "map": self.map}
+        return {"kind": "map_entries", "map": self.map}
 
     def with_store(self, store: Store) -> MapEntriesSource:
         return replace(self, bound=JetMap(store, self.map, None))

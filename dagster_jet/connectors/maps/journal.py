@@ -68,7 +68,7 @@ class MapJournalSource:
         )
 
     def describe(self) -> dict[str, str]:
-        return {"kind": "map journal", "map": self.map, "start": self.start}
+        return {"kind": "map_journal", "map": self.map, "start": self.start}
 
     def with_store(self, store: Store) -> MapJournalSource:
         return replace(self, bound=JetMap(store, self.map, None))

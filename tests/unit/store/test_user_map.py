@@ -335,20 +335,6 @@ def test_a_member_leaves_before_a_decision_reaches_it(
     assert dict(m.items()) == {**{n: -n for n in range(50)}, 100: 100}
 
 
-def test_replicas_agree_whoever_comes_late(store: Store) -> None:
-    """`put_newer`: an older version changes nothing, on no replica."""
-    plain = store.map("plain")
-    key = plain.key("k")
-    versions = [number.to_bytes(8, "big") + b"v%d" % number for number in range(6)]
-    order = versions[:]
-    random.Random(1).shuffle(order)
-    for value in order:
-        plain.put_newer({key: value})
-    copies = {member.get_many([plain._stored(key)])[0] for member in store._members.values()}
-    assert plain.get(key) == versions[-1]
-    assert len(copies - {None}) == 1
-
-
 def test_two_writers_of_one_partition_race(store: Store) -> None:
     """A writer that decided, slept, and applies after its successor changes nothing."""
     first, second = JetMap.open(store, "m"), another_process(store, "m")
