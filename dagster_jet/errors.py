@@ -9,6 +9,7 @@
     │   ├── StoreUnwritableError      fix: a member cannot be created or written
     │   ├── StoreCorruptedError       fix: no good copy of a value is left
     │   ├── StoreMismatchError        fix: made with other settings, or by a newer version
+    │   ├── StaleConfigurationError   restart: the store's members have changed; open it again
     │   ├── WriteOutcomeUnknownError  restart: a register write may or may not have happened
     │   └── FencedError               stop: a newer execution owns the job
     ├── LeaseHeldError                stop: another execution of the job is alive
@@ -99,6 +100,15 @@ class StoreCorruptedError(StoreError):
 
 class StoreMismatchError(StoreError):
     """The store was created with other settings, or by a newer version."""
+
+
+class StaleConfigurationError(StoreError):
+    """The store's members have changed since it was opened: open it again.
+
+    A write that ends so may or may not have taken effect.
+    """
+
+    reaction = Reaction.RESTART
 
 
 class WriteOutcomeUnknownError(StoreError):

@@ -5,17 +5,15 @@ Exit codes: 0 done, 1 the answer is no (unsafe store, job failed), 2 the call or
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from enum import Enum
-from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
+from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import show
+from dagster_jet.cli.store import store_app
 from dagster_jet.engine.lease import looks_held, wall_clock_ms
 from dagster_jet.errors import JetError
 from dagster_jet.jet import Jet
@@ -28,21 +26,8 @@ app = typer.Typer(
     help="Look at and steer streaming jobs and their store.",
     pretty_exceptions_enable=False,
 )
-store_app = typer.Typer(no_args_is_help=True, help="The replicated store.")
 app.add_typer(store_app, name="store")
 
-StoreOption = Annotated[
-    list[str],
-    typer.Option(
-        "--store",
-        "-s",
-        envvar="DAGSTER_JET_STORE",
-        help="Member URL; once per member, or separated by spaces in DAGSTER_JET_STORE.",
-    ),
-]
-NamespaceOption = Annotated[str, typer.Option("--namespace", envvar="DAGSTER_JET_NAMESPACE")]
-BackupOption = Annotated[int, typer.Option("--backup-count", envvar="DAGSTER_JET_BACKUP_COUNT")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 JobArgument = Annotated[str, typer.Argument(help="The job's name.")]
 
 
@@ -56,51 +41,24 @@ class Action(str, Enum):
     CANCEL = "cancel"
 
 
-def _plain_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except JetError as error:
-            print(f"dagster-jet: {error}", file=sys.stderr)
-            raise typer.Exit(2) from None
-
-    return run
-
-
-@contextmanager
-def _open(store: list[str], namespace: str, backup_count: int) -> Iterator[Jet]:
-    urls = [url for text in store for url in text.split()]
-    with Jet(store=urls, namespace=namespace, backup_count=backup_count) as jet:
-        yield jet
-
-
 @app.command()
-@_plain_errors
-def jobs(
-    store: StoreOption,
-    namespace: NamespaceOption = "default",
-    backup_count: BackupOption = 1,
-    json: JsonOption = False,
-) -> None:
+@on_store
+def jobs(target: Target) -> None:
     """All jobs that ever ran here."""
-    with _open(store, namespace, backup_count) as jet:
-        show([_job_row(record) for record in jet.jobs()], title="Jobs", as_json=json)
+    with target.open_jet() as jet:
+        show([_job_row(record) for record in jet.jobs()], title="Jobs", as_json=target.as_json)
 
 
 @app.command()
-@_plain_errors
+@on_store
 def job(
+    target: Target,
     name: JobArgument,
-    store: StoreOption,
     action: Annotated[Action, typer.Argument()] = Action.SHOW,
-    namespace: NamespaceOption = "default",
-    backup_count: BackupOption = 1,
-    json: JsonOption = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it to happen.")] = 60,
 ) -> None:
     """Shows one job, or asks it to suspend, restart, complete or cancel."""
-    with _open(store, namespace, backup_count) as jet:
+    with target.open_jet() as jet:
         if action is not Action.SHOW:
             jet.request(name, StopKind(action.value))
             if action is not Action.RESTART:
@@ -110,7 +68,7 @@ def job(
             raise JetError(
                 "no job of this name ever ran here.", job=name, cure="See 'dagster-jet jobs'."
             )
-        show([_job_row(record)], title=f"Job {name}", as_json=json)
+        show([_job_row(record)], title=f"Job {name}", as_json=target.as_json)
         if record.status is JobStatus.FAILED:
             raise typer.Exit(1)
 
@@ -128,16 +86,10 @@ def _await_end(jet: Jet, name: str, seconds: float) -> None:
 
 
 @app.command()
-@_plain_errors
-def snapshots(
-    name: JobArgument,
-    store: StoreOption,
-    namespace: NamespaceOption = "default",
-    backup_count: BackupOption = 1,
-    json: JsonOption = False,
-) -> None:
+@on_store
+def snapshots(target: Target, name: JobArgument) -> None:
     """The retained snapshots of a job, newest first."""
-    with _open(store, namespace, backup_count) as jet:
+    with target.open_jet() as jet:
         rows = [
             {
                 "snapshot": ref.snapshot_id,
@@ -149,47 +101,16 @@ def snapshots(
             }
             for ref in jet.snapshots(name)
         ]
-        show(rows, title=f"Snapshots of {name}", as_json=json)
+        show(rows, title=f"Snapshots of {name}", as_json=target.as_json)
 
 
 @app.command()
-@_plain_errors
-def ledger(
-    name: JobArgument,
-    store: StoreOption,
-    namespace: NamespaceOption = "default",
-    backup_count: BackupOption = 1,
-    json: JsonOption = False,
-) -> None:
+@on_store
+def ledger(target: Target, name: JobArgument) -> None:
     """The last committed epoch of every sink."""
-    with _open(store, namespace, backup_count) as jet:
+    with target.open_jet() as jet:
         rows = [{"sink": sink, "epoch": epoch} for sink, epoch in jet.ledger(name).items()]
-        show(rows, title=f"Ledger of {name}", as_json=json)
-
-
-@store_app.command("status")
-@_plain_errors
-def store_status(
-    store: StoreOption,
-    namespace: NamespaceOption = "default",
-    backup_count: BackupOption = 1,
-    json: JsonOption = False,
-) -> None:
-    """Members, whether they answer, and what they hold; exit code 1 if replicas are missing."""
-    with _open(store, namespace, backup_count) as jet:
-        status = jet.store.status()
-        rows = [
-            {
-                "member": member.member_id,
-                "reachable": member.reachable,
-                "primaries": member.primaries,
-                "backups": member.backups,
-            }
-            for member in status.members
-        ]
-        show(rows, title="Store", as_json=json)
-        if not status.is_safe:
-            raise typer.Exit(1)
+        show(rows, title=f"Ledger of {name}", as_json=target.as_json)
 
 
 def _job_row(record: ExecutionRecord) -> dict[str, Any]:

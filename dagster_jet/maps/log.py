@@ -29,11 +29,12 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.errors import (
     FencedError,
+    StaleConfigurationError,
     StoreUnavailableError,
 )
 from dagster_jet.maps.keys import entry_key
 from dagster_jet.maps.log_state import LogState, Producer
-from dagster_jet.maps.places import Places
+from dagster_jet.maps.places import Places, with_members_of_today
 from dagster_jet.maps.record import Change, Record, decode_changes, encode_changes
 from dagster_jet.maps.settings import MapSettings
 from dagster_jet.store import MapKey, OwnedRegister, RegisterClient, Store
@@ -65,7 +66,7 @@ class MapLog:
         Raises:
             StoreUnavailableError: no majority answers.
         """
-        stored = self._register().read()
+        stored = with_members_of_today(self._store, lambda: self._register().read())
         return None if stored is None else LogState.from_bytes(stored.value)
 
     def read_applied(self) -> LogState | None:
@@ -77,7 +78,7 @@ class MapLog:
         if state is None or state.version == self._applied:
             return state
         try:
-            self._apply_newest(state)
+            with_members_of_today(self._store, lambda: self._apply_newest(state))
         except StoreUnavailableError:
             # A replica is away. The others have the batch now, and nobody decides another before
             # this one is on all of them.
@@ -141,6 +142,11 @@ class MapLog:
                         f"{_PATIENCE_S:g} s.",
                         cure="Write in larger batches (put_all), or from fewer processes.",
                     ) from error
+            except StaleConfigurationError:
+                # What was decided is found where the members of today are; what was not was
+                # written where nobody looks any more.
+                self._owned = None
+                self._store.refresh()
             except BaseException:
                 # Decided or not, applied or not (an interrupt may come anywhere): what we believe
                 # of the state is not to be built upon. Who claims next finds out.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from dagster_jet.errors import StaleConfigurationError
 from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreHandle
 from dagster_jet.store.members import MAX_KEY_BYTES
 
 AnyStore = Store | StoreHandle
+
+T = TypeVar("T")
+_CHANGES_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -38,3 +44,20 @@ class Places:
     def name_bytes_max(self) -> int:
         """How long the name of an entry can be, so that every member can hold it."""
         return MAX_KEY_BYTES - len(self.entries().prefix.encode()) - len("/0000/")
+
+
+def with_members_of_today(store: AnyStore, work: Callable[[], T]) -> T:
+    """Run ``work``, again where the store's members have changed meanwhile.
+
+    Raises:
+        StaleConfigurationError: in a Spark task, whose handle cannot be refreshed: the job
+            restarts, or the members change all the time.
+    """
+    for _ in range(_CHANGES_MAX):
+        try:
+            return work()
+        except StaleConfigurationError:
+            if not isinstance(store, Store):
+                raise
+            store.refresh()
+    return work()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,7 @@ from dagster_jet.maps.journal import Journal
 from dagster_jet.maps.keys import Key, decode_key, encode_key, entry_key, partition_of
 from dagster_jet.maps.log import MapLog, log_of
 from dagster_jet.maps.log_state import LogState, Producer
-from dagster_jet.maps.places import AnyStore, Places
+from dagster_jet.maps.places import AnyStore, Places, with_members_of_today
 from dagster_jet.maps.record import DELETE, PUT, Change, Record, size_of
 from dagster_jet.maps.settings import JournalConfig, MapSettings
 from dagster_jet.store import MapKey, Store
@@ -129,7 +129,7 @@ class JetMap:
     def get_all(self, keys: Iterable[Key]) -> dict[Key, Any]:
         """Return the values of those keys that have one, in one round trip per member."""
         wanted = list(dict.fromkeys(_distinct(key) for key in keys))
-        stored = self._places.entries().get_all([self._entry(key) for _, key in wanted])
+        stored = self._read([self._entry(key) for _, key in wanted])
         found = {}
         for (_, key), data in zip(wanted, stored, strict=True):
             record = Record.from_bytes(data) if data is not None else None
@@ -164,12 +164,20 @@ class JetMap:
     def records(self, partitions: Iterable[int] | None = None) -> Iterator[Record]:
         """Yield the entries as they are stored, as ``items``; for connectors."""
         for partition in range(self.partition_count) if partitions is None else partitions:
-            keys = iter(self._places.entries().keys_in(partition))
+            keys = iter(self._keys_in(partition))
             while some := list(islice(keys, READ_AT_ONCE)):
-                for data in self._places.entries().get_all(some):
+                for data in self._read(some):
                     record = Record.from_bytes(data) if data is not None else None
                     if record is not None and record.kind == PUT:
                         yield record
+
+    def _read(self, keys: Sequence[MapKey]) -> list[bytes | None]:
+        return with_members_of_today(self._store, lambda: self._places.entries().get_all(keys))
+
+    def _keys_in(self, partition: int) -> list[MapKey]:
+        return with_members_of_today(
+            self._store, lambda: self._places.entries().keys_in(partition)
+        )
 
     # --- writing --------------------------------------------------------------------------------
 

@@ -55,10 +55,10 @@ class StoreConfig:
         """The members' ids, in the order of ``urls``."""
         return tuple(member_id_of(url) for url in self.urls)
 
-    def open_members(self) -> dict[str, Member]:
-        """Return the members by id, not yet connected."""
-        members = [open_member(url, allow_memory=self.allow_memory) for url in self.urls]
-        return {member.member_id: member for member in members}
+    def open_member(self, member_id: str) -> Member:
+        """Return a member, not yet connected; by its id where ``urls`` does not name it."""
+        url = dict(zip(self.member_ids, self.urls, strict=True)).get(member_id, member_id)
+        return open_member(url, allow_memory=self.allow_memory)
 
     def __repr__(self) -> str:
         return (

@@ -1,19 +1,17 @@
-"""A store as executors see it: small, picklable, without the register."""
+"""A store as executors see it: small, picklable, with maps only."""
 
 from __future__ import annotations
 
 import os
 import threading
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from dagster_jet.store.config import StoreConfig
-from dagster_jet.store.identity import VerifiedMember
-from dagster_jet.store.members import Member
+from dagster_jet.store.connection import Connection, View
+from dagster_jet.store.metadata import StoreMetadata
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.replicated_map import MapKey, ReplicatedMap
-
-_Identities = tuple[tuple[str, str], ...]
+from dagster_jet.store.stored_key import map_prefix
 
 
 @dataclass(frozen=True)
@@ -23,15 +21,32 @@ class StoreHandle:
     Members are opened at first use and shared by all handles of the worker process. The table is
     the one of the moment the handle was made: after a change of the members, make new handles.
 
+    What is written through a handle counts only once a register names it that was claimed under
+    the handle's ``configuration_number``: a decision under a newer one would name data that was
+    written where nobody copies it from any more.
+
     Attributes:
         config: the store's configuration.
-        table: the partition table.
-        identities: who the members are (``identity.py``).
+        metadata: the members and the partition table.
     """
 
     config: StoreConfig
-    table: PartitionTable
-    identities: _Identities
+    metadata: StoreMetadata
+
+    @property
+    def configuration_number(self) -> int:
+        """The number of the members' configuration."""
+        return self.metadata.configuration
+
+    @property
+    def table(self) -> PartitionTable:
+        """The partition table."""
+        return self.metadata.table
+
+    @property
+    def identities(self) -> tuple[tuple[str, str], ...]:
+        """Who the members are (``identity.py``)."""
+        return tuple(sorted(self.metadata.identities.items()))
 
     @property
     def partition_count(self) -> int:
@@ -43,40 +58,35 @@ class StoreHandle:
         return MapKey.of(name, self.partition_count)
 
     def map(self, name: str) -> ReplicatedMap:
-        """Return the map of a name in the configured namespace."""
-        members = _members_of(self.config, self.identities)
-        return ReplicatedMap(members, self.table, map_prefix(self.config.namespace, name))
+        """Return the map of a name in the configured namespace; its writes are not checked."""
+        view = _view_of(self.config, self.metadata)
+        return ReplicatedMap(
+            view.members,
+            self.metadata.routing,
+            map_prefix(self.config.namespace, name),
+            check=view.check_routes,
+        )
 
 
-def map_prefix(namespace: str, name: str) -> str:
-    """Return the prefix of a map's stored keys; any two maps have prefixes that do not meet."""
-    return f"map/{quote(namespace, safe='')}/{quote(name, safe='')}"
+_views: dict[tuple[int, StoreConfig, StoreMetadata], View] = {}
+_connections: dict[tuple[int, StoreConfig], Connection] = {}
+_lock = threading.Lock()
 
 
-def verified_members(config: StoreConfig, identities: _Identities) -> dict[str, Member]:
-    """Open the members of a configuration, each to be used only as the one the store knows."""
-    known = dict(identities)
-    return {
-        member_id: VerifiedMember(member, known[member_id])
-        for member_id, member in config.open_members().items()
-    }
-
-
-_opened: dict[tuple[int, StoreConfig, _Identities], dict[str, Member]] = {}
-_opened_lock = threading.Lock()
-
-
-def _members_of(config: StoreConfig, identities: _Identities) -> dict[str, Member]:
-    key = (os.getpid(), config, identities)  # a forked child opens its own connections
-    with _opened_lock:
-        if key not in _opened:
-            _opened[key] = verified_members(config, identities)
-        return _opened[key]
+def _view_of(config: StoreConfig, metadata: StoreMetadata) -> View:
+    pid = os.getpid()  # a forked child opens its own connections
+    with _lock:
+        key = (pid, config, metadata)
+        if key not in _views:
+            if (pid, config) not in _connections:
+                _connections[pid, config] = Connection(config)
+            _views[key] = _connections[pid, config].view(metadata)
+        return _views[key]
 
 
 def _new_lock() -> None:
-    global _opened_lock
-    _opened_lock = threading.Lock()  # another thread may have held it at the moment of the fork
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it at the moment of the fork
 
 
 os.register_at_fork(after_in_child=_new_lock)

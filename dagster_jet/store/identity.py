@@ -3,8 +3,8 @@
 A quorum counts on members remembering what they promised. A folder that was deleted and made anew,
 or a server that lost its disk, answers like a member that has never heard of anything, and would
 turn "the newest value on a majority" into an old one. So every member gets a random identity when
-the store is created; the store's metadata lists them; a member that shows another one is treated
-as unreachable until it is repaired.
+it joins the store; the store's metadata lists them; a member that shows another one is treated as
+unreachable until it is repaired (``administration.py``).
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class VerifiedMember:
         if not self._is_verified:
             found = identity_of(self._member)
             if found != self._identity:
-                state = "is empty" if found is None else "is not the one the store was created with"
+                state = "is empty" if found is None else "is not the one the store knows"
                 raise StoreUnavailableError(
                     f"the store member {self.member_id} {state}: its data was deleted or "
                     "replaced, and other replicas serve what it held.",
-                    cure="Put its data back, or remove the member and add it again.",
+                    cure="Put its data back, or rebuild it: dagster-jet store repair.",
                 )
             self._is_verified = True
         return self._member

@@ -2,60 +2,107 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.placement import PartitionTable, create_table
+from dagster_jet.store.routing import Routing
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+Identities = tuple[tuple[str, str], ...]
+"""(member id, identity) of members, sorted; see ``identity.py``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMetadata:
-    """Settings fixed at creation, the partition table, and who the members are.
+    """Settings fixed at creation, who the members are, and who holds what.
 
     Attributes:
+        store_id: tells this store from any other; random, never changes.
         partition_count: of the whole store.
         backup_count: of the whole store.
-        table: the partition table.
-        identities: (member id, identity) of every member; see ``identity.py``.
+        configuration: the number of the members' configuration; grows with every change.
+        members: who belongs to the store. The registers' majority is counted among these.
+        previous: who belonged to it in the configuration before, until every register has moved.
+        leaving: who does not belong to it any more, but still has copies that count.
+        table: the holders of every partition (``routing.py``).
+        target: the table that a change under way leads to, None between changes.
+        mover: who copies, while a change is under way: a random name, so that an older mover that
+            comes to life again notices.
     """
 
+    store_id: str
     partition_count: int
     backup_count: int
+    configuration: int
+    members: Identities
     table: PartitionTable
-    identities: tuple[tuple[str, str], ...]
+    previous: Identities = ()
+    leaving: Identities = ()
+    target: PartitionTable | None = None
+    mover: str = ""
 
     @staticmethod
-    def of_new_store(config: StoreConfig, identities: dict[str, str]) -> StoreMetadata:
+    def of_new_store(config: StoreConfig, identities: Mapping[str, str]) -> StoreMetadata:
         """Return the metadata of a store that is being created."""
-        table = create_table(identities, config.partition_count, config.backup_count)
         return StoreMetadata(
-            config.partition_count,
-            config.backup_count,
-            table,
-            tuple(sorted(identities.items())),
+            store_id=secrets.token_hex(16),
+            partition_count=config.partition_count,
+            backup_count=config.backup_count,
+            configuration=0,
+            members=tuple(sorted(identities.items())),
+            table=create_table(identities, config.partition_count, config.backup_count),
         )
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a change of the members is under way."""
+        return self.target is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every register is where the members are, so that data may be copied."""
+        return not self.previous
+
+    @property
+    def routing(self) -> Routing:
+        """Who is read and written."""
+        return Routing(self.table, self.target)
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """Every member that holds or receives data, with the identity it must show."""
+        return dict(self.members + self.leaving)
 
     def to_bytes(self) -> bytes:
         """Return the metadata as JSON."""
         return json.dumps(
             {
                 "format": FORMAT_VERSION,
+                "store_id": self.store_id,
                 "partition_count": self.partition_count,
                 "backup_count": self.backup_count,
-                "identities": dict(self.identities),
+                "configuration": self.configuration,
+                "members": dict(self.members),
+                "previous": dict(self.previous),
+                "leaving": dict(self.leaving),
                 "table": json.loads(self.table.to_json()),
+                "target": json.loads(self.target.to_json()) if self.target else None,
+                "mover": self.mover,
             },
             separators=(",", ":"),
         ).encode()
 
     @staticmethod
     def from_bytes(stored: bytes) -> StoreMetadata:
-        """Read what ``to_bytes`` wrote.
+        """Read what ``to_bytes`` wrote, also in format 1, which knew no changes.
 
         Raises:
             StoreMismatchError: written by a newer version.
@@ -67,15 +114,35 @@ class StoreMetadata:
                 f"{FORMAT_VERSION}.",
                 cure="Upgrade dagster-jet to the version that wrote the store.",
             )
+        if read["format"] == 1:
+            members = tuple(sorted(read["identities"].items()))
+            return StoreMetadata(
+                store_id=hashlib.sha256(repr(members).encode()).hexdigest()[:32],
+                partition_count=read["partition_count"],
+                backup_count=read["backup_count"],
+                configuration=0,
+                members=members,
+                table=PartitionTable.from_json(json.dumps(read["table"])),
+            )
+        target = read["target"]
         return StoreMetadata(
-            read["partition_count"],
-            read["backup_count"],
-            PartitionTable.from_json(json.dumps(read["table"])),
-            tuple(sorted(read["identities"].items())),
+            store_id=read["store_id"],
+            partition_count=read["partition_count"],
+            backup_count=read["backup_count"],
+            configuration=read["configuration"],
+            members=tuple(sorted(read["members"].items())),
+            table=PartitionTable.from_json(json.dumps(read["table"])),
+            previous=tuple(sorted(read["previous"].items())),
+            leaving=tuple(sorted(read["leaving"].items())),
+            target=None if target is None else PartitionTable.from_json(json.dumps(target)),
+            mover=read["mover"],
         )
 
     def check(self, config: StoreConfig) -> None:
         """Refuse a configuration that is not this store's.
+
+        URLs of members that have left, or do not belong to the store yet, are no obstacle: they
+        are listed before a member is added and after one was removed (``strangers``).
 
         Raises:
             StoreMismatchError: names the setting, what the store has and what was configured.
@@ -83,7 +150,6 @@ class StoreMetadata:
         settings = (
             ("partition_count", self.partition_count, config.partition_count),
             ("backup_count", self.backup_count, config.backup_count),
-            ("members", sorted(self.table.members), sorted(config.member_ids)),
         )
         for name, stored, configured in settings:
             if stored != configured:
@@ -92,3 +158,31 @@ class StoreMetadata:
                     f"{configured}.",
                     cure="Use the store's setting, or another place for a new store.",
                 )
+        missing = self.missing_in(config)
+        if missing:
+            raise StoreMismatchError(
+                f"urls: the store has the members {', '.join(sorted(self.identities))}; of these "
+                f"the configuration lacks {', '.join(missing)}.",
+                cure="Add the URL, or take the member out with 'dagster-jet store remove'.",
+            )
+
+    def missing_in(self, config: StoreConfig) -> tuple[str, ...]:
+        """Return the members of the store that the configuration does not name."""
+        return tuple(sorted(self.identities.keys() - set(config.member_ids)))
+
+    def completed(self, config: StoreConfig) -> StoreConfig:
+        """Return the configuration with the store's settings, and all of its members."""
+        return replace(
+            config,
+            urls=(*config.urls, *self.missing_in(config)),
+            partition_count=self.partition_count,
+            backup_count=self.backup_count,
+        )
+
+    def routes_like(self, other: StoreMetadata) -> bool:
+        """Whether maps read and write the same members."""
+        return (self.routing, self.identities) == (other.routing, other.identities)
+
+    def strangers(self, config: StoreConfig) -> tuple[str, ...]:
+        """Return the configured member ids that are no members of the store."""
+        return tuple(m for m in config.member_ids if m not in self.identities)

@@ -1,9 +1,17 @@
-"""A map of bytes, partitioned and replicated by the partition table.
+"""A map of bytes, partitioned and replicated.
 
-Writes reach all replicas or fail; reads take the primary's copy, else a backup's, and repair what
-they find missing or damaged. Meant for one writer per key at a time (each shard of a vertex writes
-its own keys; a map sink gives each partition to one shard): two processes that put one key at one
-moment may leave replicas with different values, each of them whole.
+Writes reach all replicas or fail; reads take the first holder's copy, else another's, and repair
+what they find missing or damaged. Meant for one writer per key at a time (each shard of a vertex
+writes its own keys; a map sink gives each partition to one shard): two processes that put one key
+at one moment may leave replicas with different values, each of them whole. ``routing.py`` says who
+is read and written, also while partitions move.
+
+A map keeps the table it was made with, and may be used by a process that has not heard of a change
+of the members. Two things keep that from being silent: a key that is found nowhere, or a listing,
+is only believed after a ``check`` that the table still holds, and so is a write where its caller
+asks for it. A value that *is* found may be older than what clients of the new table have written
+since: programs that share changing values across a change of the members refresh their store
+(``Store.refresh``) and take a new map.
 """
 
 from __future__ import annotations
@@ -11,7 +19,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from dagster_jet.errors import (
     ConfigurationError,
@@ -22,9 +29,12 @@ from dagster_jet.errors import (
 )
 from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.members.fan_out import Failure, fan_out
-from dagster_jet.store.members.member import MAX_KEY_BYTES, Member, Replacement
+from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
+from dagster_jet.store.routing import Routing
+from dagster_jet.store.search import Search, Trouble, search
+from dagster_jet.store.stored_key import stored_key
 
 VERSION_BYTES = 8
 """Length of the version that values of `ReplicatedMap.put_newer` begin with."""
@@ -56,48 +66,45 @@ class MapStats:
     fallback_reads: int = 0
 
 
-class _Trouble(Enum):
-    """Why a replica did not give a value."""
-
-    ABSENT = "missing"
-    BAD = "damaged"
-    UNREACHABLE = "unreachable"
-
-
-@dataclass(slots=True)
-class _Search:
-    """How far the search for one key has come."""
-
-    stored_key: bytes
-    replicas: tuple[str, ...]
-    troubles: dict[str, _Trouble]
-    seen: dict[str, bytes | None]
-    sealed: bytes | None = None
-    value: bytes | None = None
-
-
 class ReplicatedMap:
     """A map under one prefix.
 
     Args:
-        members_by_id: every member the table names.
-        table: who holds which partition.
+        members_by_id: every member that the table and the routing name.
+        table: who holds which partition; a ``Routing`` while partitions move.
         prefix: separates this map's keys from all others on the members.
+        check: raises ``StaleConfigurationError`` when the table is no longer the store's. None:
+            the table is never changed.
+        check_writes: also check after every write. Without it, what was written counts only once
+            something else, decided in a register, names it (as snapshots do).
     """
 
     def __init__(
-        self, members_by_id: Mapping[str, Member], table: PartitionTable, prefix: str
+        self,
+        members_by_id: Mapping[str, Member],
+        table: PartitionTable | Routing,
+        prefix: str,
+        *,
+        check: Callable[[], None] | None = None,
+        check_writes: bool = False,
     ) -> None:
         self.prefix = prefix
-        self.table = table
+        self.routing = table if isinstance(table, Routing) else Routing(table)
         self.stats = MapStats()
         self._members = members_by_id
+        self._check = check if check is not None else _never_stale
+        self._check_write = self._check if check_writes else _never_stale
         self._stats_lock = threading.Lock()
+
+    @property
+    def table(self) -> PartitionTable:
+        """The partition table this map reads by."""
+        return self.routing.table
 
     @property
     def partition_count(self) -> int:
         """How many partitions the keys are spread over."""
-        return self.table.partition_count
+        return self.routing.partition_count
 
     def key(self, name: str) -> MapKey:
         """Return the key of a name, in the partition it hashes to."""
@@ -113,18 +120,14 @@ class ReplicatedMap:
         Raises:
             StoreUnavailableError: a member did not take its batch.
             StoreUnwritableError: a member cannot write (full, read-only).
+            StaleConfigurationError: the members have changed; refresh the store and put again.
         """
-        batches: dict[str, dict[bytes, bytes]] = {}
-        for key, value in items.items():
-            stored_key, sealed = self._stored(key), seal(value)
-            for member_id in self.table.replicas[key.partition]:
-                batches.setdefault(member_id, {})[stored_key] = sealed
+        sealed = {self._stored(key): seal(value) for key, value in items.items()}
 
-        def put(member_id: str) -> Callable[[], None]:
-            return lambda: self._members[member_id].put_many(batches[member_id])
+        def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
+            return lambda: self._members[member_id].put_many({key: sealed[key] for key in batch})
 
-        _, failures = fan_out({member_id: put(member_id) for member_id in batches})
-        self._raise_failed("written", items, failures)
+        self._in_rounds("written", items, self.routing.put_rounds, put)
 
     def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
         """Write each item on every replica that holds an older version of it, or none.
@@ -135,20 +138,17 @@ class ReplicatedMap:
         somebody else wrote meanwhile. After a failure or a crash inside, repeat the call.
 
         Raises:
-            StoreUnavailableError: a member did not take its batch; all others have.
+            StoreUnavailableError: a member did not take its batch; all other holders have.
             StoreUnwritableError: a member cannot write.
+            StaleConfigurationError: the members have changed; refresh the store and put again.
         """
-        batches: dict[str, dict[bytes, bytes]] = {}
-        for key, value in items.items():
-            stored_key = self._stored(key)
-            for member_id in self.table.replicas[key.partition]:
-                batches.setdefault(member_id, {})[stored_key] = value
+        values = {self._stored(key): value for key, value in items.items()}
 
-        def put(member_id: str) -> Callable[[], None]:
-            return lambda: _put_newer(self._members[member_id], batches[member_id])
+        def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
+            newer = {key: values[key] for key in batch}
+            return lambda: _put_newer(self._members[member_id], newer)
 
-        _, failures = fan_out({member_id: put(member_id) for member_id in batches})
-        self._raise_failed("written", items, failures)
+        self._in_rounds("written", items, self.routing.put_rounds, put)
 
     def get(self, key: MapKey) -> bytes | None:
         """Return one value, None if there is none; see ``get_all``."""
@@ -158,66 +158,73 @@ class ReplicatedMap:
         """Return the values in the order of ``keys``; None where a key does not exist.
 
         A copy that is damaged or missing while another replica has a good one is rewritten and
-        counted in ``stats.repaired``. None is returned only when every replica says so.
+        counted in ``stats.repaired``. None is returned only when every replica says so and the
+        table still holds.
 
         Raises:
             StoreCorruptedError: a value exists but no good copy of it is left.
             StoreUnavailableError: no replica that answers has the value, and one that might
                 does not answer.
             StoreMismatchError: a value was written by a newer version.
+            StaleConfigurationError: a key was not found, or a copy of it was missing or damaged,
+                and the members have changed.
         """
         searches = {
-            key: _Search(self._stored(key), self.table.replicas[key.partition], {}, {})
+            key: Search(
+                self._stored(key),
+                self.routing.holders(key.partition),
+                self.routing.receivers(key.partition),
+            )
             for key in dict.fromkeys(keys)
         }
-        unsettled: Collection[_Search] = searches.values()
-        rank = 0
-        while unsettled:
-            self._ask(unsettled, rank)
-            rank += 1
-            unsettled = [s for s in unsettled if s.sealed is None and len(s.replicas) > rank]
-        self._repair([s for s in searches.values() if s.sealed is not None and s.seen])
-        for key, search in searches.items():
-            if search.sealed is None:
-                self._raise_unless_absent(key, search)
+        search(self._members, searches.values())
+        elsewhere = sum(s.found_on not in (None, s.holders[0]) for s in searches.values())
+        if elsewhere:
+            with self._stats_lock:
+                self.stats.fallback_reads += elsewhere
+        troubled = [s for s in searches.values() if s.found_on in s.holders and s.seen]
+        if troubled and self._may_repair():
+            self._repair(troubled)
+        for key, one in searches.items():
+            if one.sealed is None and not one.is_absent:
+                raise self._no_good_copy(key, one)
+        if any(one.sealed is None for one in searches.values()):
+            self._check()
         return [searches[key].value for key in keys]
 
     def delete_all(self, keys: Sequence[MapKey]) -> None:
         """Remove the keys from all replicas; unknown keys are no error.
 
-        Backups first, then primaries: a reader that finds the primary's copy gone must not find a
-        backup's and put it back. After a failure or a crash inside, repeat the call; until then
-        each key reads as it was or as removed.
+        After a failure or a crash inside, repeat the call; until then each key reads as it was or
+        as removed.
 
         Raises:
             StoreUnavailableError: a member did not take its batch.
             StoreUnwritableError: a member cannot write.
+            StaleConfigurationError: the members have changed; refresh the store and repeat.
         """
-        for replicas_of in (self.table.backups, lambda p: (self.table.primary(p),)):
-            batches: dict[str, list[bytes]] = {}
-            for key in dict.fromkeys(keys):
-                for member_id in replicas_of(key.partition):
-                    batches.setdefault(member_id, []).append(self._stored(key))
 
-            def delete(member_id: str, batch: list[bytes]) -> Callable[[], None]:
-                return lambda: self._members[member_id].delete_many(batch)
+        def delete(member_id: str, batch: list[bytes]) -> Callable[[], None]:
+            return lambda: self._members[member_id].delete_many(batch)
 
-            _, failures = fan_out({m: delete(m, batch) for m, batch in batches.items()})
-            self._raise_failed("deleted", keys, failures)
+        self._in_rounds("deleted", keys, self.routing.delete_rounds, delete)
 
     def keys(self, prefix: str = "") -> list[MapKey]:
         """Return all keys whose names start with ``prefix``, by partition and name.
 
         Raises:
-            StoreUnavailableError: of some partition no replica answers.
+            StoreUnavailableError: of some partition no holder answers.
+            StaleConfigurationError: the members have changed; refresh the store and list again.
         """
 
         def listing(member_id: str) -> Callable[[], list[bytes]]:
             return lambda: self._members[member_id].list_keys(f"{self.prefix}/".encode())
 
-        asked = sorted({member_id for held in self.table.replicas for member_id in held})
+        # Receivers are not asked: of a key that is being deleted they may be the last to know.
+        holders = self.table.replicas
+        asked = sorted({member_id for held in holders for member_id in held})
         listed, failures = fan_out({member_id: listing(member_id) for member_id in asked})
-        blind = sum(all(member in failures for member in held) for held in self.table.replicas)
+        blind = sum(all(member in failures for member in held) for held in holders)
         if blind:
             raise StoreUnavailableError(
                 f"the keys of {blind} partitions of the map {self.prefix!r} cannot be listed: "
@@ -227,26 +234,27 @@ class ReplicatedMap:
         found: set[MapKey] = set()
         skipped = len(self.prefix.encode()) + 1
         for member_id, stored_keys in listed.items():
-            for stored_key in stored_keys:
-                partition, _, name = stored_key[skipped:].decode().partition("/")
-                # A member may still hold copies of partitions it has handed over.
-                held = self.table.replicas[int(partition)]
-                if name.startswith(prefix) and member_id in held:
+            for stored in stored_keys:
+                partition, _, name = stored[skipped:].decode().partition("/")
+                # A member may still have copies of partitions it has handed over.
+                if name.startswith(prefix) and member_id in holders[int(partition)]:
                     found.add(MapKey(int(partition), name))
+        self._check()
         return sorted(found)
 
     def keys_in(self, partition: int) -> list[MapKey]:
         """Return all keys of one partition, by name: what ``keys`` does, a partition at a time.
 
         Raises:
-            StoreUnavailableError: no replica of the partition answers.
+            StoreUnavailableError: no holder of the partition answers.
+            StaleConfigurationError: the members have changed; refresh the store and list again.
         """
         prefix = f"{self.prefix}/{partition:04d}/".encode()
 
         def listing(member_id: str) -> Callable[[], list[bytes]]:
             return lambda: self._members[member_id].list_keys(prefix)
 
-        held = self.table.replicas[partition]
+        held = self.routing.holders(partition)
         listed, failures = fan_out({member_id: listing(member_id) for member_id in held})
         if not listed:
             raise StoreUnavailableError(
@@ -255,7 +263,30 @@ class ReplicatedMap:
                 cure="Bring a member back that holds it.",
             )
         names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
+        self._check()
         return [MapKey(partition, name) for name in sorted(names)]
+
+    def _in_rounds(
+        self,
+        done: str,
+        keys: Collection[MapKey],
+        rounds_of: Callable[[int], tuple[tuple[str, ...], ...]],
+        call: Callable[[str, list[bytes]], Callable[[], None]],
+    ) -> None:
+        """Send every key to its members, round by round, in one batch per member and round."""
+        rounds: list[dict[str, list[bytes]]] = []
+        for key in dict.fromkeys(keys):
+            stored = self._stored(key)
+            for at, member_ids in enumerate(rounds_of(key.partition)):
+                if at == len(rounds):
+                    rounds.append({})
+                for member_id in member_ids:
+                    rounds[at].setdefault(member_id, []).append(stored)
+        for batches in rounds:
+            _, failures = fan_out({m: call(m, batch) for m, batch in batches.items()})
+            self._raise_failed(done, keys, failures)
+        if rounds:
+            self._check_write()
 
     def _stored(self, key: MapKey) -> bytes:
         if not 0 <= key.partition < self.partition_count:
@@ -263,76 +294,66 @@ class ReplicatedMap:
                 f"the key {key.name!r} names partition {key.partition}, the store has "
                 f"{self.partition_count}."
             )
-        stored = f"{self.prefix}/{key.partition:04d}/{key.name}".encode()
-        if len(stored) > MAX_KEY_BYTES:
-            raise ConfigurationError(
-                f"the key {key.name[:40]!r}... has {len(stored)} bytes with the map's name, more "
-                f"than the {MAX_KEY_BYTES} a member can hold.",
-                cure="Use shorter keys, or a hash of them.",
-            )
-        return stored
+        return stored_key(self.prefix, key.partition, key.name)
 
-    def _ask(self, searches: Collection[_Search], rank: int) -> None:
-        """Ask every searched key's replica of this rank, in one batch per member."""
-        batches: dict[str, list[_Search]] = {}
-        for search in searches:
-            batches.setdefault(search.replicas[rank], []).append(search)
+    def _may_repair(self) -> bool:
+        """By an older table, a copy that is missing may be one that was deleted since, and the one
+        that was found a copy that nobody holds any more."""
+        try:
+            self._check()
+        except StoreUnavailableError:
+            return False
+        return True
 
-        def get(member_id: str) -> Callable[[], list[bytes | None]]:
-            stored_keys = [search.stored_key for search in batches[member_id]]
-            return lambda: self._members[member_id].get_many(stored_keys)
-
-        copies, failures = fan_out({member_id: get(member_id) for member_id in batches})
-        for member_id in failures:
-            for search in batches[member_id]:
-                search.troubles[member_id] = _Trouble.UNREACHABLE
-        answered = 0
-        for member_id, of_member in copies.items():
-            for search, copy in zip(batches[member_id], of_member, strict=True):
-                try:
-                    if copy is not None:
-                        search.value, search.sealed = unseal(copy), copy
-                        answered += 1
-                        continue
-                    search.troubles[member_id] = _Trouble.ABSENT
-                except BadCopyError:
-                    search.troubles[member_id] = _Trouble.BAD
-                search.seen[member_id] = copy
-        if rank > 0 and answered:
-            with self._stats_lock:
-                self.stats.fallback_reads += answered
-
-    def _repair(self, searches: Sequence[_Search]) -> None:
+    def _repair(self, searches: Sequence[Search]) -> None:
         """Rewrite missing and damaged copies, if they are still what was seen.
 
         A member that cannot take the repair does not fail the read: the next one tries again.
         """
         batches: dict[str, dict[bytes, Replacement]] = {}
-        for search in searches:
-            for member_id, copy in search.seen.items():
-                if search.sealed is not None:
-                    replacement = Replacement(seen=copy, value=search.sealed)
-                    batches.setdefault(member_id, {})[search.stored_key] = replacement
+        for one in searches:
+            for member_id, copy in one.seen.items():
+                if one.sealed is not None:
+                    replacement = Replacement(seen=copy, value=one.sealed)
+                    batches.setdefault(member_id, {})[one.stored_key] = replacement
 
         def replace(member_id: str) -> Callable[[], int]:
             return lambda: self._members[member_id].replace_many(batches[member_id])
 
-        if batches:
-            written, _ = fan_out({member_id: replace(member_id) for member_id in batches})
-            with self._stats_lock:
-                self.stats.repaired += sum(written.values())
+        written, _ = fan_out({member_id: replace(member_id) for member_id in batches})
+        self._take_back_deleted([s for s in searches if None in s.seen.values()])
+        with self._stats_lock:
+            self.stats.repaired += sum(written.values())
 
-    def _raise_unless_absent(self, key: MapKey, search: _Search) -> None:
-        if all(trouble is _Trouble.ABSENT for trouble in search.troubles.values()):
-            return
-        found = ", ".join(f"{trouble.value} on {m}" for m, trouble in search.troubles.items())
+    def _take_back_deleted(self, searches: Sequence[Search]) -> None:
+        """A copy was missing because the key is being deleted: do not bring it back.
+
+        What was put where nothing was is only right while the copy it was made from is there; a
+        delete that comes later removes both.
+        """
+        sources = [Search(s.stored_key, [s.found_on]) for s in searches if s.found_on is not None]
+        search(self._members, sources)
+        batches: dict[str, dict[bytes, bytes | None]] = {}
+        for one, source in zip(searches, sources, strict=True):
+            if source.is_absent:
+                for member_id, copy in one.seen.items():
+                    if copy is None:
+                        batches.setdefault(member_id, {})[one.stored_key] = one.sealed
+
+        def take_back(member_id: str) -> Callable[[], None]:
+            return lambda: _delete_unchanged(self._members[member_id], batches[member_id])
+
+        fan_out({member_id: take_back(member_id) for member_id in batches})
+
+    def _no_good_copy(self, key: MapKey, one: Search) -> StoreError:
+        found = ", ".join(f"{trouble.value} on {m}" for m, trouble in one.troubles.items())
         message = (
             f"no good copy of the key {key.name!r} (partition {key.partition}) of the map "
             f"{self.prefix!r}: {found}."
         )
-        if _Trouble.UNREACHABLE in search.troubles.values():
-            raise StoreUnavailableError(message, cure="Bring the unreachable member back.")
-        raise StoreCorruptedError(
+        if Trouble.UNREACHABLE in one.troubles.values():
+            return StoreUnavailableError(message, cure="Bring the unreachable member back.")
+        return StoreCorruptedError(
             message, cure="Restore a member from a copy, or use an older snapshot."
         )
 
@@ -344,7 +365,7 @@ class ReplicatedMap:
         touched = {
             key.partition
             for key in keys
-            if not failures.keys().isdisjoint(self.table.replicas[key.partition])
+            if not failures.keys().isdisjoint(self.routing.replicas(key.partition))
         }
         kind: type[StoreError] = StoreUnavailableError
         if any(isinstance(failure, StoreUnwritableError) for failure in failures.values()):
@@ -381,3 +402,13 @@ def _version(copy: bytes | None) -> int:
 
 def _causes(failures: Mapping[str, Failure]) -> str:
     return "; ".join(f"{member_id}: {failure}" for member_id, failure in sorted(failures.items()))
+
+
+def _delete_unchanged(member: Member, copies: Mapping[bytes, bytes | None]) -> None:
+    held = member.get_many(list(copies))
+    unchanged = [key for key, copy in zip(copies, held, strict=True) if copy == copies[key]]
+    member.delete_many(unchanged)
+
+
+def _never_stale() -> None:
+    """The check of a map whose table is never changed, and of writes that nobody checks."""

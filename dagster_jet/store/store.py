@@ -1,77 +1,41 @@
-"""The store: members, metadata and partition table, and the maps and registers on them."""
+"""The store: its maps and registers, its members, and what an operator does with it."""
 
 from __future__ import annotations
 
-import random
-import time
-import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import quote
 
-from dagster_jet.errors import (
-    ConfigurationError,
-    FencedError,
-    StoreUnavailableError,
-    StoreUnwritableError,
-)
+from dagster_jet.errors import ConfigurationError, StoreError
+from dagster_jet.store.administration import Administration, Changes, no_store
 from dagster_jet.store.config import StoreConfig
-from dagster_jet.store.handle import StoreHandle, map_prefix, verified_members
-from dagster_jet.store.identity import identify
-from dagster_jet.store.members import Member
-from dagster_jet.store.members.fan_out import Failure, fan_out
-from dagster_jet.store.metadata import StoreMetadata
+from dagster_jet.store.connection import Connection, View
+from dagster_jet.store.handle import StoreHandle
+from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.placement import PartitionTable
+from dagster_jet.store.progress import OnProgress, unwatched
 from dagster_jet.store.quorum import RegisterClient
 from dagster_jet.store.replicated_map import ReplicatedMap
-
-_METADATA = "store"
-_CREATE_ATTEMPTS_MAX = 100
-
-
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
-    """One member at the moment it was asked.
-
-    Attributes:
-        member_id: the member.
-        reachable: it answers, and is the member the store knows.
-        primaries: partitions it is read first for.
-        backups: partitions it holds a further replica of.
-        trouble: why it is not reachable, None if it is.
-    """
-
-    member_id: str
-    reachable: bool
-    primaries: int
-    backups: int
-    trouble: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
-    """All members at the moment they were asked."""
-
-    members: tuple[MemberStatus, ...]
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether every member in the table is reachable, so that writes reach all replicas."""
-        return all(member.reachable for member in self.members)
+from dagster_jet.store.status import StoreStatus, status_of
+from dagster_jet.store.stored_key import map_prefix
+from dagster_jet.store.verification import Verified, verify
 
 
 class Store:
-    """An open store. Made by ``Store.open``; use as a context manager or ``close`` it."""
+    """An open store. Made by ``Store.open``; use as a context manager or ``close`` it.
 
-    def __init__(
-        self, config: StoreConfig, metadata: StoreMetadata, members: Mapping[str, Member]
-    ) -> None:
-        self.config = config
-        self._metadata = metadata
-        self._members = dict(members)
+    It knows the members and the table as of opening, or of the last ``refresh``. Maps, registers
+    and handles keep what the store knew when they were made.
+    """
+
+    def __init__(self, connection: Connection, view: View) -> None:
+        self._connection = connection
+        self._view = view
+        self._refreshing = threading.Lock()
 
     @staticmethod
-    def open(config: StoreConfig) -> Store:
+    def open(config: StoreConfig, *, create: bool = True) -> Store:
         """Open a store, creating it at the first time.
 
         Creating needs every member: a member that is away might hold an older store. Opening an
@@ -79,10 +43,17 @@ class Store:
         processes may open at one moment, also for the first time. A crash inside leaves no store,
         or a whole one.
 
+        Args:
+            config: must name every member of the store. May name others: members that were
+                removed, or are to be added.
+            create: False, for operators: never create, and take partition_count, backup_count and
+                members that are not configured from the store itself.
+
         Raises:
             ConfigurationError: fewer members than ``backup_count`` + 1.
             StoreMismatchError: the store has other settings or members, or a newer format.
-            StoreUnavailableError: too few members answer; names them.
+            StoreUnavailableError: too few members answer; names them. Or there is no store, with
+                ``create=False``.
             StoreUnwritableError: a member of a new store cannot be created.
         """
         if len(config.urls) < config.backup_count + 1:
@@ -91,121 +62,148 @@ class Store:
                 f"urls names {len(config.urls)}.",
                 cure="Add members, or lower backup_count.",
             )
-        members = config.open_members()
+        connection = Connection(config)
         try:
-            found = _read_or_create(config, members)
-            found.check(config)
-            known = verified_members(config, found.identities)
-        finally:
-            for member in members.values():
-                member.close()
-        try:
-            # Once more, now without the members that lost their data: only these count.
-            value = RegisterClient(list(known.values()), _METADATA).read()
-            if value is None:
-                raise StoreUnavailableError("the store's metadata is on no verified majority.")
-            metadata = StoreMetadata.from_bytes(value.value)
-            metadata.check(config)
+            view = connection.discover()
+            if view is None:
+                if not create:
+                    raise no_store(connection)
+                view = connection.create()
+            if not create:
+                connection.config = view.metadata.completed(config)
+            view.metadata.check(connection.config)
         except BaseException:
-            for member in known.values():
-                member.close()
+            connection.close()
             raise
-        return Store(config, metadata, known)
+        return Store(connection, view)
+
+    @property
+    def config(self) -> StoreConfig:
+        """The configuration it was opened with."""
+        return self._connection.config
 
     @property
     def table(self) -> PartitionTable:
-        """The partition table, as of opening."""
-        return self._metadata.table
+        """The partition table, as of opening or the last refresh."""
+        return self._view.metadata.table
 
     @property
     def partition_count(self) -> int:
         """How many partitions the store has."""
-        return self._metadata.partition_count
+        return self._view.metadata.partition_count
+
+    @property
+    def configuration_number(self) -> int:
+        """The number of the members' configuration that this object works with."""
+        return self._view.metadata.configuration
+
+    @property
+    def store_id(self) -> str:
+        """A random name that tells this store from any other, whatever members it has."""
+        return self._view.metadata.store_id
+
+    def refresh(self) -> bool:
+        """Look whether the members or the table have changed, and work with the new ones.
+
+        Maps, registers and handles that exist keep the old ones: make them anew. In particular, an
+        ``OwnedRegister`` of an older configuration never decides again, and what was written
+        through older maps and handles must not be decided under a newer configuration.
+
+        Returns:
+            Whether anything has changed.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers. Nothing has changed here.
+            StoreMismatchError: the store is another one now, or has a newer format.
+        """
+        with self._refreshing:
+            view = self._connection.discover_after(self._view)
+            is_new = view.metadata != self._view.metadata
+            if is_new:
+                self._view = view
+            return is_new
 
     def map(self, name: str) -> ReplicatedMap:
-        """Return the map of a name in the configured namespace."""
-        prefix = map_prefix(self.config.namespace, name)
-        return ReplicatedMap(self._members, self.table, prefix)
+        """Return the map of a name in the configured namespace; its writes are checked."""
+        view = self._view
+        return ReplicatedMap(
+            view.members,
+            view.metadata.routing,
+            map_prefix(self.config.namespace, name),
+            check=view.check_routes,
+            check_writes=True,
+        )
 
     def register(self, name: str) -> RegisterClient:
         """Return the register of a name in the configured namespace."""
         in_namespace = f"{quote(self.config.namespace, safe='')}/{quote(name, safe='')}"
-        return RegisterClient(list(self._members.values()), in_namespace)
+        return self._view.register(in_namespace)
+
+    def handle(self) -> StoreHandle:
+        """Return what executors need: frozen, picklable, with maps only."""
+        return StoreHandle(self.config, self._view.metadata)
+
+    # --- looking --------------------------------------------------------------------------------
 
     def status(self) -> StoreStatus:
         """Ask every member now. Never raises because of a member."""
+        view = self._view
+        _, failures = fan_out({m: member.ping for m, member in view.members.items()})
+        troubles = {m: str(failure) for m, failure in failures.items()}
+        return status_of(view.metadata, troubles, view.metadata.strangers(self.config))
 
-        def ping(member: Member) -> Callable[[], None]:
-            return member.ping
+    def is_safe(self) -> bool:
+        """Whether every partition has all its replicas, on members that answer."""
+        return self.status().is_safe
 
-        _, failures = fan_out({m: ping(member) for m, member in self._members.items()})
-        held = self.table.replicas
-        return StoreStatus(
-            tuple(
-                MemberStatus(
-                    member_id=member_id,
-                    reachable=member_id not in failures,
-                    primaries=sum(member_id == replicas[0] for replicas in held),
-                    backups=sum(member_id in replicas[1:] for replicas in held),
-                    trouble=str(failures[member_id]) if member_id in failures else None,
-                )
-                for member_id in self.table.members
-            )
+    def verify(self, *, repair: bool = False, on_progress: OnProgress = unwatched) -> Verified:
+        """Read and compare every copy of every key of all maps; see ``verification.py``."""
+        view = self._view
+        return verify(
+            view.members,
+            view.metadata.routing,
+            check_table=view.check_routes,
+            repair=repair,
+            on_progress=on_progress,
         )
 
-    def handle(self) -> StoreHandle:
-        """Return what executors need: frozen, picklable, without the register."""
-        return StoreHandle(self.config, self.table, self._metadata.identities)
+    # --- changing -------------------------------------------------------------------------------
+
+    def add_member(self, url: str, *, on_progress: OnProgress = unwatched) -> Changes:
+        """Take in a new member and rebalance; see ``Administration.add``."""
+        return self._changed(lambda admin: admin.add(url), on_progress)
+
+    def remove_member(
+        self, member_id: str, *, accept_loss: bool = False, on_progress: OnProgress = unwatched
+    ) -> Changes:
+        """Give up a member, dead or alive, and rebalance; see ``Administration.remove``."""
+        return self._changed(
+            lambda admin: admin.remove(member_id, accept_loss=accept_loss), on_progress
+        )
+
+    def repair(self, *, accept_loss: bool = False, on_progress: OnProgress = unwatched) -> Changes:
+        """Rebuild what is missing and finish what was interrupted; ``Administration.repair``."""
+        return self._changed(lambda admin: admin.repair(accept_loss=accept_loss), on_progress)
+
+    def drop_leftovers(self, *, on_progress: OnProgress = unwatched) -> int:
+        """Remove copies that nobody holds any more; returns how many."""
+        return Administration(self._connection, self._view, on_progress).drop_leftovers()
+
+    def _changed(
+        self, change: Callable[[Administration], Changes], on_progress: OnProgress
+    ) -> Changes:
+        try:
+            return change(Administration(self._connection, self._view, on_progress))
+        finally:
+            with suppress(StoreError):  # also after a failure: some of it may have been decided
+                self.refresh()
 
     def close(self) -> None:
         """Release the members. Handles made from this store stay usable."""
-        for member in self._members.values():
-            member.close()
+        self._connection.close()
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _read_or_create(config: StoreConfig, members: Mapping[str, Member]) -> StoreMetadata:
-    def name(member: Member) -> Callable[[], str]:
-        return lambda: identify(member)
-
-    identities, failures = fan_out({m: name(member) for m, member in members.items()})
-    register = RegisterClient(list(members.values()), _METADATA)
-    value = register.read()
-    if value is not None:
-        return StoreMetadata.from_bytes(value.value)
-    if failures:
-        raise _cannot_create(failures)
-    owner = uuid.uuid4().hex
-    for attempt in range(_CREATE_ATTEMPTS_MAX):
-        try:
-            highest = register.highest_ballot()
-            owned = register.claim(highest.number + 1 if highest else 1, owner)
-            if owned.value is None:
-                # Crash window: between claim and write there is no store yet; the next process to
-                # open it claims a higher ballot and creates it.
-                owned.write(StoreMetadata.of_new_store(config, identities).to_bytes())
-            if owned.value is not None:
-                return StoreMetadata.from_bytes(owned.value)
-        except FencedError:
-            # Another process is creating the store: let it, and read what it wrote.
-            time.sleep(random.uniform(0, 0.002 * (1 + min(attempt, 20))))
-            value = register.read()
-            if value is not None:
-                return StoreMetadata.from_bytes(value.value)
-    raise StoreUnavailableError(
-        f"the store could not be created: {_CREATE_ATTEMPTS_MAX} times another process was faster.",
-        cure="Open it again.",
-    )
-
-
-def _cannot_create(failures: Mapping[str, Failure]) -> Failure:
-    causes = "; ".join(f"{member_id}: {error}" for member_id, error in sorted(failures.items()))
-    message = f"a new store needs all of its members: {causes}"
-    if any(isinstance(failure, StoreUnwritableError) for failure in failures.values()):
-        return StoreUnwritableError(message)
-    return StoreUnavailableError(message, cure="Bring them back, or correct urls.")

@@ -2,6 +2,7 @@
 
 import threading
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +12,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
-from dagster_jet.store import MemoryMember, RegisterClient
+from dagster_jet.store import Configuration, Member, MemoryMember, RegisterClient
 
 
 class MuteMember(MemoryMember):
@@ -26,6 +27,10 @@ class MuteMember(MemoryMember):
         return done
 
 
+def client(members: Sequence[Member], name: str) -> RegisterClient:
+    return RegisterClient(Configuration(0, {m.member_id: m for m in members}), name)
+
+
 @pytest.fixture
 def members() -> list[MuteMember]:
     return [MuteMember(uuid.uuid4().hex) for _ in range(3)]
@@ -33,7 +38,7 @@ def members() -> list[MuteMember]:
 
 @pytest.fixture
 def register(members: list[MuteMember]) -> RegisterClient:
-    return RegisterClient(members, "job")
+    return client(members, "job")
 
 
 def test_a_new_register_is_empty(register: RegisterClient) -> None:
@@ -161,7 +166,7 @@ def test_of_many_claims_at_one_moment_one_wins(members: list[MuteMember]) -> Non
 
     def claim(owner: str) -> None:
         try:
-            RegisterClient(members, "race").claim(1, owner).write(owner.encode())
+            client(members, "race").claim(1, owner).write(owner.encode())
             won.append(owner)
         except FencedError:
             pass
@@ -171,11 +176,11 @@ def test_of_many_claims_at_one_moment_one_wins(members: list[MuteMember]) -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    found = RegisterClient(members, "race").read()
+    found = client(members, "race").read()
     assert found is not None
     assert [found.value.decode()] == won
 
 
 def test_registers_of_different_names_are_different(members: list[MuteMember]) -> None:
-    RegisterClient(members, "one").claim(5, "a").write(b"v")
-    assert RegisterClient(members, "two").read() is None
+    client(members, "one").claim(5, "a").write(b"v")
+    assert client(members, "two").read() is None

@@ -9,6 +9,7 @@ within their begins and ends, in which a plain variable would have given the sam
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +20,7 @@ from dagster_jet.store.register import (
     AcceptorState,
     Ballot,
     Claim,
+    Configuration,
     Operation,
     Outcome,
     Promise,
@@ -26,6 +28,7 @@ from dagster_jet.store.register import (
     ReadLatest,
     Reply,
     Request,
+    Verdict,
     Write,
     acceptor_step,
 )
@@ -43,17 +46,17 @@ def step(state: AcceptorState, *requests: Request) -> tuple[AcceptorState, Reply
 
 def test_a_promise_shuts_out_lower_ballots() -> None:
     state, reply = step(AcceptorState(), Promise(TWO), Promise(ONE))
-    assert not reply.granted
+    assert reply.verdict is Verdict.FENCED
     assert reply.state.promised == TWO
     _, reply = step(state, Accept(ONE, 1, b"late"))
-    assert not reply.granted
+    assert reply.verdict is Verdict.FENCED
 
 
 def test_a_promise_of_one_number_goes_to_the_first_owner_that_asks() -> None:
     state, _ = step(AcceptorState(), Promise(Ballot(1, "a")))
     for later in (Ballot(1, "b"), Ballot(1, "A")):
-        assert not step(state, Promise(later))[1].granted
-    assert step(state, Promise(Ballot(1, "a", attempt=1)))[1].granted
+        assert step(state, Promise(later))[1].verdict is Verdict.FENCED
+    assert step(state, Promise(Ballot(1, "a", attempt=1)))[1].verdict is Verdict.GRANTED
 
 
 def test_repeating_a_request_changes_nothing() -> None:
@@ -65,13 +68,13 @@ def test_repeating_a_request_changes_nothing() -> None:
 def test_an_overtaken_accept_of_the_same_owner_does_not_go_back() -> None:
     state, _ = step(AcceptorState(), Accept(ONE, 2, b"second"))
     after, reply = step(state, Accept(ONE, 1, b"first"))
-    assert not reply.granted
+    assert reply.verdict is Verdict.FENCED
     assert after == state
 
 
 def test_reading_promises_nothing() -> None:
     state, reply = step(AcceptorState(), Read())
-    assert reply.granted
+    assert reply.verdict is Verdict.GRANTED
     assert state == AcceptorState()
 
 
@@ -89,6 +92,10 @@ def test_a_state_survives_storage(state: AcceptorState) -> None:
 
 
 # --- operations against members that answer at once -------------------------------------------
+
+
+def everyone(members: Iterable[str]) -> Configuration[None]:
+    return Configuration(0, dict.fromkeys(members))
 
 
 class Cluster:
@@ -115,13 +122,13 @@ class Cluster:
         return operation
 
     def claim(self, ballot: Ballot) -> Operation:
-        return self.run(Claim(self.states, ballot))
+        return self.run(Claim(everyone(self.states), ballot))
 
     def write(self, owned: AcceptorState, value: bytes) -> Operation:
-        return self.run(Write(self.states, owned, value))
+        return self.run(Write(everyone(self.states), owned, value))
 
     def read(self) -> Operation:
-        return self.run(ReadLatest(self.states))
+        return self.run(ReadLatest(everyone(self.states)))
 
 
 def test_one_member_is_a_compare_and_set() -> None:
@@ -288,19 +295,21 @@ class Simulation:
         owners = [process for process in idle if process.owned is not None]
         process = self.random.choice(owners if owners and self.random.random() < 0.6 else idle)
         if process.plan == "read":
-            self.start(process, ReadLatest(self.states), Recorded("read", None, self.now))
+            self.start(process, ReadLatest(everyone(self.states)), Recorded("read", None, self.now))
         elif process.owned is None:
             known = max(state.promised for state in self.states.values())
             number = max(1, known.number + self.random.choice([0, 0, 1, 1, 2]))
             same = (known.number, known.owner) == (number, process.name)
             attempt = known.attempt + self.random.choice([0, 1]) if same else 0
             ballot = Ballot(number, process.name, attempt, f"{self.random.random()}")
-            self.start(process, Claim(self.states, ballot), Recorded("read", None, self.now))
+            self.start(
+                process, Claim(everyone(self.states), ballot), Recorded("read", None, self.now)
+            )
         else:
             self.values += 1
             value = b"v%d" % self.values
             record = Recorded("write", value, self.now)
-            self.start(process, Write(self.states, process.owned, value), record)
+            self.start(process, Write(everyone(self.states), process.owned, value), record)
 
     def start(self, process: Process, operation: Operation, record: Recorded) -> None:
         process.operation, process.record, process.requested = operation, record, set()

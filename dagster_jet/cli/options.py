@@ -1,0 +1,99 @@
+"""The options every command shares: which store, whose jobs, for people or for programs.
+
+They stand after the command, as all others do. A Typer callback could hold them once as well, but
+would accept them only before it (``dagster-jet --json store status``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from dagster_jet.errors import JetError
+from dagster_jet.jet import Jet
+from dagster_jet.store import Store, StoreConfig
+
+_SHARED = {
+    "store": Annotated[
+        list[str],
+        typer.Option(
+            "--store",
+            "-s",
+            envvar="DAGSTER_JET_STORE",
+            help="Member URL; once per member, or separated by spaces in DAGSTER_JET_STORE.",
+        ),
+    ],
+    "namespace": Annotated[str, typer.Option(envvar="DAGSTER_JET_NAMESPACE")],
+    "json": Annotated[bool, typer.Option("--json", help="One JSON document.")],
+}
+_DEFAULTS = {"store": inspect.Parameter.empty, "namespace": "default", "json": False}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the shared options say.
+
+    Attributes:
+        urls: the members' URLs; may hold secrets.
+        namespace: whose jobs and maps.
+        as_json: one JSON document instead of tables.
+    """
+
+    urls: tuple[str, ...]
+    namespace: str
+    as_json: bool
+
+    @contextmanager
+    def open_store(self) -> Iterator[Store]:
+        """Open a store that exists; its settings are its own."""
+        config = StoreConfig(self.urls, backup_count=0, namespace=self.namespace)
+        with Store.open(config, create=False) as store:
+            yield store
+
+    @contextmanager
+    def open_jet(self) -> Iterator[Jet]:
+        """Open the face of a store that exists. Starts no Spark."""
+        with self.open_store() as store:
+            config = store.config
+        with Jet(
+            store=config.urls,
+            backup_count=config.backup_count,
+            partition_count=config.partition_count,
+            namespace=config.namespace,
+        ) as jet:
+            yield jet
+
+
+def on_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options, as its first argument `Target`; errors as sentences."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        urls = tuple(url for text in options.pop("store") for url in text.split())
+        target = Target(urls, options.pop("namespace"), options.pop("json"))
+        try:
+            command(target, **options)
+        except JetError as error:
+            print(f"dagster-jet: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    shared = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=annotation
+        )
+        for name, annotation in _SHARED.items()
+    ]
+    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    parameters = [*own, *shared]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del run.__wrapped__
+    return run

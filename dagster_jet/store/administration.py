@@ -1,0 +1,302 @@
+"""Members join, leave, are lost and replaced, while jobs run.
+
+``membership.py`` has the decisions, ``routing.py`` the rules for data; here they are carried out.
+Every function first finishes what an earlier one has left undone, may die at any point, and is then
+called again, by anybody: what is decided is in the register "store", and all work in between is
+repeatable.
+
+    step                     if the process dies after it
+    decide: changed          the next repair moves the registers; so does any client that needs one
+    registers moved          the next repair finds them moved
+    decide: settled          the next repair copies
+    copied                   the next repair compares, copies nothing
+    decide: finished         old copies stay on members that do not need them, until ``gc``
+    leftovers dropped
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from dagster_jet.errors import (
+    ConfigurationError,
+    StoreError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    StoreUnwritableError,
+)
+from dagster_jet.store.connection import METADATA, Connection, View
+from dagster_jet.store.identity import identify, identity_of
+from dagster_jet.store.leftovers import drop_leftovers
+from dagster_jet.store.members import Member, member_id_of
+from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.membership import changed, finished, settled
+from dagster_jet.store.metadata import StoreMetadata
+from dagster_jet.store.migration import Migrated, migrate
+from dagster_jet.store.progress import OnProgress, Steps, unwatched
+from dagster_jet.store.quorum import move_registers
+from dagster_jet.store.quorum.acceptor_on_member import state_of
+from dagster_jet.store.verification import Verified, verify
+
+_PINGS = 3
+_PAUSE_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Changes:
+    """What was done about a store's members.
+
+    Attributes:
+        joined: members that are new.
+        readmitted: members that had lost their data and were given it again.
+        left: members that do not belong to the store any more.
+        registers: how many registers were moved.
+        migrated: what was copied.
+        dropped: copies removed that nobody holds any more.
+        verified: what the verification at the end of a repair has found.
+    """
+
+    joined: list[str] = field(default_factory=list)
+    readmitted: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    registers: int = 0
+    migrated: Migrated = field(default_factory=Migrated)
+    dropped: int = 0
+    verified: Verified | None = None
+
+
+class Administration:
+    """Changes of one store, made by this process.
+
+    Args:
+        connection: to the store.
+        view: the store as it was last seen.
+        on_progress: told how far every step has come.
+    """
+
+    def __init__(
+        self, connection: Connection, view: View, on_progress: OnProgress = unwatched
+    ) -> None:
+        self._connection = connection
+        self._last_seen = view
+        self._on_progress = on_progress
+        self._changes = Changes()
+
+    def add(self, url: str) -> Changes:
+        """Take in a new member and give it its share of the data.
+
+        Raises:
+            ConfigurationError: it is a member already.
+            StoreMismatchError: it belongs to another store.
+            StoreUnavailableError: it, or a majority of the members, does not answer.
+            StoreUnwritableError: it cannot be written.
+        """
+        self._connection.add_url(url)
+        member_id = member_id_of(url)
+        view = self._settled_view()
+        if member_id in dict(view.metadata.members):
+            cure = "If it has lost its data: dagster-jet store repair."
+            raise ConfigurationError(f"{member_id} is a member of the store already.", cure=cure)
+        identity = self._take_in(view.metadata, member_id)
+        self._change(view, joining={member_id: identity})
+        self._changes.joined.append(member_id)
+        return self._changes
+
+    def remove(self, member_id: str, *, accept_loss: bool = False) -> Changes:
+        """Give up a member, whether it answers or not; first its data goes to the others.
+
+        Raises:
+            ConfigurationError: it is no member, or too few would stay.
+            StoreCorruptedError: it does not answer, and partitions would be lost; names them.
+            StoreUnavailableError: a majority of the members does not answer.
+        """
+        view = self._settled_view()
+        dead = self._troubles(view).keys() & {member_id}
+        self._change(
+            view,
+            leaving=() if dead else (member_id,),
+            lost=dead,
+            accept_loss=accept_loss,
+        )
+        self._changes.left.append(member_id)
+        return self._changes
+
+    def repair(self, *, accept_loss: bool = False) -> Changes:
+        """Bring every partition back to all its replicas, and compare all copies.
+
+        Finishes a change that was interrupted. Members that answer but have lost their data are
+        given it again; those that do not answer leave the store, their backups are promoted and
+        rebuilt elsewhere. A member that comes back later is added as a new one.
+
+        Raises:
+            ConfigurationError: too few members would stay.
+            StoreCorruptedError: partitions would be lost; names them.
+            StoreUnavailableError: a majority of the members does not answer.
+        """
+        view = self._settled_view()
+        troubles = self._troubles(view)
+        joining, lost = {}, []
+        for member_id in troubles:
+            lost.append(member_id)
+            if member_id in dict(view.metadata.members) and self._is_empty_again(view, member_id):
+                joining[member_id] = self._take_in(view.metadata, member_id)
+        if lost:
+            view = self._change(view, joining=joining, lost=lost, accept_loss=accept_loss)
+            self._changes.readmitted += sorted(joining)
+            self._changes.left += sorted(set(lost) - joining.keys())
+        elif view.metadata.is_moving:
+            view = self._copy(view)
+        self._changes.verified = verify(
+            view.members,
+            view.metadata.routing,
+            check_table=view.check_routes,
+            repair=True,
+            on_progress=self._on_progress,
+        )
+        return self._changes
+
+    def drop_leftovers(self) -> int:
+        """Remove copies that nobody holds any more, unless a change is under way.
+
+        Raises:
+            StoreUnavailableError: a majority of the members does not answer.
+        """
+        view = self._settled_view()
+        return self._drop(view, view.members)
+
+    # --- the steps ------------------------------------------------------------------------------
+
+    def _settled_view(self) -> View:
+        return self._settle(self._connection.discover_after(self._last_seen))
+
+    def _settle(self, view: View) -> View:
+        """Move all registers to where the members are, if a change has not done so yet."""
+        if view.metadata.is_settled:
+            return view
+        steps = Steps("registers", 0, self._on_progress)
+
+        def moved(_: str) -> None:
+            steps.total += 1
+            steps.advance(done=1)
+
+        self._changes.registers += move_registers(view.configuration, moved)
+        return self._connection.decide(view, settled(view.metadata))
+
+    def _change(
+        self,
+        view: View,
+        *,
+        joining: Mapping[str, str] | None = None,
+        leaving: Collection[str] = (),
+        lost: Collection[str] = (),
+        accept_loss: bool = False,
+    ) -> View:
+        metadata = changed(
+            view.metadata,
+            joining=joining,
+            leaving=leaving,
+            lost=lost,
+            mover=secrets.token_hex(8),
+            accept_loss=accept_loss,
+        )
+        self._check_majority(metadata)
+        return self._copy(self._settle(self._connection.decide(view, metadata)), view.members)
+
+    def _check_majority(self, metadata: StoreMetadata) -> None:
+        """Refuse a change after which nobody could decide anything, not even to take it back."""
+        members = self._connection.view(metadata).configuration.members
+        _, failures = fan_out({m: _ping(member) for m, member in members.items()})
+        majority = len(members) // 2 + 1
+        if len(members) - len(failures) < majority:
+            raise StoreUnavailableError(
+                f"the store would have {len(members)} members, of which {majority} must answer: "
+                + "; ".join(f"{m}: {failure}" for m, failure in sorted(failures.items())),
+                cure="Bring members back, or remove those that are gone first.",
+            )
+
+    def _copy(self, view: View, former: Mapping[str, Member] | None = None) -> View:
+        """Give the receivers what they lack, decide that it is done, and drop what is left over."""
+        mine = replace(view.metadata, mover=secrets.token_hex(8))
+        view = self._connection.decide(view, mine)
+        self._changes.migrated = migrate(
+            view.members,
+            view.metadata.routing,
+            check_still_ours=view.check_unchanged,
+            on_progress=self._on_progress,
+        )
+        done = self._connection.decide(view, finished(view.metadata))
+        # Also from members that have left and may come back one day. Newer entries come last: a
+        # member that was taken in again is asked as the one it is now.
+        self._changes.dropped += self._drop(done, {**(former or {}), **view.members})
+        return done
+
+    def _drop(self, view: View, members: Mapping[str, Member]) -> int:
+        return drop_leftovers(
+            members,
+            view.metadata.routing,
+            check_table=view.check_routes,
+            on_progress=self._on_progress,
+        )
+
+    # --- looking at members ---------------------------------------------------------------------
+
+    def _troubles(self, view: View) -> dict[str, StoreError]:
+        """Return the members that do not answer as the ones the store knows, asked repeatedly."""
+        members = dict(view.members)
+        for attempt in range(_PINGS):
+            _, failures = fan_out({m: _ping(member) for m, member in members.items()})
+            members = {m: members[m] for m in failures}
+            if not members:
+                return {}
+            if attempt < _PINGS - 1:
+                time.sleep(_PAUSE_SECONDS)
+        return dict(failures)
+
+    def _is_empty_again(self, view: View, member_id: str) -> bool:
+        """Whether a member answers, but not as the one it was."""
+        try:
+            found = identity_of(self._connection.reopen(member_id))
+        except (StoreUnavailableError, StoreUnwritableError):
+            return False
+        return found != view.metadata.identities[member_id]
+
+    def _take_in(self, metadata: StoreMetadata, member_id: str) -> str:
+        """Return the identity of a member that is about to join; a new one has none yet.
+
+        Raises:
+            StoreMismatchError: it belongs to another store.
+        """
+        member = self._connection.reopen(member_id)
+        register = state_of(member, METADATA)
+        if register.value is not None:
+            found = StoreMetadata.from_bytes(register.value)
+            if found.store_id != metadata.store_id:
+                raise StoreMismatchError(
+                    f"{member_id} belongs to another store, of {', '.join(found.identities)}.",
+                    cure="Use an empty place, or remove it from the other store and empty it.",
+                )
+        identity = identify(member)
+        member.ping()
+        return identity
+
+
+def no_store(connection: Connection) -> StoreUnavailableError:
+    """Return the error of somebody who expects a store where none is found."""
+
+    def ask(member: Member) -> Callable[[], str | None]:
+        return lambda: identity_of(member)
+
+    members = {m: connection.member(m) for m in connection.config.member_ids}
+    _, failures = fan_out({m: ask(member) for m, member in members.items()})
+    silent = "; ".join(f"{m}: {failure}" for m, failure in sorted(failures.items()))
+    return StoreUnavailableError(
+        f"no store was found on {', '.join(members)}" + (f": {silent}" if silent else "."),
+        cure="Check the URLs; a store is created by the first job that uses it.",
+    )
+
+
+def _ping(member: Member) -> Callable[[], None]:
+    return member.ping

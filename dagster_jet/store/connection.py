@@ -1,0 +1,267 @@
+"""A store's members, opened, and the register that says which members these are."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from dagster_jet.errors import (
+    FencedError,
+    StaleConfigurationError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    StoreUnwritableError,
+)
+from dagster_jet.store.config import StoreConfig
+from dagster_jet.store.identity import VerifiedMember, identify
+from dagster_jet.store.members import Member, member_id_of
+from dagster_jet.store.members.fan_out import Failure, fan_out
+from dagster_jet.store.metadata import Identities, StoreMetadata
+from dagster_jet.store.quorum import (
+    Configuration,
+    OwnedRegister,
+    RegisterClient,
+    discover_configuration,
+)
+
+METADATA = "store"
+"""The name of the register with the store's metadata."""
+
+_ATTEMPTS_MAX = 100
+
+
+class Connection:
+    """Opens members, once each, and keeps them until ``close``."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.config = config
+        self._opened: dict[tuple[str, str | None], Member] = {}
+        self._lock = threading.Lock()
+
+    def member(self, member_id: str, identity: str | None = None) -> Member:
+        """Return a member, to be used only as the one that shows this identity; None: as any.
+
+        One that is not among the configured URLs is opened by its id, which is its URL without
+        secrets: a process goes on when a member joins that its configuration does not name.
+        """
+        with self._lock:
+            key = (member_id, identity)
+            if key not in self._opened:
+                member = self.config.open_member(member_id)
+                self._opened[key] = member if identity is None else VerifiedMember(member, identity)
+            return self._opened[key]
+
+    def reopen(self, member_id: str) -> Member:
+        """Return a member as what it is now, although it may have been opened as another one."""
+        with self._lock:
+            former = self._opened.pop((member_id, None), None)
+        if former is not None:
+            former.close()
+        return self.member(member_id)
+
+    def add_url(self, url: str) -> None:
+        """Let the configuration name one more member.
+
+        Raises:
+            ConfigurationError: the URL cannot be opened.
+        """
+        if member_id_of(url) not in self.config.member_ids:
+            self.config = replace(self.config, urls=(*self.config.urls, url))
+
+    def view(self, metadata: StoreMetadata) -> View:
+        """Return the store as its metadata says it is."""
+        members = self._members(metadata.members + metadata.leaving)
+        return View(metadata, members, self._configuration(metadata))
+
+    def discover(self) -> View | None:
+        """Find the store's newest metadata, beginning with the configured members.
+
+        Only members that show the identity the metadata names are counted. A change of the members
+        whose first step is half done is finished as far as the metadata goes.
+
+        Returns:
+            None if no member that answers has ever heard of a store.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers; names them.
+            StoreMismatchError: the store has a newer format.
+        """
+        return self._discover({m: self.member(m) for m in self.config.member_ids})
+
+    def discover_after(self, view: View) -> View:
+        """Find the newest metadata of a store that was seen before.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers; names them.
+            StoreMismatchError: the store has a newer format, or is another one now.
+        """
+        try:
+            found = self._discover(view.configuration.members)
+        except StoreUnavailableError:
+            # Perhaps all members of that time have left since and are gone.
+            found = self.discover()
+            if found is None or found.metadata.configuration <= view.metadata.configuration:
+                raise
+        if found is None or found.metadata.store_id != view.metadata.store_id:
+            raise StoreMismatchError(
+                "the store is another one than it was when it was opened.",
+                cure="Open it again.",
+            )
+        return found
+
+    def _discover(self, known: Mapping[str, Member]) -> View | None:
+        found = discover_configuration(METADATA, known, self._parse)
+        return None if found is None else self.view(StoreMetadata.from_bytes(found.value.value))
+
+    def create(self) -> View:
+        """Create the store, unless another process is faster. Needs every configured member.
+
+        Raises:
+            StoreUnavailableError: a member does not answer; it might hold an older store.
+            StoreUnwritableError: a member cannot be created.
+        """
+
+        def name(member: Member) -> Callable[[], str]:
+            return lambda: identify(member)
+
+        members = {m: self.member(m) for m in self.config.member_ids}
+        identities, failures = fan_out({m: name(member) for m, member in members.items()})
+        if failures:
+            raise _cannot_create(failures)
+        new = StoreMetadata.of_new_store(self.config, identities)
+        register = RegisterClient(self._configuration(new), METADATA)
+        while True:
+            owned = _claim(register)
+            if owned.value is not None:
+                return self.view(StoreMetadata.from_bytes(owned.value))
+            # Crash window: between claim and write there is no store yet; the next process to
+            # open it claims a higher ballot and creates it.
+            with suppress(FencedError):  # another process creates it: look what it wrote
+                owned.write(new.to_bytes())
+                return self.view(new)
+
+    def decide(self, view: View, metadata: StoreMetadata) -> View:
+        """Replace the store's metadata, if it is still what ``view`` knows.
+
+        After a crash inside, it is the old one or the new one.
+
+        Raises:
+            StaleConfigurationError: another process has changed it.
+            WriteOutcomeUnknownError: read it again to see.
+        """
+        try:
+            self._replace(view, metadata)
+        except StaleConfigurationError:
+            # Those who read what was just decided move on at once, faster than we are told.
+            if self.discover_after(view).metadata != metadata:
+                raise
+        return self.view(metadata)
+
+    def _replace(self, view: View, metadata: StoreMetadata) -> None:
+        while True:
+            owned = _claim(view.register(METADATA))
+            found = StoreMetadata.from_bytes(owned.value) if owned.value is not None else None
+            if found == metadata:
+                return
+            if found != view.metadata:
+                raise changed_meanwhile()
+            with suppress(FencedError):  # it may have been adopted by who fenced us: look
+                owned.write(metadata.to_bytes())
+                return
+
+    def close(self) -> None:
+        """Release all members."""
+        with self._lock:
+            for member in self._opened.values():
+                member.close()
+
+    def _parse(self, value: bytes) -> Configuration[Member]:
+        return self._configuration(StoreMetadata.from_bytes(value))
+
+    def _configuration(self, metadata: StoreMetadata) -> Configuration[Member]:
+        previous = None
+        if metadata.previous:
+            previous = Configuration(metadata.configuration - 1, self._members(metadata.previous))
+        return Configuration(metadata.configuration, self._members(metadata.members), previous)
+
+    def _members(self, identities: Identities) -> dict[str, Member]:
+        return {member_id: self.member(member_id, identity) for member_id, identity in identities}
+
+
+@dataclass(frozen=True)
+class View:
+    """A store at one moment: its metadata, and the members it names.
+
+    Attributes:
+        metadata: as of that moment.
+        members: every member that holds or receives data, verified, by id.
+        configuration: the members the registers are on.
+    """
+
+    metadata: StoreMetadata
+    members: dict[str, Member]
+    configuration: Configuration[Member]
+
+    def register(self, name: str) -> RegisterClient:
+        """Return a register by its full name."""
+        return RegisterClient(self.configuration, name)
+
+    def read_metadata(self) -> StoreMetadata:
+        """Return the metadata as it is now.
+
+        Raises:
+            StaleConfigurationError: the register with it has moved to other members.
+            StoreUnavailableError: no majority answers.
+        """
+        value = self.register(METADATA).read()
+        if value is None:
+            raise StoreUnavailableError("the store's metadata is on no majority of its members.")
+        return StoreMetadata.from_bytes(value.value)
+
+    def check_routes(self) -> None:
+        """Raise ``StaleConfigurationError`` unless maps still read and write these members."""
+        if not self.read_metadata().routes_like(self.metadata):
+            raise changed_meanwhile()
+
+    def check_unchanged(self) -> None:
+        """Raise ``StaleConfigurationError`` unless this is still the store's metadata."""
+        if self.read_metadata() != self.metadata:
+            raise changed_meanwhile()
+
+
+def changed_meanwhile() -> StaleConfigurationError:
+    """Return the error of somebody who works with a table that is not the store's any more."""
+    return StaleConfigurationError(
+        "the store's members, or what they hold, have changed, and this process works with the "
+        "former table.",
+        cure="Refresh the store and do it again; a job restarts by itself.",
+    )
+
+
+def _claim(register: RegisterClient) -> OwnedRegister:
+    owner = secrets.token_hex(16)
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            highest = register.highest_ballot()
+            return register.claim(highest.number + 1 if highest else 1, owner)
+        except FencedError:
+            # Another process decides at this moment: let it, then look again.
+            time.sleep(random.uniform(0, 0.002 * (1 + min(attempt, 20))))
+    raise StoreUnavailableError(
+        f"the store's metadata could not be claimed: {_ATTEMPTS_MAX} times another process was "
+        "faster.",
+        cure="Try again.",
+    )
+
+
+def _cannot_create(failures: Mapping[str, Failure]) -> Failure:
+    causes = "; ".join(f"{member_id}: {error}" for member_id, error in sorted(failures.items()))
+    message = f"a new store needs all of its members: {causes}"
+    if any(isinstance(failure, StoreUnwritableError) for failure in failures.values()):
+        return StoreUnwritableError(message)
+    return StoreUnavailableError(message, cure="Bring them back, or correct urls.")

@@ -1,0 +1,128 @@
+"""How the members of a store change: from one metadata to the next. Pure.
+
+A change takes three decisions, each one write of the register "store":
+
+1. ``changed`` says who belongs to the store from now on, drops from the table the members whose
+   data is gone - so that the backups of their partitions are promoted where they are - and names
+   the table to move towards. Then all registers are moved.
+2. ``settled`` says that they have moved: writers of the former configuration cannot decide
+   anything any more. Then data is copied.
+3. ``finished`` says that all of it has arrived.
+
+Between decisions anybody may go on, as often as it takes (``administration.py``). A change may
+follow a settled one that is not finished: the holders are still the ones that count, only the
+target is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from dagster_jet.errors import ConfigurationError, StoreCorruptedError
+from dagster_jet.store.metadata import StoreMetadata
+from dagster_jet.store.placement import PartitionTable, with_member_added, with_member_removed
+
+_NAMED_MAX = 20
+
+
+def changed(
+    metadata: StoreMetadata,
+    *,
+    joining: Mapping[str, str] | None = None,
+    leaving: Collection[str] = (),
+    lost: Collection[str] = (),
+    mover: str = "",
+    accept_loss: bool = False,
+) -> StoreMetadata:
+    """Return the metadata with which a change begins.
+
+    Args:
+        metadata: the store's, settled; also while the copies of another change are being made.
+        joining: member ids with the identities they show. A member that is there already with
+            another identity has lost its data: it stays, and is given everything anew.
+        leaving: members to give up; what they hold still counts until it is copied.
+        lost: members whose data is gone. Those that do not join again leave the store.
+        mover: see ``StoreMetadata.mover``.
+        accept_loss: go on although partitions are lost; they begin empty.
+
+    Raises:
+        ConfigurationError: a member to give up is none, or too few would stay.
+        StoreCorruptedError: partitions of which no copy is left, by number.
+    """
+    if not metadata.is_settled:
+        raise ValueError("registers are still moving: finish that first")
+    joining = dict(joining or {})
+    known = metadata.identities
+    ids = set(dict(metadata.members))
+    gone = set(lost) | {m for m, identity in joining.items() if known.get(m, identity) != identity}
+    out = (set(leaving) | gone) - joining.keys()
+    strangers = sorted(out - known.keys())
+    if strangers:
+        raise ConfigurationError(
+            f"{', '.join(strangers)} is not a member of the store.",
+            cure="See 'dagster-jet store status' for the members.",
+        )
+    stay = (ids - out) | joining.keys()
+    if len(stay) < metadata.backup_count + 1 and out & ids:
+        raise ConfigurationError(
+            f"without {', '.join(sorted(out & ids))} the store would have {len(stay)} members, "
+            f"backup_count={metadata.backup_count} needs {metadata.backup_count + 1}.",
+            cure="Add another member first: dagster-jet store add URL.",
+        )
+    aim = metadata.target or metadata.table
+    for member_id in sorted(joining.keys() - set(aim.members)):
+        aim = with_member_added(aim, member_id)
+    for member_id in sorted(out & set(aim.members)):
+        aim = with_member_removed(aim, member_id)
+
+    kept = [tuple(m for m in held if m not in gone) for held in metadata.table.replicas]
+    empty = [partition for partition, held in enumerate(kept) if not held]
+    if empty and not accept_loss:
+        raise _lost(empty, gone)
+    for partition in empty:
+        kept[partition] = aim.replicas[partition]  # nothing to copy: it begins empty
+    holding = {member_id for held in kept for member_id in held}
+    version = max(metadata.table.version, aim.version) + 1
+    table = PartitionTable(
+        version, tuple(kept), tuple(sorted(holding | stay)), metadata.backup_count
+    )
+    return replace(
+        metadata,
+        configuration=metadata.configuration + 1,
+        members=tuple(sorted({m: i for m, i in {**known, **joining}.items() if m in stay}.items())),
+        previous=metadata.members,
+        leaving=tuple(sorted((m, known[m]) for m in holding - stay)),
+        table=table,
+        target=replace(aim, version=version + 1),
+        mover=mover,
+    )
+
+
+def settled(metadata: StoreMetadata) -> StoreMetadata:
+    """Return the metadata after all registers have moved."""
+    return replace(metadata, previous=())
+
+
+def finished(metadata: StoreMetadata) -> StoreMetadata:
+    """Return the metadata with which a change ends: everything has arrived."""
+    if metadata.target is None:
+        return metadata
+    return replace(
+        metadata,
+        leaving=(),
+        table=metadata.target,
+        target=None,
+        mover="",
+    )
+
+
+def _lost(partitions: list[int], gone: Collection[str]) -> StoreCorruptedError:
+    named = ", ".join(str(partition) for partition in partitions[:_NAMED_MAX])
+    more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
+    return StoreCorruptedError(
+        f"{len(partitions)} partitions were held by {', '.join(sorted(gone))} alone and would be "
+        f"lost: {named}{more}.",
+        cure="Bring one of these members back with its data; only if that is impossible, let the "
+        "partitions begin empty with --accept-loss: jobs whose state they held are refused.",
+    )

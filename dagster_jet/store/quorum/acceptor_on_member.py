@@ -1,0 +1,139 @@
+"""One acceptor on one real member: a versioned value, changed by compare-and-set.
+
+Read it, apply the pure step, set it if nobody was faster, else begin again.
+
+A member also keeps a *floor*: the lowest configuration in which it still begins a register it does
+not hold. It is what makes a list of registers complete. Whoever changes the members raises the
+floor and then lists; whoever begins a register first makes its name appear in the list and then
+looks at the floor. Of the two, one always sees the other: a register is in the list, or it is
+never begun in the old configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritableError
+from dagster_jet.store.envelope import BadCopyError, seal, unseal
+from dagster_jet.store.members.member import Member, Versioned
+from dagster_jet.store.register import (
+    AcceptorState,
+    Read,
+    Reply,
+    Request,
+    Seal,
+    Settle,
+    acceptor_step,
+)
+
+T = TypeVar("T")
+
+_RACES_MAX = 1_000
+_PREFIX = b"register/"
+_FLOOR_KEY = b"member/floor"
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A member that gave no answer.
+
+    Attributes:
+        error: why.
+        may_have_applied: the request may have been carried out all the same.
+    """
+
+    error: StoreError
+    may_have_applied: bool
+
+
+def ask(member: Member, name: str, request: Request) -> Reply | Silence:
+    """Put one request for a register to one member.
+
+    A crash inside leaves the request carried out or not, and at most a name without content.
+    """
+    key = _PREFIX + name.encode()
+    for _ in range(_RACES_MAX):
+        try:
+            stored = member.get_versioned(key)
+            state = _state_in(member, name, stored)
+            begins = state.configuration < request.configuration
+            floor = 0
+            if begins and not isinstance(request, Seal | Settle):
+                if stored is None and not isinstance(request, Read):
+                    listed = member.compare_and_set(key, 0, seal(state.to_bytes()))
+                    if not listed:
+                        continue
+                    stored = Versioned(1, b"")
+                floor = floor_of(member)
+        except (StoreUnavailableError, StoreUnwritableError) as error:
+            return Silence(error, may_have_applied=False)
+        new, reply = acceptor_step(state, request, floor)
+        if new == state:
+            return reply
+        try:
+            if member.compare_and_set(key, stored.version if stored else 0, seal(new.to_bytes())):
+                return reply
+        except (StoreUnavailableError, StoreUnwritableError) as error:
+            # Crash window: the member may have done it before it, or the way back, broke.
+            return Silence(error, may_have_applied=True)
+    lost = StoreUnavailableError(
+        f"{member.member_id} lost {_RACES_MAX} races for the register {name!r}."
+    )
+    return Silence(lost, may_have_applied=False)
+
+
+def state_of(member: Member, name: str) -> AcceptorState:
+    """Return what a member holds for a register, of whatever configuration it is.
+
+    Raises:
+        StoreUnavailableError: the member does not answer, or its copy is damaged.
+    """
+    return _state_in(member, name, member.get_versioned(_PREFIX + name.encode()))
+
+
+def list_names(member: Member) -> set[str]:
+    """Return the name of every register the member holds, also of one without content."""
+    return {key[len(_PREFIX) :].decode() for key in member.list_versioned(_PREFIX)}
+
+
+def floor_of(member: Member) -> int:
+    """Return the lowest configuration in which the member still begins a register."""
+    return _floor_in(member, member.get_versioned(_FLOOR_KEY))
+
+
+def raise_floor(member: Member, number: int) -> None:
+    """Let the member begin no register in a configuration below ``number`` any more."""
+    for _ in range(_RACES_MAX):
+        stored = member.get_versioned(_FLOOR_KEY)
+        if _floor_in(member, stored) >= number:
+            return
+        floor = seal(str(number).encode())
+        if member.compare_and_set(_FLOOR_KEY, stored.version if stored else 0, floor):
+            return
+    raise StoreUnavailableError(f"{member.member_id} lost {_RACES_MAX} races for its floor.")
+
+
+def _state_in(member: Member, name: str, stored: Versioned | None) -> AcceptorState:
+    if stored is None:
+        return AcceptorState()
+    return _undamaged(
+        member, f"the register {name!r}", lambda: AcceptorState.from_bytes(unseal(stored.value))
+    )
+
+
+def _floor_in(member: Member, stored: Versioned | None) -> int:
+    if stored is None:
+        return 0
+    return _undamaged(member, "its floor", lambda: int(unseal(stored.value)))
+
+
+def _undamaged(member: Member, what: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except BadCopyError as error:
+        # Not an empty state: a member that forgets its promises breaks the quorum.
+        raise StoreUnavailableError(
+            f"{member.member_id} holds a damaged copy of {what}: {error}."
+        ) from error

@@ -1,0 +1,147 @@
+"""Moves registers from one set of members to the next.
+
+A change of the members goes through these steps, each of which can be repeated by anybody:
+
+1. *Announce*: the value of the register "store" names the new configuration and the one before.
+   Nothing below may begin before this write is confirmed.
+2. ``move_registers``: all registers, the register "store" included, are moved. Owners and readers
+   that still work with the old members are told so (``StaleConfigurationError``); those that
+   already know the new ones move a register themselves when they need it.
+3. *Settle*: once ``move_registers`` has returned, the value of "store" may leave out the previous
+   members. They are not needed any more; before, they are.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+
+from dagster_jet.errors import ConfigurationError, StoreUnavailableError
+from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.members.member import Member
+from dagster_jet.store.quorum.acceptor_on_member import list_names, raise_floor
+from dagster_jet.store.quorum.driver import drive, listed, stale, unavailable
+from dagster_jet.store.register import Ballot, Close, Configuration, Move, Outcome
+
+_ATTEMPTS_MAX = 100
+
+
+def move_registers(
+    configuration: Configuration[Member], on_moved: Callable[[str], None] | None = None
+) -> int:
+    """Move every register there is into a configuration whose change is under way.
+
+    When this returns, every register that was ever written is on a majority of the new members,
+    and none can be begun on the previous ones any more: the configuration may be settled. After a
+    crash inside, some registers have moved; call it again.
+
+    Args:
+        configuration: announced, with ``previous``.
+        on_moved: called with the name of each register that has been moved.
+
+    Returns:
+        How many registers there are.
+
+    Raises:
+        StoreUnavailableError: no majority of the previous or of the new members answers.
+        StaleConfigurationError: this change was finished by somebody else, and another has begun.
+    """
+    names = list_registers(configuration)
+    for name in sorted(names):
+        move_register(configuration, name)
+        if on_moved is not None:
+            on_moved(name)
+    return len(names)
+
+
+def list_registers(configuration: Configuration[Member]) -> set[str]:
+    """Return the names of all registers of the previous configuration; it begins no new ones.
+
+    Every register that was ever written is on a majority of the previous members, so a majority's
+    lists name it. What a process begins there at this moment is in the list as well, or fails with
+    ``StaleConfigurationError`` (``acceptor_on_member.py``). A name may belong to a register without
+    content, for instance one whose first claim has failed.
+
+    Raises:
+        StoreUnavailableError: no majority of the previous members answers.
+        StaleConfigurationError: see ``move_registers``.
+    """
+    previous = _previous(configuration)
+
+    def closing_list(member: Member) -> Callable[[], set[str]]:
+        def call() -> set[str]:
+            raise_floor(member, configuration.number)
+            return list_names(member)  # only now: see the module's text
+
+        return call
+
+    names, failures = fan_out({m: closing_list(member) for m, member in previous.members.items()})
+    majority = len(previous.members) // 2 + 1
+    if len(names) < majority:
+        raise StoreUnavailableError(
+            f"listing the registers needs {majority} of the {len(previous.members)} members of "
+            f"configuration {previous.number}: {listed(failures)}",
+            cure="Bring the members back; nothing was lost by waiting.",
+        )
+    return set().union(*names.values())
+
+
+def move_register(configuration: Configuration[Member], name: str) -> None:
+    """Move one register into a configuration whose change is under way.
+
+    Does nothing to a register that has moved, except for members that did not answer then. After a
+    crash inside, the register serves the old members, the new ones, or nobody until this is done
+    again, which any client of the new configuration does by itself.
+
+    Raises:
+        StoreUnavailableError: no majority of the previous or of the new members answers.
+        StaleConfigurationError: the register has moved further on.
+    """
+    _previous(configuration)
+    _compete(configuration, name, lambda mover: Move(configuration, mover))
+
+
+def close_register(configuration: Configuration[Member], name: str) -> Close:
+    """Settle a register's last state in a configuration that is known to have a successor.
+
+    Raises:
+        StoreUnavailableError: no majority of the members answers.
+        StaleConfigurationError: the register has moved further on.
+    """
+    return _compete(configuration, name, lambda mover: Close(configuration, mover))
+
+
+def _compete(
+    configuration: Configuration[Member],
+    name: str,
+    operation_of: Callable[[Ballot], Close],
+) -> Close:
+    """Repeat an operation of a mover, with ever higher ballots, until no other mover is above."""
+    number = 1
+    for attempt in range(_ATTEMPTS_MAX):
+        operation = operation_of(Ballot(number, secrets.token_hex(8)))
+        failures = drive(operation, name)
+        if operation.outcome is Outcome.SUCCEEDED:
+            return operation
+        if operation.outcome is Outcome.STALE:
+            raise stale(name, configuration.number)
+        if operation.outcome is not Outcome.FENCED:
+            raise unavailable(name, operation, failures)
+        met = operation.fenced_by
+        number = max(number, met.number if met else 0) + 1
+        time.sleep(random.uniform(0, 0.002 * (1 + min(attempt, 20))))
+    raise StoreUnavailableError(
+        f"the register {name!r} could not be moved: {_ATTEMPTS_MAX} times another process was "
+        "faster.",
+        cure="Try again.",
+    )
+
+
+def _previous(configuration: Configuration[Member]) -> Configuration[Member]:
+    if configuration.previous is None:
+        raise ConfigurationError(
+            f"{configuration!r} is settled: there is nothing to move its registers from.",
+        )
+    return configuration.previous

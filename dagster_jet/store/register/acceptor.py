@@ -1,0 +1,288 @@
+"""What one member keeps for one register, and what it answers. Pure.
+
+An acceptor lives in one configuration at a time and only moves up:
+
+    never ──Install (or the first request of a settled configuration)──▶ installed in k
+    installed in k ──Seal──▶ sealed: answers movers only ──Install──▶ installed in k+1
+
+*Never* is the state of a member without data: a new store's, or one that has joined. It counts in
+a quorum of a settled configuration, where it has merely missed everything so far, as any member
+may. While a change is under way it does not count: the majority that holds the value may still be
+one of the configuration before.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from dagster_jet.errors import StoreMismatchError
+from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
+
+FORMAT_VERSION = 2
+"""1 knew no configurations: what it wrote belongs to configuration 0."""
+
+NEVER_INSTALLED = -1
+
+_Place: TypeAlias = tuple[Ballot, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptorState:
+    """What one member keeps for one register.
+
+    Attributes:
+        promised: no ballot that does not supersede this one is accepted any more.
+        accepted_ballot: the ballot under which ``value`` was written; None: no claim has got so
+            far yet.
+        sequence: the value's number, counted over all ballots; 0 without a value.
+        value: the value, None while there is none.
+        configuration: the one this state belongs to.
+        sealed_by: the newest mover this member has promised to take no part in ``configuration``
+            any more; None while it takes part.
+        settled_by: the mover that wrote this state as the last one of ``configuration``.
+    """
+
+    promised: Ballot = NO_BALLOT
+    accepted_ballot: Ballot | None = None
+    sequence: int = 0
+    value: bytes | None = None
+    configuration: int = NEVER_INSTALLED
+    sealed_by: Ballot | None = None
+    settled_by: Ballot | None = None
+
+    @property
+    def place(self) -> _Place:
+        """Where the value stands in the order of all values: (ballot, sequence)."""
+        return (self.accepted_ballot or NO_BALLOT, self.sequence)
+
+    def serves(self, configuration: int) -> bool:
+        """Whether this is a state of that configuration, open for owners and readers."""
+        return self.configuration == configuration and self.sealed_by is None
+
+    def installed_in(self, configuration: int) -> AcceptorState:
+        """Return this state as a configuration begins with it."""
+        return replace(self, configuration=configuration, sealed_by=None, settled_by=None)
+
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes: one line of JSON, then the value as it is."""
+        head = {
+            "format": FORMAT_VERSION,
+            "promised": self.promised.to_json(),
+            "accepted": _to_json(self.accepted_ballot),
+            "sequence": self.sequence,
+            "has_value": self.value is not None,
+            "configuration": self.configuration,
+            "sealed_by": _to_json(self.sealed_by),
+            "settled_by": _to_json(self.settled_by),
+        }
+        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + (self.value or b"")
+
+    @staticmethod
+    def from_bytes(stored: bytes) -> AcceptorState:
+        """Read what ``to_bytes`` wrote.
+
+        Raises:
+            StoreMismatchError: written by a newer version.
+        """
+        line, _, value = stored.partition(b"\n")
+        head = json.loads(line)
+        if head["format"] > FORMAT_VERSION:
+            raise StoreMismatchError(
+                f"a register has format {head['format']}, this library reads up to "
+                f"{FORMAT_VERSION}.",
+                cure="Upgrade dagster-jet to the version that wrote the store.",
+            )
+        return AcceptorState(
+            promised=Ballot(*head["promised"]),
+            accepted_ballot=_from_json(head["accepted"]),
+            sequence=head["sequence"],
+            value=value if head["has_value"] else None,
+            configuration=head.get("configuration", 0),
+            sealed_by=_from_json(head.get("sealed_by")),
+            settled_by=_from_json(head.get("settled_by")),
+        )
+
+
+def _to_json(ballot: Ballot | None) -> list[int | str] | None:
+    return None if ballot is None else ballot.to_json()
+
+
+def _from_json(read: list[int | str] | None) -> Ballot | None:
+    return None if read is None else Ballot(*read)  # type: ignore[arg-type]
+
+
+# --- requests -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfConfiguration:
+    """What every request carries.
+
+    Attributes:
+        configuration: the number of the configuration it belongs to.
+        settled: its sender knows that configuration as settled.
+    """
+
+    configuration: int = 0
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Promise(_OfConfiguration):
+    """Ask a member to promise a ballot and to tell what it holds."""
+
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Accept(_OfConfiguration):
+    """Ask a member to take a value written under a ballot; None: the register stays empty."""
+
+    ballot: Ballot
+    sequence: int
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Read(_OfConfiguration):
+    """Ask a member what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal(_OfConfiguration):
+    """Ask a member to leave ``configuration`` on behalf of a mover, and to tell what it holds.
+
+    Movers compete as owners do, with ballots of their own.
+    """
+
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(_OfConfiguration):
+    """Ask a member to take a state as the last one of ``configuration``."""
+
+    ballot: Ballot
+    state: AcceptorState
+
+
+@dataclass(frozen=True, slots=True)
+class Install(_OfConfiguration):
+    """Ask a member to begin ``configuration`` with a state."""
+
+    state: AcceptorState
+
+
+Request: TypeAlias = Promise | Accept | Read | Seal | Settle | Install
+
+
+class Verdict(Enum):
+    """A member's answer to a request, in a word."""
+
+    GRANTED = "granted"
+    """Done, now or earlier."""
+    FENCED = "fenced"
+    """A newer ballot, or a newer value, stands against it."""
+    STALE = "stale"
+    """The member has left the request's configuration."""
+    UNINSTALLED = "uninstalled"
+    """The member waits to be installed in the request's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A member's answer.
+
+    Attributes:
+        request: the request that is answered; late and repeated answers are known by it.
+        verdict: the answer in a word.
+        state: the member's state after the request.
+    """
+
+    request: Request
+    verdict: Verdict
+    state: AcceptorState
+
+
+# --- the step -------------------------------------------------------------------------------
+
+
+def acceptor_step(
+    state: AcceptorState, request: Request, floor: int = 0
+) -> tuple[AcceptorState, Reply]:
+    """Apply one request to a member's state; repeating a request changes nothing more.
+
+    The new state must be durable before the reply leaves the member. A refusal and a read leave
+    the state as it was.
+
+    Args:
+        state: the member's state for the register.
+        request: what it is asked.
+        floor: the lowest configuration the member still begins a register in. To be read *after*
+            the state and, where the request may write, after the register's name can be listed
+            on the member; only looked at where the state is of an older configuration.
+    """
+    if isinstance(request, Seal | Settle):
+        return _moved_out(state, request)
+    here = request.configuration
+    if state.configuration > here or (state.configuration == here and state.sealed_by is not None):
+        return state, Reply(request, Verdict.STALE, state)
+    before = state
+    if state.configuration < here:
+        if floor > here:
+            # The registers of this configuration have been listed, without this one. Beginning it
+            # now would make a register that no change of the members moves any more.
+            return state, Reply(request, Verdict.STALE, state)
+        if isinstance(request, Install):
+            installed = request.state.installed_in(here)
+            return installed, Reply(request, Verdict.GRANTED, installed)
+        if not request.settled:
+            return state, Reply(request, Verdict.UNINSTALLED, state)
+        state = AcceptorState(configuration=here)
+    if isinstance(request, Install):
+        # Installed already, and perhaps further on: the first to install it was right as well.
+        return before, Reply(request, Verdict.GRANTED, state)
+    if isinstance(request, Read):
+        return before, Reply(request, Verdict.GRANTED, state)
+    if not request.ballot.supersedes(state.promised):
+        return before, Reply(request, Verdict.FENCED, state)
+    if isinstance(request, Promise):
+        promised = replace(state, promised=request.ballot)
+        return promised, Reply(request, Verdict.GRANTED, promised)
+    if (request.ballot, request.sequence) < state.place:
+        # A delayed accept of the same owner, overtaken by its own next one.
+        return before, Reply(request, Verdict.FENCED, state)
+    accepted = replace(
+        state,
+        promised=request.ballot,
+        accepted_ballot=request.ballot,
+        sequence=request.sequence,
+        value=request.value,
+    )
+    return accepted, Reply(request, Verdict.GRANTED, accepted)
+
+
+def _moved_out(state: AcceptorState, request: Seal | Settle) -> tuple[AcceptorState, Reply]:
+    here = request.configuration
+    if state.configuration > here:
+        return state, Reply(request, Verdict.STALE, state)
+    if state.configuration < here:
+        # A configuration that gets a successor is settled: this member has only missed everything.
+        state, before = AcceptorState(configuration=here), state
+    else:
+        before = state
+    if state.sealed_by is not None and not request.ballot.supersedes(state.sealed_by):
+        return before, Reply(request, Verdict.FENCED, state)
+    if isinstance(request, Seal):
+        sealed = replace(state, sealed_by=request.ballot)
+    else:
+        sealed = replace(
+            request.state,
+            configuration=here,
+            sealed_by=request.ballot,
+            settled_by=request.ballot,
+        )
+    return sealed, Reply(request, Verdict.GRANTED, sealed)

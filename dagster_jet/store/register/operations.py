@@ -1,0 +1,312 @@
+"""What owners and readers do: rounds of requests to the members of one configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from dagster_jet.store.register.acceptor import (
+    Accept,
+    AcceptorState,
+    Promise,
+    Read,
+    Reply,
+    Request,
+    Seal,
+    Settle,
+    Verdict,
+)
+from dagster_jet.store.register.ballot import Ballot
+from dagster_jet.store.register.configuration import Configuration
+
+
+class Outcome(Enum):
+    """How an operation on the register ended."""
+
+    SUCCEEDED = "succeeded"
+    """A majority confirmed."""
+    FENCED = "fenced"
+    """A newer ballot was met (``fenced_by``). What was being written may still be adopted by it."""
+    STALE = "stale"
+    """The register has moved on to a newer configuration, or is about to. What was being written
+    may have moved with it."""
+    UNINSTALLED = "uninstalled"
+    """Members of a configuration that is just beginning wait for the register's state: move it
+    (``Move``), then do the same again."""
+    UNKNOWN = "unknown"
+    """No majority confirmed, yet something may have been written and become the value."""
+    UNAVAILABLE = "unavailable"
+    """No majority answered, and no value was written anywhere."""
+
+
+class Round:
+    """One request to all members, until enough have answered to decide.
+
+    Args:
+        configuration: whose members are asked, also those known to be down. One name may stand for
+            different members in two configurations: a member that lost its data and came back.
+        request: what each is asked.
+    """
+
+    def __init__(self, configuration: Configuration[Any], request: Request) -> None:
+        self.configuration = configuration
+        self.members = tuple(configuration.members)
+        self.request = request
+        self.answers: dict[str, Verdict] = {}
+        self.states: dict[str, AcceptorState] = {}
+        self.silent: dict[str, bool] = {}
+        """Members that did not answer; True: they may have carried the request out."""
+
+    @property
+    def majority(self) -> int:
+        """How many members are more than half."""
+        return len(self.members) // 2 + 1
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The members that have neither answered nor been given up."""
+        return tuple(m for m in self.members if m not in self.answers and m not in self.silent)
+
+    @property
+    def granted(self) -> dict[str, AcceptorState]:
+        """The states of the members that granted the request."""
+        return self.said(Verdict.GRANTED)
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether a majority granted the request."""
+        return len(self.granted) >= self.majority
+
+    @property
+    def may_have_written(self) -> bool:
+        """Whether any member carried the request out, or may have."""
+        return bool(self.granted) or any(self.silent.values())
+
+    def said(self, verdict: Verdict) -> dict[str, AcceptorState]:
+        """Return the states of the members that gave this answer."""
+        return {member: self.states[member] for member, v in self.answers.items() if v is verdict}
+
+    def receive(self, member: str, reply: Reply) -> None:
+        """Take a reply. One to another request, or one that comes twice, is dropped."""
+        if reply.request != self.request or member not in self.members or member in self.answers:
+            return
+        self.silent.pop(member, None)  # given up too early; the answer counts after all
+        self.answers[member] = reply.verdict
+        self.states[member] = reply.state
+
+    def no_answer(self, member: str, *, may_have_applied: bool) -> None:
+        """Give up on a member."""
+        if member in self.waiting:
+            self.silent[member] = may_have_applied
+
+    def fenced_by(self) -> Ballot | None:
+        """Return the highest ballot for which a member refused, None if none did."""
+        refused = self.said(Verdict.FENCED).values()
+        if isinstance(self.request, Seal | Settle):
+            return max((s.sealed_by for s in refused if s.sealed_by is not None), default=None)
+        return max((state.promised for state in refused), default=None)
+
+
+class Operation:
+    """What all operations share: rounds, one after the other.
+
+    The driver sends ``current.request`` to every member in ``current.waiting``, hands answers to
+    ``receive`` and silence to ``no_answer``, until ``outcome`` is set. It may go on handing in
+    answers after that; they change nothing.
+
+    Attributes:
+        configuration: whose members are asked.
+        outcome: None while the operation runs.
+        fenced_by: with FENCED, the ballot that was met.
+        state: with SUCCEEDED, the value and its place.
+    """
+
+    def __init__(self, configuration: Configuration[Any], request: Request) -> None:
+        self.configuration = configuration
+        self.current = Round(configuration, request)
+        self.outcome: Outcome | None = None
+        self.fenced_by: Ballot | None = None
+        self.state = AcceptorState()
+
+    def receive(self, member: str, reply: Reply) -> None:
+        """Take a member's reply."""
+        if self.outcome is None:
+            self.current.receive(member, reply)
+            self._decide()
+
+    def no_answer(self, member: str, *, may_have_applied: bool) -> None:
+        """Give up on a member; ``may_have_applied``: the request may have arrived."""
+        if self.outcome is None:
+            self.current.no_answer(member, may_have_applied=may_have_applied)
+            self._decide()
+
+    def _decide(self) -> None:
+        raise NotImplementedError
+
+    def _next(self, request: Request) -> None:
+        self.current = Round(self.current.configuration, request)
+
+    def _end(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        if outcome is Outcome.FENCED:
+            self.fenced_by = self.current.fenced_by()
+
+    def _end_without_majority(self, *, wrote: bool) -> None:
+        if self.current.said(Verdict.FENCED):
+            self._end(Outcome.FENCED)
+        elif self.current.said(Verdict.STALE):
+            self._end(Outcome.STALE)
+        elif self.current.said(Verdict.UNINSTALLED):
+            self._end(Outcome.UNINSTALLED)
+        elif wrote:
+            self._end(Outcome.UNKNOWN)
+        else:
+            self._end(Outcome.UNAVAILABLE)
+
+
+class Inquire(Operation):
+    """Ask all who can be reached what they hold; SUCCEEDED: a majority told (``states``)."""
+
+    def __init__(self, configuration: Configuration[Any]) -> None:
+        super().__init__(configuration, read_of(configuration))
+
+    @property
+    def states(self) -> dict[str, AcceptorState]:
+        """What the members hold."""
+        return self.current.granted
+
+    def _decide(self) -> None:
+        if self.current.waiting:
+            return
+        if self.current.has_majority:
+            self._end(Outcome.SUCCEEDED)
+        else:
+            self._end_without_majority(wrote=False)
+
+
+class Claim(Operation):
+    """Win a ballot: promises from a majority, then the newest value found, written back.
+
+    After SUCCEEDED ``state`` is the adopted value under the new ballot, and no value of a lower
+    ballot can be written or come to light any more. That a register is empty is written back like
+    a value, for the same reason. A claim that ends otherwise may have fenced the former owner, and
+    may have settled a value of theirs that was pending; it has written nothing of its own.
+    """
+
+    def __init__(self, configuration: Configuration[Any], ballot: Ballot) -> None:
+        super().__init__(
+            configuration,
+            Promise(ballot, configuration=configuration.number, settled=configuration.is_settled),
+        )
+        self.ballot = ballot
+
+    def _decide(self) -> None:
+        if isinstance(self.current.request, Promise):
+            if self.current.has_majority:
+                newest = max(self.current.granted.values(), key=lambda state: state.place)
+                self.state = AcceptorState(
+                    self.ballot,
+                    self.ballot,
+                    newest.sequence,
+                    newest.value,
+                    configuration=self.configuration.number,
+                )
+                self._next(accept_of(self.configuration, self.state))
+            elif self.current.said(Verdict.STALE) or self.current.said(Verdict.FENCED):
+                # One refusal is enough: going on could only split the votes with the other claim.
+                self._end_without_majority(wrote=False)
+            elif not self.current.waiting:
+                self._end_without_majority(wrote=False)
+        elif self.current.has_majority:
+            self._end(Outcome.SUCCEEDED)
+        elif not self.current.waiting:
+            self._end_without_majority(wrote=self.current.may_have_written)
+
+
+class Write(Operation):
+    """Write the next value under a ballot that was won in the same configuration.
+
+    Goes on after a majority has confirmed only as far as the driver likes: SUCCEEDED stands. FENCED
+    and STALE do not mean "not written": the newer owner may have adopted the value. After
+    UNINSTALLED the same value may be written again, and no other.
+    """
+
+    def __init__(
+        self, configuration: Configuration[Any], owned: AcceptorState, value: bytes
+    ) -> None:
+        state = AcceptorState(
+            owned.promised,
+            owned.promised,
+            owned.sequence + 1,
+            value,
+            configuration=configuration.number,
+        )
+        super().__init__(configuration, accept_of(configuration, state))
+        self.state = state
+
+    def _decide(self) -> None:
+        if self.current.has_majority:
+            # Also when others refused: a claim under way will find this value on its majority.
+            self._end(Outcome.SUCCEEDED)
+        elif not self.current.waiting:
+            self._end_without_majority(wrote=self.current.may_have_written)
+
+
+class ReadLatest(Operation):
+    """Return the newest value of a majority, settled.
+
+    FENCED: a claim under way refuses the write-back; whether it adopts the value found is open, so
+    there is no answer yet: read again. UNKNOWN and UNAVAILABLE both mean that a majority could not
+    be reached; a reader writes nothing of its own.
+    """
+
+    def __init__(self, configuration: Configuration[Any]) -> None:
+        super().__init__(configuration, read_of(configuration))
+
+    def _decide(self) -> None:
+        if isinstance(self.current.request, Read):
+            # All who can be reached are waited for: then most reads need no write-back, and the
+            # write-back is sent to those who lack the value.
+            if self.current.waiting:
+                return
+            if not self.current.has_majority:
+                self._end_without_majority(wrote=False)
+                return
+            found = self.current.granted
+            self.state = max(found.values(), key=lambda state: state.place)
+            holders = [m for m, state in found.items() if state.place == self.state.place]
+            if self.state.accepted_ballot is None or len(holders) >= self.current.majority:
+                self._end(Outcome.SUCCEEDED)
+            else:
+                self._write_back(holders)
+        elif self.current.has_majority:
+            self._end(Outcome.SUCCEEDED)
+        elif not self.current.waiting:
+            self._end_without_majority(wrote=self.current.may_have_written)
+
+    def _write_back(self, holders: Iterable[str]) -> None:
+        known = self.current.states
+        self._next(accept_of(self.configuration, self.state))
+        for member in holders:
+            self.current.answers[member] = Verdict.GRANTED
+            self.current.states[member] = known[member]
+        self._decide()
+
+
+def read_of(configuration: Configuration[Any]) -> Read:
+    """Return the request to tell what a member holds in a configuration."""
+    return Read(configuration=configuration.number, settled=configuration.is_settled)
+
+
+def accept_of(configuration: Configuration[Any], state: AcceptorState) -> Accept:
+    """Return the request to take the value of ``state`` at its own place."""
+    if state.accepted_ballot is None:
+        raise ValueError("a value without a ballot cannot be written")
+    return Accept(
+        state.accepted_ballot,
+        state.sequence,
+        state.value,
+        configuration=configuration.number,
+        settled=configuration.is_settled,
+    )

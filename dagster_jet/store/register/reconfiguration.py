@@ -1,0 +1,146 @@
+"""How a register moves from one set of members to the next. Pure.
+
+*Closing* a configuration is a consensus of its own among its members, on one question: with which
+state does this register leave? Movers answer it as owners win a register, with ballots of their
+own that no owner's ballot can stand against:
+
+1. **Seal**: a majority promises the mover to serve no owner and no reader any more, and tells what
+   it holds. Whatever was confirmed in this configuration is among these answers.
+2. **Settle**: the mover writes one state to a majority: what an earlier mover had settled, else
+   the newest value with the highest promise. From here on every mover finds this state: two movers
+   never carry different states into the next configuration.
+3. **Install**: the settled state goes to the new members. They take it once, in place of whatever
+   they held before, and serve the new configuration from then on.
+
+Why not simply install what the seal has found? A value on a minority may or may not be among the
+answers of a majority. Two movers could carry different states over, each to some of the members; a
+value that a claim had already passed over would then lie on a majority, and be taken for settled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagster_jet.store.register.acceptor import (
+    AcceptorState,
+    Install,
+    Read,
+    Seal,
+    Settle,
+    Verdict,
+)
+from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
+from dagster_jet.store.register.configuration import Configuration
+from dagster_jet.store.register.operations import Operation, Outcome, Round, read_of
+
+
+class Close(Operation):
+    """Settle the last state of a register in a configuration that has a successor.
+
+    Must only be begun when the successor has been decided: it ends the register's service in this
+    configuration. After SUCCEEDED ``state`` is what the next configuration begins with; where a
+    member was met that is there already, ``state`` is what that member holds. FENCED: another mover
+    has the higher ballot; try again with one above ``fenced_by``. UNAVAILABLE and UNKNOWN: too few
+    members answered; repeat it. STALE: the successor is history as well.
+    """
+
+    def __init__(self, configuration: Configuration[Any], mover: Ballot) -> None:
+        super().__init__(configuration, _seal(configuration, mover))
+        self.mover = mover
+        self._closing = configuration
+
+    def _decide(self) -> None:
+        if self._has_met_the_successor():
+            return
+        request = self.current.request
+        if self.current.has_majority:
+            if isinstance(request, Seal):
+                self.state = self._last_state()
+                self._next(Settle(self.mover, self.state, configuration=self._closing.number))
+            else:
+                self._closed()
+        elif self.current.said(Verdict.FENCED):
+            self._end(Outcome.FENCED)
+        elif not self.current.waiting:
+            self._end_without_majority(wrote=False)
+
+    def _has_met_the_successor(self) -> bool:
+        for state in self.current.said(Verdict.STALE).values():
+            if state.serves(self._closing.number + 1):
+                # Only settled states are installed, so this one knows all that was confirmed here.
+                # Another member that takes it over looks as if it had received what this one has.
+                self.state = state
+                self._closed()
+            else:
+                self._end(Outcome.STALE)
+            return True
+        return False
+
+    def _last_state(self) -> AcceptorState:
+        told = self.current.granted.values()
+        settled = [state for state in told if state.settled_by is not None]
+        if settled:
+            return max(settled, key=lambda state: state.settled_by or NO_BALLOT)
+        newest = max(told, key=lambda state: state.place)
+        return AcceptorState(
+            max(state.promised for state in told),
+            newest.accepted_ballot,
+            newest.sequence,
+            newest.value,
+            configuration=self._closing.number,
+        )
+
+    def _closed(self) -> None:
+        self._end(Outcome.SUCCEEDED)
+
+
+class Move(Close):
+    """Bring a register into a configuration whose change is under way.
+
+    May be done by anyone, at any time, by several at once, and again after a crash anywhere in it.
+    After SUCCEEDED a majority of the new members serves the register; it then stays so. Without a
+    majority of new members that answer, nothing is begun.
+    """
+
+    def __init__(self, configuration: Configuration[Any], mover: Ballot) -> None:
+        if configuration.previous is None:
+            raise ValueError(f"{configuration!r} has no predecessor to move from")
+        super().__init__(configuration.previous, mover)
+        self.configuration = configuration
+        self.current = Round(configuration, read_of(configuration))
+
+    def _decide(self) -> None:
+        request = self.current.request
+        if isinstance(request, Read):
+            if not self.current.waiting:
+                self._looked()
+        elif isinstance(request, Install):
+            if not self.current.waiting:  # all who can be reached; the others can be told later
+                if self.current.has_majority:
+                    self._end(Outcome.SUCCEEDED)
+                else:
+                    self._end_without_majority(wrote=False)
+        else:
+            super()._decide()
+
+    def _looked(self) -> None:
+        installed = self.current.granted
+        if self.current.said(Verdict.STALE):
+            self._end(Outcome.STALE)
+        elif len(self.current.answers) < self.current.majority:
+            self._end(Outcome.UNAVAILABLE)
+        elif installed:
+            self.state = max(installed.values(), key=lambda state: state.place)
+            self._closed()
+        else:
+            self.current = Round(self._closing, _seal(self._closing, self.mover))
+
+    def _closed(self) -> None:
+        self.current = Round(
+            self.configuration,
+            Install(self.state, configuration=self.configuration.number, settled=False),
+        )
+
+
+def _seal(configuration: Configuration[Any], mover: Ballot) -> Seal:
+    return Seal(mover, configuration=configuration.number)

@@ -1,0 +1,127 @@
+"""How a store is at the moment it was asked: members, and partitions that lack replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dagster_jet.store.metadata import StoreMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One member.
+
+    Attributes:
+        member_id: the member.
+        reachable: it answers, and is the member the store knows.
+        primaries: partitions it is read first for.
+        backups: partitions it holds a further replica of.
+        receiving: partitions it is still to be given, while a change is under way.
+        is_leaving: it does not belong to the store any more, but its copies are still needed.
+        trouble: why it is not reachable, None if it is.
+    """
+
+    member_id: str
+    reachable: bool
+    primaries: int
+    backups: int
+    receiving: int = 0
+    is_leaving: bool = False
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition with fewer replicas than it should have.
+
+    Attributes:
+        partition: its number.
+        missing: how many replicas fewer than wanted are on members that answer.
+        away: members that hold a replica and do not answer.
+    """
+
+    partition: int
+    missing: int
+    away: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """The whole store.
+
+    Attributes:
+        members: every member.
+        under_replicated: the partitions that have fewer replicas than they should.
+        lost: of these, the ones of which no replica answers.
+        configuration_number: the number of the members' configuration.
+        is_moving: a change of the members is not finished; ``repair`` finishes it.
+        strangers: configured members that do not belong to the store (yet, or any more).
+    """
+
+    members: tuple[MemberStatus, ...]
+    under_replicated: tuple[PartitionStatus, ...] = ()
+    lost: tuple[int, ...] = ()
+    configuration_number: int = 0
+    is_moving: bool = False
+    strangers: tuple[str, ...] = ()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What an operator should know, as sentences."""
+        said = [
+            f"{member_id} is not a member of this store: take it in with 'dagster-jet store add', "
+            "or remove it from the configuration."
+            for member_id in self.strangers
+        ]
+        if self.is_moving:
+            said.append("A change of the members is under way: 'dagster-jet store repair' ends it.")
+        if self.lost:
+            said.append(
+                f"No replica answers of {len(self.lost)} partitions: "
+                f"{', '.join(map(str, self.lost[:20]))}{', ...' if len(self.lost) > 20 else ''}."
+            )
+        return tuple(said)
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether every partition has all its replicas and every write reaches them."""
+        everybody = all(member.reachable for member in self.members)
+        return everybody and not self.under_replicated and not self.is_moving
+
+
+def status_of(
+    metadata: StoreMetadata, troubles: Mapping[str, str], strangers: tuple[str, ...] = ()
+) -> StoreStatus:
+    """Return a store's status, given why members do not answer, by id. Pure."""
+    routing = metadata.routing
+    partitions = range(routing.partition_count)
+    leaving = dict(metadata.leaving)
+    under_replicated, lost = [], []
+    for partition in partitions:
+        holders = routing.holders(partition)
+        away = tuple(m for m in holders if m in troubles)
+        missing = routing.missing(partition) + len(away)
+        if missing:
+            under_replicated.append(PartitionStatus(partition, missing, away))
+        if len(away) == len(holders):
+            lost.append(partition)
+    return StoreStatus(
+        members=tuple(
+            MemberStatus(
+                member_id=member_id,
+                reachable=member_id not in troubles,
+                primaries=sum(routing.holders(p)[:1] == (member_id,) for p in partitions),
+                backups=sum(member_id in routing.holders(p)[1:] for p in partitions),
+                receiving=sum(member_id in routing.receivers(p) for p in partitions),
+                is_leaving=member_id in leaving,
+                trouble=troubles.get(member_id),
+            )
+            for member_id in sorted(metadata.identities)
+        ),
+        under_replicated=tuple(under_replicated),
+        lost=tuple(lost),
+        configuration_number=metadata.configuration,
+        is_moving=metadata.is_moving,
+        strangers=strangers,
+    )

@@ -1,0 +1,85 @@
+"""Partitions move while they are written, deleted, read and copied: nothing is lost or comes back.
+
+Histories are played from seeds; a failure names its seed. The mutants show that the histories are
+hard enough: each of these mistakes is found.
+"""
+
+import os
+
+import pytest
+
+from dagster_jet.store import ReplicatedMap, Routing, migration
+from tests.simulation.rebalancing import History, Violation
+
+SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "1000"))
+
+
+def test_every_history_keeps_every_finished_write() -> None:
+    for seed in range(SEEDS):
+        try:
+            History(seed).play()
+        except BaseException as error:
+            raise AssertionError(f"History({seed}).play()") from error
+
+
+def _receivers_first(routing: Routing, partition: int) -> tuple[tuple[str, ...], ...]:
+    return (routing.receivers(partition), routing.holders(partition))
+
+
+def _receivers_not_deleted(routing: Routing, partition: int) -> tuple[tuple[str, ...], ...]:
+    holders = routing.holders(partition)
+    return (holders[1:], holders[:1])
+
+
+def _look_once(self: object, keys: object, *, look: object = migration._Copying.equalise) -> int:
+    class Ended(Exception):
+        pass
+
+    looked = []
+
+    def get_many(asked: object) -> object:
+        if looked:
+            raise Ended
+        looked.append(asked)
+        return member.get_many(asked)  # type: ignore[attr-defined]
+
+    member = self.members[self.receiver]  # type: ignore[attr-defined]
+
+    class OnceMember:
+        replace_many, delete_many = member.replace_many, member.delete_many
+
+    once = OnceMember()
+    once.get_many = get_many  # type: ignore[attr-defined]
+    self.members = {**self.members, self.receiver: once}  # type: ignore[attr-defined]
+    try:
+        return look(self, keys)  # type: ignore[operator, no-any-return]
+    except Ended:
+        return 0
+    finally:
+        self.members = {**self.members, self.receiver: member}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "mistake"),
+    [
+        (Routing, "put_rounds", _receivers_first),
+        (Routing, "delete_rounds", _receivers_not_deleted),
+        (Routing, "put_rounds", lambda routing, p: (routing.holders(p),)),
+        (migration._Copying, "equalise", _look_once),
+        (ReplicatedMap, "_take_back_deleted", lambda replicated, searches: None),
+    ],
+    ids=[
+        "receivers first",
+        "delete forgets receivers",
+        "put forgets receivers",
+        "look once",
+        "a read puts back what is being deleted",
+    ],
+)
+def test_a_mistake_is_found(
+    monkeypatch: pytest.MonkeyPatch, place: type, name: str, mistake: object
+) -> None:
+    monkeypatch.setattr(place, name, mistake)
+    with pytest.raises(Violation):
+        for seed in range(2_000):
+            History(seed).play()
