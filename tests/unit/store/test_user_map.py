@@ -18,7 +18,7 @@ from dagster_jet.core.failpoint import FailPointError
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError
 from dagster_jet.maps import JetMap, JournalConfig, keys, user_map
 from dagster_jet.maps.log import MapLog
-from dagster_jet.store import Store, StoreConfig, key_hash
+from dagster_jet.store import MemoryMember, Store, StoreConfig, key_hash
 
 
 @pytest.fixture
@@ -319,18 +319,24 @@ def test_a_member_leaves_before_a_decision_reaches_it(
     m = JetMap.open(store, "m")
     items = {n: n for n in range(50)}
     m.put_all(items)
-    away = next(iter(store._members.values()))._member  # the one that the store talks to
-    apply = MapLog._apply
+    apply, room = MapLog._apply, MemoryMember._room
+    gone: set[str] = set()
 
     def leave(self: MapLog, *arguments: Any) -> None:
-        away.reachable = False
+        gone.add(store.config.member_ids[0])
         apply(self, *arguments)
 
+    def room_if_there(self: MemoryMember) -> Any:
+        if self.member_id in gone:
+            raise StoreUnavailableError(f"{self.member_id} does not answer.")
+        return room(self)
+
+    monkeypatch.setattr(MemoryMember, "_room", room_if_there)
     with monkeypatch.context() as patch, pytest.raises(StoreUnavailableError):
         patch.setattr(MapLog, "_apply", leave)
         m.put_all({n: -n for n in range(50)})
     assert {abs(value) for value in dict(m.items()).values()} == set(range(50))
-    away.reachable = True
+    gone.clear()
     m.put(100, 100)
     assert dict(m.items()) == {**{n: -n for n in range(50)}, 100: 100}
 
