@@ -34,7 +34,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.maps.keys import entry_key
 from dagster_jet.maps.log_state import LogState, Producer
-from dagster_jet.maps.places import Places, with_members_of_today
+from dagster_jet.maps.places import Places, have_changed, with_members_of_today
 from dagster_jet.maps.record import Change, Record, decode_changes, encode_changes
 from dagster_jet.maps.settings import MapSettings
 from dagster_jet.store import MapKey, OwnedRegister, RegisterClient, Store
@@ -142,11 +142,12 @@ class MapLog:
                         f"{_PATIENCE_S:g} s.",
                         cure="Write in larger batches (put_all), or from fewer processes.",
                     ) from error
-            except StaleConfigurationError:
-                # What was decided is found where the members of today are; what was not was
-                # written where nobody looks any more.
+            except (StaleConfigurationError, StoreUnavailableError) as error:
+                # If the members have changed: what was decided is found where those of today are,
+                # what was not was written where nobody looks any more.
                 self._owned = None
-                self._store.refresh()
+                if time.monotonic() > deadline or not have_changed(self._store, error):
+                    raise
             except BaseException:
                 # Decided or not, applied or not (an interrupt may come anywhere): what we believe
                 # of the state is not to be built upon. Who claims next finds out.

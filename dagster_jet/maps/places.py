@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dagster_jet.errors import StaleConfigurationError
+from dagster_jet.errors import StaleConfigurationError, StoreError, StoreUnavailableError
 from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreHandle
 from dagster_jet.store.members import MAX_KEY_BYTES
 
@@ -47,17 +47,30 @@ class Places:
 
 
 def with_members_of_today(store: AnyStore, work: Callable[[], T]) -> T:
-    """Run ``work``, again where the store's members have changed meanwhile.
+    """Run ``work``, and again where it failed because the store's members have changed.
 
     Raises:
-        StaleConfigurationError: in a Spark task, whose handle cannot be refreshed: the job
-            restarts, or the members change all the time.
+        StoreUnavailableError: members do not answer, and they are still the store's.
+        StaleConfigurationError: in a Spark task, whose handle cannot be refreshed (the job
+            restarts), or the members change all the time.
     """
     for _ in range(_CHANGES_MAX):
         try:
             return work()
-        except StaleConfigurationError:
-            if not isinstance(store, Store):
+        except (StaleConfigurationError, StoreUnavailableError) as error:
+            if not have_changed(store, error):
                 raise
-            store.refresh()
     return work()
+
+
+def have_changed(store: AnyStore, error: StoreError) -> bool:
+    """Whether an error may be due to a change of the members that the store had not heard of."""
+    if not isinstance(store, Store):
+        return False
+    if isinstance(error, StaleConfigurationError):
+        store.refresh()  # perhaps another thread has just done so
+        return True
+    try:
+        return store.refresh()
+    except StoreError:
+        return False  # the first error says more

@@ -175,9 +175,7 @@ class JetMap:
         return with_members_of_today(self._store, lambda: self._places.entries().get_all(keys))
 
     def _keys_in(self, partition: int) -> list[MapKey]:
-        return with_members_of_today(
-            self._store, lambda: self._places.entries().keys_in(partition)
-        )
+        return with_members_of_today(self._store, lambda: self._places.entries().keys_in(partition))
 
     # --- writing --------------------------------------------------------------------------------
 
