@@ -19,7 +19,7 @@ from dagster_jet.maps import DELETE, PUT, JetMap, JournalConfig, log_state
 from dagster_jet.maps.keys import encode_key, partition_of
 from dagster_jet.maps.log import MapLog
 from dagster_jet.maps.log_state import Producer
-from dagster_jet.store import MemoryMember, Store, StoreConfig
+from dagster_jet.store import MemoryMember, Store, StoreConfig, open_member
 
 PARTITIONS = 7
 Event = tuple[int, str, str, bytes]
@@ -265,13 +265,13 @@ def _checked(files: Path) -> dict[int, list[Event]]:
         found = events(m)
         assert_gapless(found)
         assert entries(m) == replayed(found), "the map is what its journal says"
-        members = store.config.open_members()
+        members = [open_member(url) for url in store.config.urls]
         for key in range(KEYS):
             stored = m._places.entries()._stored(m._entry(key))
-            held = [member.get_many([stored])[0] for member in members.values()]
+            held = [member.get_many([stored])[0] for member in members]
             copies = [copy for copy in held if copy is not None]
             assert len(copies) in (0, 2) and len(set(copies)) <= 1, f"replicas of key {key} differ"
-        for member in members.values():
+        for member in members:
             member.close()
     return found
 
