@@ -127,7 +127,10 @@ def _interruptible(goes_on: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"Interrupted. Nothing is lost: 'dagster-jet store {goes_on}' goes on from here.")
+        say(
+            f"Interrupted. Nothing is lost: 'dagster-jet store {goes_on}' goes on from here; "
+            "'dagster-jet store status' shows whether a change of the members had begun."
+        )
         raise typer.Exit(1) from None
 
 

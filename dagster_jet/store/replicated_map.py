@@ -138,15 +138,14 @@ class ReplicatedMap:
         somebody else wrote meanwhile. After a failure or a crash inside, repeat the call.
 
         Raises:
-            StoreUnavailableError: a member did not take its batch; all other holders have.
+            StoreUnavailableError: a member did not take its batch; all others of its round have.
             StoreUnwritableError: a member cannot write.
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
         values = {self._stored(key): value for key, value in items.items()}
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
-            newer = {key: values[key] for key in batch}
-            return lambda: _put_newer(self._members[member_id], newer)
+            return lambda: _put_newer(self._members[member_id], {key: values[key] for key in batch})
 
         self._in_rounds("written", items, self.routing.put_rounds, put)
 
@@ -254,16 +253,16 @@ class ReplicatedMap:
         def listing(member_id: str) -> Callable[[], list[bytes]]:
             return lambda: self._members[member_id].list_keys(prefix)
 
-        held = self.routing.holders(partition)
-        listed, failures = fan_out({member_id: listing(member_id) for member_id in held})
+        holders = self.routing.holders(partition)
+        listed, failures = fan_out({member_id: listing(member_id) for member_id in holders})
         if not listed:
             raise StoreUnavailableError(
                 f"the keys of partition {partition} of the map {self.prefix!r} cannot be listed: "
                 f"{_causes(failures)}",
                 cure="Bring a member back that holds it.",
             )
-        names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
         self._check()
+        names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
         return [MapKey(partition, name) for name in sorted(names)]
 
     def _in_rounds(

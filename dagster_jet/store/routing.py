@@ -21,6 +21,10 @@ does not survive. The copier may die at any point and another may begin anew: th
 nothing but its last look. A write that never finished (its writer died) may be kept or not, per
 replica, as everywhere in the map.
 
+Of ``put_newer`` there may be several writers: then w is the newest version that was finished, the
+holders have it or a newer one after A, and the same follows. The mover may put an older version
+over a newer one on a receiver for a moment; its next look finds the newer one on the holders.
+
 Clients that do not know of the change yet write to the holders only. They are shut out by the
 registers: these are moved *before* anything is copied, so what such a client wrote before its
 decision (or its ``check``, see ``replicated_map.py``) succeeded is there to be copied, and

@@ -8,10 +8,11 @@ see; in the end every replica of the new table has what the last finished write 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dagster_jet.store import MapKey, MemoryMember, PartitionTable, ReplicatedMap, Routing
-from dagster_jet.store.envelope import seal
+from dagster_jet.store.envelope import seal, unseal
 from dagster_jet.store.members import fan_out
 from dagster_jet.store.migration import migrate
 from tests.simulation.interleaving import Crash, InOnesOwnThread, Interleaving, SteppedMember
@@ -70,13 +71,14 @@ class History:
         fan_out._pool = InOnesOwnThread(self.interleaving)  # type: ignore[assignment]
         try:
             self._begin()
-            self.interleaving.run(
-                {"writer": self._write, "mover": self._move, "reader": self._read}
-            )
+            self.interleaving.run(self._actors())
             self._check_replicas()
             self._check_reads()
         finally:
             fan_out._pool = None
+
+    def _actors(self) -> dict[str, Callable[[], None]]:
+        return {"writer": self._write, "mover": self._move, "reader": self._read}
 
     def _begin(self) -> None:
         """Some keys are there, and receivers may have copies from an earlier life."""
@@ -157,6 +159,70 @@ class History:
         for key, model in self.models.items():
             if not model.unfinished and {after.get(key)} != model.possible:
                 raise Violation(f"{key.name} reads {after.get(key)!r}, not {model.possible}")
+
+
+class VersionedHistory(History):
+    """Several writers at once, whose values have versions (``put_newer``)."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.finished = dict.fromkeys(KEYS, 0)
+        self.begun = dict.fromkeys(KEYS, 0)
+
+    def _actors(self) -> dict[str, Callable[[], None]]:
+        writers = {f"writer {number}": self._write for number in range(3)}
+        return {**writers, "mover": self._move, "reader": self._read}
+
+    def _begin(self) -> None:
+        for key in KEYS:
+            for member_id in self.places:
+                if self.random.random() < 0.3 and member_id not in self.routing.holders(0):
+                    self._place(member_id, key, versioned(10**6))  # from an earlier life
+
+    def _write(self) -> None:
+        for _ in range(self.random.randint(2, 4)):
+            key = self.random.choice(KEYS)
+            self.written += 1
+            version = self.written
+            self.begun[key] = max(self.begun[key], version)
+            try:
+                if self.random.random() < 0.15:
+                    self.interleaving.crash_in(self.random.randint(0, 4))
+                self.map.put_newer({key: versioned(version)})
+            except Crash:
+                continue
+            self.finished[key] = max(self.finished[key], version)
+
+    def _read(self) -> None:
+        for _ in range(self.random.randint(3, 8)):
+            key = self.random.choice(KEYS)
+            low = self.finished[key]
+            found = version_of(self.map.get(key))
+            if not low <= found <= self.begun[key]:
+                raise Violation(f"a read found version {found}, after {low} was finished")
+
+    def _check_replicas(self) -> None:
+        target = self.routing.target
+        assert target is not None
+        for key, low in self.finished.items():
+            for member_id in target.replicas[0]:
+                (copy,) = self.places[member_id].get_many([stored(key)])
+                version = 0 if copy is None else version_of(unseal(copy))
+                if not low <= version <= self.begun[key]:
+                    raise Violation(f"{member_id} has version {version}, {low} was finished")
+
+    def _check_reads(self) -> None:
+        """Replicas have been checked one by one."""
+
+
+def versioned(version: int) -> bytes:
+    """A value as ``put_newer`` wants it."""
+    return version.to_bytes(8, "big")
+
+
+def version_of(value: bytes | None) -> int:
+    """The version of a value, 0 for none."""
+    return 0 if value is None else int.from_bytes(value, "big")
 
 
 def stored(key: MapKey) -> bytes:

@@ -9,17 +9,18 @@ import os
 import pytest
 
 from dagster_jet.store import ReplicatedMap, Routing, migration
-from tests.simulation.rebalancing import History, Violation
+from tests.simulation.rebalancing import History, VersionedHistory, Violation
 
 SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "1000"))
 
 
-def test_every_history_keeps_every_finished_write() -> None:
+@pytest.mark.parametrize("kind", [History, VersionedHistory])
+def test_every_history_keeps_every_finished_write(kind: type[History]) -> None:
     for seed in range(SEEDS):
         try:
-            History(seed).play()
+            kind(seed).play()
         except BaseException as error:
-            raise AssertionError(f"History({seed}).play()") from error
+            raise AssertionError(f"{kind.__name__}({seed}).play()") from error
 
 
 def _receivers_first(routing: Routing, partition: int) -> tuple[tuple[str, ...], ...]:
