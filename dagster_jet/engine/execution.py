@@ -27,10 +27,12 @@ from dagster_jet.engine.connector import (
     Rejection,
     SourceReader,
     check_guarantee,
+    on_store,
 )
 from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionStarted,
+    ItemsLost,
     JobEvent,
     SnapshotCommitted,
     SnapshotFailed,
@@ -131,6 +133,7 @@ class Execution:
         stop: StopSignal,
         emit: Callable[[JobEvent], None],
     ) -> None:
+        graph = on_store(graph, store)
         self._job, self._graph, self._config, self._until = job, graph, config, until
         self._session, self._keeper, self._stop_signal, self._emit = session, keeper, stop, emit
         self._store = store
@@ -246,6 +249,7 @@ class Execution:
                 lag=dict(reader.waiting().details),
                 watermark_ms=state.watermark_ms if state else None,
                 idle=state.idle if state else False,
+                lost=c.lost if c else 0,
             )
         return progress
 
@@ -636,7 +640,17 @@ class Execution:
             self._source_ack(name, command, rows_of.get(name, 0), rejected.get(name, 0))
             for name in self._readers
         ]
+        self._tell_lost(source_acks)
         return (*source_acks, *output.acks), sum(self._epoch_rows.values())
+
+    def _tell_lost(self, source_acks: Sequence[Ack]) -> None:
+        """Never silently: an event now, and counters that every snapshot carries on."""
+        for ack in source_acks:
+            if ack.lost:
+                before = self._coordinator.counters.get(ack.vertex)
+                in_all = ack.lost + (before.lost if before else 0)
+                execution_id = self._coordinator.record.execution_id
+                self._emit(ItemsLost(self._job, execution_id, ack.vertex, ack.lost, in_all))
 
     def _source_ack(self, name: str, command: protocol.RunEpoch, rows: int, rejected: int) -> Ack:
         reader = self._readers[name]
@@ -663,6 +677,7 @@ class Execution:
             rows_in=rows + rejected,
             rows_out=rows,
             rejected=rejected,
+            lost=reader.take_lost(),
             chunk_set=chunk_set,
             snapshot_error=error,
         )

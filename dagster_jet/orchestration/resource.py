@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr
 from dagster_jet.engine.config import JobConfig
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
+from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
 from dagster_jet.orchestration.asset_specs import stage_specs
@@ -106,6 +107,12 @@ class JetResource(dg.ConfigurableResource[Any]):
                 work_dir=self.work_dir,
             )
         return self._jet
+
+    def map(
+        self, name: str, *, format: str | None = None, journal: JournalConfig | None = None
+    ) -> JetMap:
+        """Return a map of the store, in any asset or op: `Jet.map`."""
+        return self.jet.map(name, format=format, journal=journal)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the jobs that the run dropped without a word, then close what was opened.

@@ -139,10 +139,22 @@ FAILING_IN_RECOVERY = (
     "record.running.after",
 )
 
+MAPS_KILLED = (
+    # `sinks.map`, in test_maps.py: in a task, before and after its changes are staged ...
+    Crash("F2", "maps.stage.before:2=kill", sharded=True),
+    Crash("F3", "maps.prepare.after:2=kill"),
+    # ... and in phase 2: before a chunk, around the decision of the map's log, behind it all.
+    Crash("F8", "maps.commit.chunk:2=kill"),
+    Crash("F9", "maps.decide.before:3=kill"),
+    Crash("F9", "maps.decide.after:2=kill"),
+    Crash("F9", "maps.apply.after:3=kill"),
+    Crash("F11", "maps.commit.applied:2=kill"),
+)
+
 
 def all_points() -> set[str]:
     """Every point that some row of these tables reaches."""
-    cases = (*KILLED, *FAILING_CALLS, *FAILING_IN_TASKS)
+    cases = (*KILLED, *FAILING_CALLS, *FAILING_IN_TASKS, *MAPS_KILLED)
     return set().union(*(case.points for case in cases), *IN_RECOVERY.values(), FAILING_IN_RECOVERY)
 
 
