@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +45,8 @@ class Jet:
         namespace: separates deployments that share a store.
         work_dir: executor-local scratch for operator state between snapshots.
         partition_count: logical partitions, fixed when the store is created.
+        encryption_keys: the environment variable with the keys for values at rest, on the driver
+            and on every executor; None: they are not encrypted.
 
     Example:
         >>> with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:
@@ -61,6 +62,7 @@ class Jet:
         namespace: str = "default",
         work_dir: str | Path | None = None,
         partition_count: int = 271,
+        encryption_keys: str | None = None,
     ) -> None:
         if isinstance(store, str):
             raise ConfigurationError("store: expected a list of URLs, not one text.")
@@ -70,14 +72,14 @@ class Jet:
                 backup_count=backup_count,
                 partition_count=partition_count,
                 namespace=namespace,
+                encryption_keys=encryption_keys,
             )
         )
         self._spark = dict(spark or {})
         self._namespace = namespace
         folder = Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}"
         # By store: execution ids of two stores say nothing about each other.
-        members = repr(self.store.handle().identities).encode()
-        store_id = hashlib.sha256(members).hexdigest()[:12]
+        store_id = self.store.store_id[:12]
         self._work_dir = Path(work_dir or folder) / f"{namespace}-{store_id}"
         self._jobs: dict[str, Job] = {}
         self._maps: dict[str, JetMap] = {}

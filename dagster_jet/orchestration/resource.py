@@ -49,6 +49,10 @@ class JetResource(dg.ConfigurableResource[Any]):
     store: list[str] = Field(description="One URL per member of the store.")
     backup_count: int = Field(default=1, description="Replicas besides the primary, 0 to 6.")
     namespace: str = Field(default="default", description="Separates deployments in one store.")
+    encryption_keys: str | None = Field(
+        default=None,
+        description="The environment variable with the keys for values at rest, newest first.",
+    )
     work_dir: str | None = Field(
         default=None, description="Where executors keep runs of state; a temporary folder if empty."
     )
@@ -104,6 +108,7 @@ class JetResource(dg.ConfigurableResource[Any]):
                 backup_count=self.backup_count,
                 spark=self._spark_settings(),
                 namespace=self.namespace,
+                encryption_keys=self.encryption_keys,
                 work_dir=self.work_dir,
             )
         return self._jet

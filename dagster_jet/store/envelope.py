@@ -18,7 +18,7 @@ import xxhash
 from dagster_jet.errors import StoreMismatchError
 
 FORMAT_VERSION = 2
-"""The newest that is read. 1: the payload as it is. 2: the payload encrypted (``encryption.py``)."""
+"""The newest that is read. 1: the payload as it is. 2: encrypted (``encryption.py``)."""
 
 _PLAIN, _ENCRYPTED = 1, 2
 OVERHEAD_BYTES = 16
