@@ -105,6 +105,10 @@ class RecordKeeper:
             number = max(current.execution_id if current else 0, highest.number if highest else 0)
             try:
                 fail_point("claim.before")
+                if current is None:
+                    # First: a record that no list names would be missed by whoever cleans up.
+                    directory = self._store.map(JOB_DIRECTORY)
+                    directory.put_all({directory.key(self._job): b""})
                 owned = register.claim(number + 1, self._owner)
                 adopted = ExecutionRecord.from_bytes(owned.value) if owned.value else None
                 record = self._started(adopted, number + 1)
@@ -115,9 +119,6 @@ class RecordKeeper:
             except FencedError:
                 # Somebody else claimed at the same moment: look again who holds the lease now.
                 continue
-            if current is None:
-                directory = self._store.map(JOB_DIRECTORY)
-                directory.put_all({directory.key(self._job): b""})
             self._owned, self._record = owned, record
             self._renewed_at = time.monotonic()
             self._last_execution_id = record.execution_id
