@@ -10,4 +10,5 @@ register.py   the execution record: claims, fenced writes, writes that land late
 chunks.py     the store's map: manifests and chunk sets, really deleted when garbage
 sinks.py      staged and committed artifacts
 oracle.py     the judge: rows
+quorum/       apart from all this: the real quorum register
 """

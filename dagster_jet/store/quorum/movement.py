@@ -2,8 +2,9 @@
 
 A change of the members goes through these steps, each of which can be repeated by anybody:
 
-1. *Announce*: the value of the register "store" names the new configuration and the one before.
-   Nothing below may begin before this write is confirmed.
+1. *Announce*: the value of the register "store" names the new configuration and the one before. It
+   is written by an owner that found the present one settled. Nothing below may begin before this
+   write is confirmed; from then on the change can only be finished, and undone by another change.
 2. ``move_registers``: all registers, the register "store" included, are moved. Owners and readers
    that still work with the old members are told so (``StaleConfigurationError``); those that
    already know the new ones move a register themselves when they need it.

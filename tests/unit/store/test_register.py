@@ -1,26 +1,24 @@
-"""The register under everything a network may do, judged by a checker that knows nothing of it.
+"""The register's rules one by one: what members answer, what owners, readers, movers make of it.
 
-A seed decides the order of all events: requests and replies are delayed, repeated, reordered and
-lost, members fall silent, owners and readers die in the middle. Every operation is recorded with
-its begin and end, and the history must be linearizable: there must be one order of the operations,
-within their begins and ends, in which a plain variable would have given the same answers.
+What it all comes to when a network loses and repeats: ``tests/simulation/quorum``.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import pytest
 
 from dagster_jet.store.register import (
-    NO_BALLOT,
     Accept,
     AcceptorState,
     Ballot,
     Claim,
+    Close,
     Configuration,
+    Install,
+    Move,
     Operation,
     Outcome,
     Promise,
@@ -28,6 +26,8 @@ from dagster_jet.store.register import (
     ReadLatest,
     Reply,
     Request,
+    Seal,
+    Settle,
     Verdict,
     Write,
     acceptor_step,
@@ -85,6 +85,7 @@ def test_reading_promises_nothing() -> None:
         AcceptorState(promised=Ballot(3, "ö\n", 2, "ab")),
         AcceptorState(TWO, ONE, 7, b"\nvalue\n\x00"),
         AcceptorState(TWO, ONE, 7, b""),
+        AcceptorState(TWO, ONE, 7, b"v", 3, Ballot(2, "mover"), Ballot(1, "mover")),
     ],
 )
 def test_a_state_survives_storage(state: AcceptorState) -> None:
@@ -221,258 +222,88 @@ def test_a_claim_adopts_the_newest_value_and_not_the_most_frequent() -> None:
     assert claimed.state.promised == TWO
 
 
-# --- the simulation ---------------------------------------------------------------------------
+# --- from one configuration to the next -------------------------------------------------------
+
+OLD = Configuration(0, dict.fromkeys(["m0", "m1", "m2"]))
+NEW = Configuration(1, dict.fromkeys(["m1", "m2", "m3"]), OLD)
+MOVER, LATER_MOVER = Ballot(1, "mover"), Ballot(2, "another mover")
 
 
-@dataclass
-class Recorded:
-    """One operation of the history; ``end`` None: it never ended, or its outcome is open."""
-
-    kind: str
-    value: bytes | None
-    begin: int
-    end: int | None = None
+def verdict(state: AcceptorState, request: Request, floor: int = 0) -> Verdict:
+    return acceptor_step(state, request, floor)[1].verdict
 
 
-@dataclass
-class Message:
-    operation: Operation
-    member: str
-    request: Request
-    reply: Reply | None = None
+def test_a_member_without_data_counts_only_where_no_change_is_under_way() -> None:
+    for number in (0, 1, 7):
+        settled = Promise(ONE, configuration=number)
+        assert verdict(AcceptorState(), settled) is Verdict.GRANTED
+        changing = Promise(ONE, configuration=number, settled=False)
+        assert verdict(AcceptorState(), changing) is Verdict.UNINSTALLED
 
 
-@dataclass
-class Process:
-    """An owner that claims and then writes, or a reader."""
-
-    name: str
-    plan: str
-    operation: Operation | None = None
-    record: Recorded | None = None
-    owned: AcceptorState | None = None
-    requested: set[tuple[str, Request]] = field(default_factory=set)
-
-
-class Simulation:
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        count = self.random.choice([1, 2, 3, 3, 3, 4, 5])
-        self.states = {f"m{i}": AcceptorState() for i in range(count)}
-        self.down: set[str] = set()
-        self.network: list[Message] = []
-        self.processes: list[Process] = []
-        self.history: list[Recorded] = []
-        self.now = 0
-        self.values = 0
-        self.claimed: list[tuple[int, Ballot]] = []
-        self.written: dict[tuple[Ballot, int], bytes | None] = {}
-        self.loss = self.random.choice([0.0, 0.05, 0.2])
-        self.repetition = self.random.choice([0.0, 0.1, 0.3])
-        self.patience = self.random.choice([0.02, 0.1, 0.3])
-        self.unrest = self.random.choice([0.0, 0.1, 0.5])
-
-    def run(self, steps: int = 700) -> None:
-        for _ in range(steps):
-            self.now += 1
-            self.random.choices(
-                [self.deliver, self.begin, self.give_up, self.crash, self.switch_member],
-                [0.75, 0.14, self.patience, 0.01, 0.02],
-            )[0]()
-
-    def begin(self) -> None:
-        idle = [process for process in self.processes if process.operation is None]
-        if len(self.processes) < 5 and (not idle or self.random.random() < 0.3):
-            name = self.random.choice("abc")  # names are shared: that is what attempts are for
-            idle = [Process(name, self.random.choice(["own", "own", "read"]))]
-            self.processes.extend(idle)
-        if not idle or len(self.history) > 60:
-            return
-        if self.random.random() < self.unrest:
-            # The next operation meets another set of members: this is how values end on few.
-            silent = self.random.randrange(len(self.states) // 2 + 2)
-            self.down = set(self.random.sample(sorted(self.states), min(silent, len(self.states))))
-        owners = [process for process in idle if process.owned is not None]
-        process = self.random.choice(owners if owners and self.random.random() < 0.6 else idle)
-        if process.plan == "read":
-            self.start(process, ReadLatest(everyone(self.states)), Recorded("read", None, self.now))
-        elif process.owned is None:
-            known = max(state.promised for state in self.states.values())
-            number = max(1, known.number + self.random.choice([0, 0, 1, 1, 2]))
-            same = (known.number, known.owner) == (number, process.name)
-            attempt = known.attempt + self.random.choice([0, 1]) if same else 0
-            ballot = Ballot(number, process.name, attempt, f"{self.random.random()}")
-            self.start(
-                process, Claim(everyone(self.states), ballot), Recorded("read", None, self.now)
-            )
-        else:
-            self.values += 1
-            value = b"v%d" % self.values
-            record = Recorded("write", value, self.now)
-            self.start(process, Write(everyone(self.states), process.owned, value), record)
-
-    def start(self, process: Process, operation: Operation, record: Recorded) -> None:
-        process.operation, process.record, process.requested = operation, record, set()
-        self.history.append(record)
-        self.send(process)
-
-    def send(self, process: Process) -> None:
-        operation = process.operation
-        assert operation is not None
-        for member in operation.current.waiting:
-            request = operation.current.request
-            if (member, request) not in process.requested:
-                process.requested.add((member, request))
-                self.network.append(Message(operation, member, request))
-
-    def deliver(self) -> None:
-        if not self.network:
-            return
-        at = self.random.randrange(len(self.network))
-        message = self.network[at]
-        if self.random.random() >= self.repetition:
-            del self.network[at]
-        if self.random.random() < self.loss:
-            return
-        if message.reply is None:
-            if message.member in self.down:
-                return
-            state, reply = acceptor_step(self.states[message.member], message.request)
-            self.states[message.member] = state
-            if state.accepted_ballot is not None:
-                told = self.written.setdefault(state.place, state.value)
-                assert told == state.value, f"two values under {state.place}"
-            answer = Message(message.operation, message.member, message.request, reply)
-            self.network.append(answer)
-            return
-        for process in self.processes:
-            if process.operation is message.operation:
-                message.operation.receive(message.member, message.reply)
-                self.finish(process)
-
-    def give_up(self) -> None:
-        waiting = [p for p in self.processes if p.operation and p.operation.current.waiting]
-        if not waiting:
-            return
-        process = self.random.choice(waiting)
-        assert process.operation is not None
-        members = process.operation.current.waiting
-        member = self.random.choice([m for m in members if m in self.down] or members)
-        asked = [
-            m
-            for m in self.network
-            if m.operation is process.operation and m.member == member and m.reply is None
-        ]
-        may_have_applied = True
-        if asked and self.repetition == 0 and self.random.random() < 0.5:
-            # It is known that the request never left: this is what UNAVAILABLE is about.
-            for message in asked:
-                self.network.remove(message)
-            may_have_applied = False
-        process.operation.no_answer(member, may_have_applied=may_have_applied)
-        self.finish(process)
-
-    def crash(self) -> None:
-        if self.processes:
-            self.processes.remove(self.random.choice(self.processes))
-
-    def switch_member(self) -> None:
-        member = self.random.choice(list(self.states))
-        self.down ^= {member}
-
-    def finish(self, process: Process) -> None:
-        operation, record = process.operation, process.record
-        assert operation is not None
-        assert record is not None
-        if operation.outcome is None:
-            self.send(process)
-            return
-        process.operation = None
-        succeeded = operation.outcome is Outcome.SUCCEEDED
-        if isinstance(operation, Write):
-            if succeeded:
-                record.end = self.now
-                fences = [b for when, b in self.claimed if when < record.begin]
-                ballot = operation.state.promised
-                assert all(ballot.supersedes(fence) for fence in fences), "a fenced write succeeded"
-                process.owned = operation.state
-            elif operation.outcome is Outcome.UNAVAILABLE:
-                self.history.remove(record)  # it must never be seen
-            else:
-                self.processes.remove(process)
-            return
-        if not succeeded:
-            self.history.remove(record)
-            return
-        record.value, record.end = operation.state.value, self.now
-        if isinstance(operation, Claim):
-            process.owned = operation.state
-            self.claimed.append((self.now, operation.ballot))
-            winners = {b.owner for _, b in self.claimed if b.number == operation.ballot.number}
-            assert len(winners) == 1, "two owners won one number"
+def test_a_sealed_member_serves_nobody_but_movers() -> None:
+    state, _ = step(AcceptorState(), Accept(ONE, 1, b"v"), Seal(MOVER))
+    for request in (Read(), Promise(TWO), Accept(ONE, 2, b"w"), Install(AcceptorState())):
+        assert step(state, request) == (state, Reply(request, Verdict.STALE, state))
+    assert verdict(state, Read(configuration=1, settled=False)) is Verdict.UNINSTALLED
+    later, reply = step(state, Seal(LATER_MOVER))
+    assert (reply.verdict, later.value) == (Verdict.GRANTED, b"v")
+    assert verdict(later, Seal(MOVER)) is Verdict.FENCED
+    assert verdict(later, Settle(MOVER, state)) is Verdict.FENCED
 
 
-def is_linearizable(history: list[Recorded]) -> bool:
-    """Search for an order that explains the history (Wing and Gong 1993, with a memo).
-
-    Reads that never ended say nothing. Writes that never ended may come at any time or never.
-    """
-    operations = [r for r in history if r.kind == "write" or r.end is not None]
-    forever = max((r.begin for r in operations), default=0) + 1_000_000
-    ends = [forever if r.end is None else r.end for r in operations]
-    must = frozenset(i for i, r in enumerate(operations) if r.end is not None)
-    seen: set[tuple[frozenset[int], bytes | None]] = set()
-    stack: list[tuple[frozenset[int], bytes | None]] = [(frozenset(), None)]
-    while stack:
-        done, value = stack.pop()
-        if must <= done:
-            return True
-        if (done, value) in seen:
-            continue
-        seen.add((done, value))
-        rest = [i for i in range(len(operations)) if i not in done]
-        first_end = min(ends[i] for i in rest)
-        for i in rest:
-            operation = operations[i]
-            if operation.begin > first_end:
-                continue
-            if operation.kind == "write":
-                stack.append((done | {i}, operation.value))
-            elif operation.value == value:
-                stack.append((done | {i}, value))
-    return False
+def test_a_state_is_installed_once_and_in_place_of_what_was_there() -> None:
+    own, _ = step(AcceptorState(), Accept(TWO, 5, b"own"), Seal(MOVER))
+    decided = AcceptorState(TWO, ONE, 1, b"decided", configuration=0)
+    state, reply = step(own, Install(decided, configuration=1))
+    assert reply.verdict is Verdict.GRANTED
+    assert state == replace(decided, configuration=1)
+    further, _ = step(state, Accept(TWO, 2, b"further", configuration=1))
+    again, reply = step(further, Install(decided, configuration=1))
+    assert (again, reply.verdict) == (further, Verdict.GRANTED)
 
 
-def test_the_checker_rejects_a_value_that_goes_back() -> None:
-    write_1, write_2 = Recorded("write", b"1", 0, 1), Recorded("write", b"2", 2, 9)
-    new, old = Recorded("read", b"2", 3, 4), Recorded("read", b"1", 5, 6)
-    assert is_linearizable([write_1, write_2, new])
-    assert is_linearizable([write_1, Recorded("write", b"2", 2), Recorded("read", b"1", 5, 6)])
-    assert not is_linearizable([write_1, write_2, new, old])
+def test_below_its_floor_a_member_begins_nothing_and_goes_on_with_what_it_has() -> None:
+    for request in (Read(), Promise(ONE), Install(AcceptorState())):
+        assert verdict(AcceptorState(), request, floor=1) is Verdict.STALE
+        assert verdict(AcceptorState(), request, floor=0) is Verdict.GRANTED
+    begun, _ = step(AcceptorState(), Promise(ONE))
+    assert verdict(begun, Promise(TWO), floor=1) is Verdict.GRANTED
+    assert verdict(AcceptorState(), Seal(MOVER), floor=1) is Verdict.GRANTED
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_every_schedule_is_linearizable(block: int) -> None:
-    reads = writes = 0
-    for seed in range(60 * block, 60 * (block + 1)):
-        simulation = Simulation(seed)
-        simulation.run()
-        assert is_linearizable(simulation.history), f"seed {seed}"
-        done = [record for record in simulation.history if record.end is not None]
-        reads += sum(record.kind == "read" and record.value is not None for record in done)
-        writes += sum(record.kind == "write" for record in done)
-    assert min(reads, writes) > 50, "the schedules must not be empty"
+def test_a_state_written_before_there_were_configurations_is_of_the_first() -> None:
+    stored = (
+        b'{"format":1,"promised":[2,"b",0,""],"accepted":[1,"a",0,""],"sequence":7,'
+        b'"has_value":true}\nvalue'
+    )
+    expected = AcceptorState(TWO, ONE, 7, b"value", configuration=0)
+    assert AcceptorState.from_bytes(stored) == expected
 
 
-def test_a_quiet_network_serves_everybody_in_the_end() -> None:
-    for seed in range(20):
-        simulation = Simulation(seed)
-        simulation.run()
-        cluster = Cluster(0)
-        cluster.states = simulation.states
-        number = max(state.promised for state in cluster.states.values()).number + 1
-        claimed = cluster.claim(Ballot(number, "last"))
-        assert claimed.outcome is Outcome.SUCCEEDED
-        assert cluster.write(claimed.state, b"end").outcome is Outcome.SUCCEEDED
-        assert cluster.read().state.value == b"end"
-        assert claimed.state.promised > NO_BALLOT
+def test_a_second_mover_takes_over_what_the_first_has_settled() -> None:
+    cluster = Cluster(4)
+    del cluster.states["m3"]
+    owned = cluster.claim(ONE).state
+    cluster.down = {"m1", "m2"}
+    cluster.write(owned, b"on one member")
+    cluster.states["m3"] = AcceptorState()
+    cluster.down = {"m2"}
+    first = cluster.run(Close(OLD, MOVER))
+    assert (first.outcome, first.state.value) == (Outcome.SUCCEEDED, b"on one member")
+    cluster.down = {"m0"}  # the only one that had it at first
+    moved = cluster.run(Move(NEW, LATER_MOVER))
+    assert (moved.outcome, moved.state.value) == (Outcome.SUCCEEDED, b"on one member")
+    assert cluster.run(ReadLatest(NEW)).state.value == b"on one member"
+
+
+def test_a_mover_that_is_behind_is_told_so() -> None:
+    cluster = Cluster(4)
+    assert cluster.run(Close(OLD, LATER_MOVER)).outcome is Outcome.SUCCEEDED
+    behind = cluster.run(Close(OLD, MOVER))
+    assert (behind.outcome, behind.fenced_by) == (Outcome.FENCED, LATER_MOVER)
+    assert cluster.run(Move(NEW, Ballot(3, "c"))).outcome is Outcome.SUCCEEDED
+    after = Configuration(2, dict.fromkeys(["m2", "m3"]), Configuration(1, NEW.members))
+    assert cluster.run(Move(after, MOVER)).outcome is Outcome.SUCCEEDED
+    assert cluster.run(Move(NEW, MOVER)).outcome is Outcome.STALE
+    assert cluster.run(ReadLatest(NEW)).outcome is Outcome.STALE
