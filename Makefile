@@ -34,7 +34,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: $(STAMP) $(FLIGHTS) lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile --durations 15
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -27,6 +27,9 @@ Json = Annotated[Path | None, typer.Option("--json", help="Write all that was me
 Rounds = Annotated[
     int | None, typer.Option(help="Each has two slots of either engine; 5, or 1 if quick.")
 ]
+PeerTrigger = Annotated[
+    int | None, typer.Option(help="Rows per trigger of the peer, large epochs; else a sweep.")
+]
 Only = Annotated[str, typer.Option(help="large, small or both.")]
 
 
@@ -57,7 +60,11 @@ def everything(context: typer.Context) -> None:
 
 @app.command("windowed_count")
 def windowed_count(
-    quick: Quick = False, rounds: Rounds = None, json: Json = None, only: Only = "both"
+    quick: Quick = False,
+    rounds: Rounds = None,
+    json: Json = None,
+    only: Only = "both",
+    peer_trigger: PeerTrigger = None,
 ) -> None:
     """Races dagster_jet against Spark Structured Streaming."""
     with scratch() as folder:
@@ -68,6 +75,7 @@ def windowed_count(
                 rounds=rounds or (1 if quick else 5),
                 quick=quick,
                 only=only,
+                peer_trigger=peer_trigger,
                 console=console,
             ),
         )

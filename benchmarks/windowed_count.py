@@ -37,35 +37,55 @@ SMALL_QUICK = replace(
 SWEEP = (250_000, 500_000, MILLION, 2 * MILLION, 4 * MILLION)
 
 
-def run(folder: Path, *, rounds: int, quick: bool, only: str, console: Console) -> dict[str, Any]:
+def run(
+    folder: Path,
+    *,
+    rounds: int,
+    quick: bool,
+    only: str,
+    peer_trigger: int | None,
+    console: Console,
+) -> dict[str, Any]:
     """Runs the regimes and returns everything that was measured."""
     result: dict[str, Any] = {}
     if only in ("large", "both"):
         regime = LARGE_QUICK if quick else LARGE
-        sweep = SWEEP[1:4] if quick else SWEEP
-        best, tried = best_trigger(regime, sweep, folder, console)
-        result["peer_trigger_sweep"] = tried
-        regime = replace(regime, peer_rows_per_epoch=best)
-        result["large"] = _race("large epochs", regime, folder, rounds, console)
+        if peer_trigger is None:
+            tried = sweep_triggers(regime, SWEEP[1:4] if quick else SWEEP, folder, console)
+            result["peer_trigger_sweep"] = tried
+            triggers = best_triggers(tried)
+        else:
+            triggers = {"chosen": peer_trigger}
+        for why, size in triggers.items():
+            best = replace(regime, peer_rows_per_epoch=size)
+            title = f"large epochs, the peer at its {why} trigger of {size:,} rows"
+            result[f"large, {why}"] = _race(title, best, folder, rounds, console)
     if only in ("small", "both"):
         regime = SMALL_QUICK if quick else SMALL
         result["small"] = _race("small epochs", regime, folder, rounds, console)
     return result
 
 
-def best_trigger(
+def sweep_triggers(
     regime: race.Regime, sizes: tuple[int, ...], folder: Path, console: Console
-) -> tuple[int, dict[int, list[float]]]:
-    """The peer's trigger size with the least CPU per row, which noise disturbs less than time."""
+) -> dict[int, list[float]]:
+    """The peer's rows/s and CPU-seconds per million rows, by trigger size."""
     tried: dict[int, list[float]] = {}
     for size in sizes:
         peer = replace(regime, peer_rows_per_epoch=size)
         slot = race.run_slot(race.PEER, peer, folder / "slot")
         tried[size] = [slot.steady_rows_per_s, slot.steady_cpu_s_per_m]
         console.print(race.describe(f"sweep, {size:,} rows per trigger", slot))
-    best = min(tried, key=lambda size: tried[size][1])
-    console.print(f"the peer's best trigger: {best:,} rows")
-    return best, tried
+    return tried
+
+
+def best_triggers(tried: dict[int, list[float]]) -> dict[str, int]:
+    """Speed is raced against the peer's fastest size, cost against its cheapest; often one."""
+    fastest = max(tried, key=lambda size: tried[size][0])
+    cheapest = min(tried, key=lambda size: tried[size][1])
+    if fastest == cheapest:
+        return {"fastest and cheapest": fastest}
+    return {"fastest": fastest, "cheapest": cheapest}
 
 
 def _race(

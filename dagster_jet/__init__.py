@@ -17,9 +17,11 @@ _LAZY = {
     "DagsterJetTranslator": "dagster_jet.orchestration",
     "Jet": "dagster_jet.jet",
     "JetResource": "dagster_jet.orchestration",
+    "JetMap": "dagster_jet.maps",
     "Job": "dagster_jet.job",
     "JobConfig": "dagster_jet.engine.config",
     "JobResult": "dagster_jet.job",
+    "JournalConfig": "dagster_jet.maps",
     "build_jet_asset_specs": "dagster_jet.orchestration",
     "build_jet_job": "dagster_jet.orchestration",
     "build_jet_source_assets": "dagster_jet.orchestration",
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from dagster_jet.engine.config import JobConfig
     from dagster_jet.jet import Jet
     from dagster_jet.job import Job, JobResult
+    from dagster_jet.maps import JetMap, JournalConfig
     from dagster_jet.orchestration import (
         DagsterJetTranslator,
         JetResource,
@@ -59,10 +62,12 @@ def __dir__() -> list[str]:
 __all__ = [
     "DagsterJetTranslator",
     "Jet",
+    "JetMap",
     "JetResource",
     "Job",
     "JobConfig",
     "JobResult",
+    "JournalConfig",
     "Pipeline",
     "Stage",
     "aggregates",

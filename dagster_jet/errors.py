@@ -143,6 +143,12 @@ class ArtifactLostError(JetError):
     """A sink no longer has what phase 1 left there, and no marker says it was committed."""
 
 
+class SinkError(JetError):
+    """A sink's place cannot be written now; the last snapshot is intact."""
+
+    reaction = Reaction.RESTART
+
+
 class SourceError(JetError):
     """A source is missing, unreadable, or changed behind the position already read."""
 

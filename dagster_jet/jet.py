@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +18,14 @@ from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.job import Job, JobResult
+from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.pipeline.durations import to_ms
 from dagster_jet.pipeline.pipeline import Pipeline
 from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
-from dagster_jet.store import ReplicatedMap, Store, StoreConfig
+from dagster_jet.store import Store, StoreConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +45,8 @@ class Jet:
         namespace: separates deployments that share a store.
         work_dir: executor-local scratch for operator state between snapshots.
         partition_count: logical partitions, fixed when the store is created.
+        encryption_keys: the environment variable with the keys for values at rest, on the driver
+            and on every executor; None: they are not encrypted.
 
     Example:
         >>> with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:
@@ -60,6 +62,7 @@ class Jet:
         namespace: str = "default",
         work_dir: str | Path | None = None,
         partition_count: int = 271,
+        encryption_keys: str | None = None,
     ) -> None:
         if isinstance(store, str):
             raise ConfigurationError("store: expected a list of URLs, not one text.")
@@ -69,16 +72,17 @@ class Jet:
                 backup_count=backup_count,
                 partition_count=partition_count,
                 namespace=namespace,
+                encryption_keys=encryption_keys,
             )
         )
         self._spark = dict(spark or {})
         self._namespace = namespace
         folder = Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}"
         # By store: execution ids of two stores say nothing about each other.
-        members = repr(self.store.handle().identities).encode()
-        store_id = hashlib.sha256(members).hexdigest()[:12]
+        store_id = self.store.store_id[:12]
         self._work_dir = Path(work_dir or folder) / f"{namespace}-{store_id}"
         self._jobs: dict[str, Job] = {}
+        self._maps: dict[str, JetMap] = {}
 
     # --- running --------------------------------------------------------------------------------
 
@@ -200,9 +204,32 @@ class Jet:
         """Asks the running execution of a job, in whatever process, to stop in a certain way."""
         return RemoteJob(self.store, name).request(kind)
 
-    def map(self, name: str) -> ReplicatedMap:
-        """A replicated map of bytes, under a name of your own."""
-        return self.store.map(f"user/{name}")
+    def map(
+        self, name: str, *, format: str | None = None, journal: JournalConfig | None = None
+    ) -> JetMap:
+        """A map of typed keys and values, shared by all processes that use this store.
+
+        Format and journal are chosen when the map is created, and kept in the store: leave them
+        out to open a map as it is. A map without either is created by its first write, with JSON
+        values and no journal.
+
+        Args:
+            name: the map's name in this namespace.
+            format: of the values: "json", "arrow", "bytes" or "pickle".
+            journal: keep the last changes, for `sources.map_journal`.
+
+        Raises:
+            ConfigurationError: the map exists with another format or journal.
+
+        Example:
+            >>> prices = jet.map("prices", journal=JournalConfig(capacity=1_000))
+            >>> prices.put("AAPL", 1.0)
+        """
+        opened = self._maps.get(name)
+        if opened is None:
+            opened = self._maps.setdefault(name, JetMap(self.store, name, None))
+        opened.require(format=format, journal=journal)
+        return opened
 
     # --- life -----------------------------------------------------------------------------------
 

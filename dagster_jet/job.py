@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,17 @@ from typing import TYPE_CHECKING
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.events import ExecutionEnded, ExecutionRestarting, JobEvent
 from dagster_jet.engine.execution import Execution, StopSignal, Until
+from dagster_jet.engine.members_watcher import MembersWatcher
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
 from dagster_jet.engine.snapshot_store import SnapshotStore
-from dagster_jet.errors import FencedError, JetError, JobStateError, SnapshotFailedError
+from dagster_jet.errors import (
+    FencedError,
+    JetError,
+    JobStateError,
+    SnapshotFailedError,
+    StoreUnavailableError,
+)
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
@@ -187,15 +195,19 @@ class Job:
             if stop.reason != StopKind.RESTART.value:
                 delay_ms = self._delay_before_restart(restarts, stop, execution)
                 self._tell_restart(stop, execution, len(restarts), delay_ms)
-                if self._stop_signal.event.wait(delay_ms / 1000):
+                self._stop_signal.event.wait(delay_ms / 1000)
+                if self._stop_signal.kind is StopKind.SHUTDOWN:
+                    # Any other kind needs an execution that carries it out.
                     return self._ended(
                         replace(stop, status=JobStatus.NOT_RUNNING, restart=False), execution
                     )
             else:
-                self._stop_signal.kind = None
-                self._stop_signal.event.clear()
+                self._stop_signal.restarted()
 
     def _run_one(self, session: SparkSession) -> tuple[Stop, Execution]:
+        if self._keeper is not None:
+            with suppress(StoreUnavailableError):  # then the claim will fail, and is tried again
+                self._store.refresh()
         keeper = self._keeper = RecordKeeper(
             self._store,
             self.name,
@@ -215,10 +227,12 @@ class Job:
             stop=self._stop_signal,
             emit=self._emit,
         )
-        watcher = RequestWatcher(self._store, self.name, self._stop_signal)
         stop: Stop | None = None
         try:
-            with watcher:
+            with (
+                RequestWatcher(self._store, self.name, self._stop_signal),
+                MembersWatcher(self._store, self.name, self._config, self._stop_signal),
+            ):
                 stop = execution.run()
         finally:
             record = execution.record

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dagster_jet.connectors.files import FilesSource, FilesTable
+from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource
 
 
 def files(
@@ -23,6 +24,35 @@ def files(
         options: for Spark's reader, for example ``{"header": "true"}``.
     """
     return FilesSource(str(path), format, schema, tuple(sorted((options or {}).items())))
+
+
+def map_journal(name: str, *, schema: str | None = None, start: str = "oldest") -> MapJournalSource:
+    """The changes of a map of the job's own store, from its journal; replayable.
+
+    Columns: kind ("put" or "delete"), key (text; keys of other types as JSON), value (null for a
+    delete), partition, sequence, timestamp. In order per partition, so per key. Events that the
+    journal drops before they are read are counted as lost and told.
+
+    Args:
+        name: the map's; it must exist and have a journal.
+        schema: of JSON values, as DDL: an object's fields ("price double, at timestamp"), or one
+            type ("double"). By default `value` is the JSON text, or the bytes of other formats.
+        start: where a new job begins: "oldest" event that is there, or "newest": what comes next.
+    """
+    return MapJournalSource(name, schema, start)
+
+
+def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
+    """What a map of the job's own store holds, read once: a bounded source.
+
+    Columns: key (text; keys of other types as JSON), value. Each partition is read as it is at
+    that moment; what changes later is not seen.
+
+    Args:
+        name: the map's; it must exist.
+        schema: as for `map_journal`.
+    """
+    return MapEntriesSource(name, schema)
 
 
 def table(

@@ -31,9 +31,21 @@ _SHARED = {
         ),
     ],
     "namespace": Annotated[str, typer.Option(envvar="DAGSTER_JET_NAMESPACE")],
+    "encryption_keys": Annotated[
+        str | None,
+        typer.Option(
+            envvar="DAGSTER_JET_ENCRYPTION_KEYS",
+            help="The environment variable with the keys of an encrypted store.",
+        ),
+    ],
     "json": Annotated[bool, typer.Option("--json", help="One JSON document.")],
 }
-_DEFAULTS = {"store": inspect.Parameter.empty, "namespace": "default", "json": False}
+_DEFAULTS = {
+    "store": inspect.Parameter.empty,
+    "namespace": "default",
+    "encryption_keys": None,
+    "json": False,
+}
 
 
 @dataclass(frozen=True)
@@ -43,17 +55,24 @@ class Target:
     Attributes:
         urls: the members' URLs; may hold secrets.
         namespace: whose jobs and maps.
+        encryption_keys: the environment variable with the keys; not needed to move copies about.
         as_json: one JSON document instead of tables.
     """
 
     urls: tuple[str, ...]
     namespace: str
+    encryption_keys: str | None
     as_json: bool
 
     @contextmanager
     def open_store(self) -> Iterator[Store]:
         """Open a store that exists; its settings are its own."""
-        config = StoreConfig(self.urls, backup_count=0, namespace=self.namespace)
+        config = StoreConfig(
+            self.urls,
+            backup_count=0,
+            namespace=self.namespace,
+            encryption_keys=self.encryption_keys,
+        )
         with Store.open(config, create=False) as store:
             yield store
 
@@ -67,6 +86,7 @@ class Target:
             backup_count=config.backup_count,
             partition_count=config.partition_count,
             namespace=config.namespace,
+            encryption_keys=config.encryption_keys,
         ) as jet:
             yield jet
 
@@ -77,7 +97,9 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**options: Any) -> None:
         urls = tuple(url for text in options.pop("store") for url in text.split())
-        target = Target(urls, options.pop("namespace"), options.pop("json"))
+        target = Target(
+            urls, options.pop("namespace"), options.pop("encryption_keys"), options.pop("json")
+        )
         try:
             command(target, **options)
         except JetError as error:

@@ -89,6 +89,22 @@ def remove(
     )
 
 
+@store_app.command("rotate-keys")
+@on_store
+def rotate_keys(target: Target) -> None:
+    """Encrypts every value with the newest key; exit code 1 if values are left as they were."""
+    with target.open_store() as store, _interruptible("rotate-keys"), progress_bars() as bars:
+        done = store.rotate_keys(on_progress=bars)
+    if target.as_json:
+        show_json(asdict(done))
+    else:
+        say(f"{done.copies} copies were encrypted anew, {done.left} are left as they were.")
+        if done.left:
+            say("Repair them with 'dagster-jet store verify --repair', then repeat this.")
+    if done.left:
+        raise typer.Exit(1)
+
+
 @store_app.command()
 @on_store
 def gc(target: Target) -> None:

@@ -40,6 +40,12 @@ class JobConfig(BaseModel):
     initial_snapshot: int | None = None
     """Start from this retained snapshot instead of the newest one: a new line begins."""
     suspend_on_failure: bool = False
+    split_brain_protection: bool = False
+    """Start only while more than half of the most members that the job ever saw are reachable."""
+    auto_scaling: bool = True
+    """Restart gracefully onto the new partition table when the store's members have changed."""
+    scale_up_delay: Duration = timedelta(seconds=10)
+    """How long the members must have stayed the same before that: several may join in a row."""
     parallelism: int | None = Field(default=None, ge=1)
     """Shards per stateful stage; default: as many as Spark runs tasks at once."""
     max_items_per_epoch: int = Field(default=1_000_000, ge=1)
@@ -64,7 +70,13 @@ class JobConfig(BaseModel):
     def _consistent(self) -> JobConfig:
         if self.guarantee is Guarantee.NONE and self.initial_snapshot is not None:
             raise ValueError('initial_snapshot needs a guarantee other than "none"')
-        for name in ("snapshot_interval", "target_epoch_duration", "poll_interval", "lease_ttl"):
+        for name in (
+            "snapshot_interval",
+            "target_epoch_duration",
+            "poll_interval",
+            "lease_ttl",
+            "scale_up_delay",
+        ):
             if getattr(self, name) < timedelta(0):
                 raise ValueError(f"{name} is negative")
         if self.lease_ttl < timedelta(seconds=1):

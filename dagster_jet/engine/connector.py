@@ -9,14 +9,16 @@ artifact behind (phase 1); the committer makes it visible, idempotently (phase 2
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +92,14 @@ class SourceReader(Protocol):
 
     def whole_journal(self) -> pa.Table:
         """All rows of the source's state, for writing it anew."""
+        ...
+
+    def take_lost(self) -> int:
+        """Items that the outside system dropped before they were read, since the last call.
+
+        Called once per epoch, after `verify`. They are counted in the snapshot and told; the job
+        goes on.
+        """
         ...
 
 
@@ -179,6 +189,26 @@ class Sink(Protocol):
     def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
         """Removes what executions *older than ours* left open, except the tokens in `keep`."""
         ...
+
+
+@runtime_checkable
+class StoreResident(Protocol):
+    """A source's or sink's definition that reads or writes the job's own store."""
+
+    def with_store(self, store: Store) -> Any:
+        """The definition to use in one execution. Pickled, it takes a handle along, not a store."""
+        ...
+
+
+def on_store(graph: Graph, store: Store) -> Graph:
+    """The graph with every `StoreResident` on the job's store."""
+    nodes = dict(graph.nodes)
+    for node in graph:
+        if isinstance(node, SourceNode) and isinstance(node.source, StoreResident):
+            nodes[node.name] = replace(node, source=node.source.with_store(store))
+        elif isinstance(node, SinkNode) and isinstance(node.sink, StoreResident):
+            nodes[node.name] = replace(node, sink=node.sink.with_store(store))
+    return Graph(nodes)
 
 
 def check_guarantee(wanted: Guarantee, sink: Sink, job: str, stage: str) -> None:

@@ -22,6 +22,8 @@ class SourceProgress:
     """What is known to be waiting: {"files": 3, "bytes": 1024}."""
     watermark_ms: int | None = None
     idle: bool = False
+    lost: int = 0
+    """Items that were dropped outside before this job has read them; since the job began."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,19 @@ class EpochCompleted:
     epoch_id: int
     rows: int
     duration_ms: float
+
+
+@dataclass(frozen=True)
+class ItemsLost:
+    """A source has dropped items before they were read (a journal has overflowed)."""
+
+    job: str
+    execution_id: int
+    source: str
+    lost: int
+    """In the epoch that was just acked."""
+    lost_in_all: int
+    """Since the job began, as of that epoch."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +130,7 @@ class ExecutionEnded:
 JobEvent = (
     ExecutionStarted
     | EpochCompleted
+    | ItemsLost
     | SnapshotCommitted
     | SnapshotFailed
     | ExecutionRestarting

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.core.failpoint import FailPointError, fail_point
+from dagster_jet.engine.admission import check_admission
 from dagster_jet.engine.batch_size import BatchSizer
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.connector import (
@@ -26,17 +27,19 @@ from dagster_jet.engine.connector import (
     Rejection,
     SourceReader,
     check_guarantee,
+    on_store,
 )
 from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionStarted,
+    ItemsLost,
     JobEvent,
     SnapshotCommitted,
     SnapshotFailed,
     SourceProgress,
     StageProgress,
 )
-from dagster_jet.engine.record_keeper import RecordKeeper
+from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
@@ -49,7 +52,6 @@ from dagster_jet.errors import (
     FencedError,
     JetError,
     Reaction,
-    StoreUnavailableError,
 )
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
@@ -72,17 +74,26 @@ _COMMIT_RETRY_FIRST_S, _COMMIT_RETRY_MAX_S = 0.1, 5.0
 @dataclass
 class StopSignal:
     """How others ask a running execution to stop. Safe from any thread; the first kind wins,
-    but CANCEL overrides."""
+    but every kind overrides RESTART, after which the job would just run on, and CANCEL all."""
 
     kind: StopKind | None = None
 
     def __post_init__(self) -> None:
         self.event = threading.Event()
+        self._lock = threading.Lock()
 
     def request(self, kind: StopKind) -> None:
-        if self.kind is None or kind is StopKind.CANCEL:
-            self.kind = kind
-        self.event.set()
+        with self._lock:
+            if self.kind in (None, StopKind.RESTART) or kind is StopKind.CANCEL:
+                self.kind = kind
+            self.event.set()
+
+    def restarted(self) -> None:
+        """RESTART is carried out; what was asked for since then stands."""
+        with self._lock:
+            if self.kind is StopKind.RESTART:
+                self.kind = None
+                self.event.clear()
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,7 @@ class Execution:
         stop: StopSignal,
         emit: Callable[[JobEvent], None],
     ) -> None:
+        graph = on_store(graph, store)
         self._job, self._graph, self._config, self._until = job, graph, config, until
         self._session, self._keeper, self._stop_signal, self._emit = session, keeper, stop, emit
         self._store = store
@@ -237,6 +249,7 @@ class Execution:
                 lag=dict(reader.waiting().details),
                 watermark_ms=state.watermark_ms if state else None,
                 idle=state.idle if state else False,
+                lost=c.lost if c else 0,
             )
         return progress
 
@@ -258,6 +271,10 @@ class Execution:
                     return protocol.Stop(
                         self._coordinator.record.status, "fenced: a newer execution owns the job"
                     )
+                if self._keeper.outdated.is_set():
+                    reason = "the store's members have changed"
+                    pending.extend(self._coordinator.handle(protocol.Failed(reason, True)))
+                    continue
                 pending.extend(self._next_commands())
         finally:
             self._ending.set()
@@ -374,8 +391,17 @@ class Execution:
         return Rejection(tuple(dict.fromkeys(times)))
 
     def _claim(self) -> list[protocol.Event]:
-        self._check_store()
-        record = self._keeper.claim(change=self._rewound)
+        members_max = check_admission(
+            self._job,
+            self._store.status(),
+            read_record(self._store, self._job),
+            split_brain_protection=self._config.split_brain_protection,
+        )
+        record = self._keeper.claim(
+            change=lambda record: replace(
+                self._rewound(record), members_max=max(record.members_max, members_max)
+            )
+        )
         self._work_dir = self._work_root / f"{record.execution_id}"
         for folder in self._work_root.glob("[0-9]*"):
             # What executions that died left here; a sleeper that misses its runs is fenced anyway.
@@ -388,19 +414,6 @@ class Execution:
             node.sink.check(self._job, node.name, is_new_job=is_new)
         self._runner.prepare()
         return [protocol.Claimed(record)]
-
-    def _check_store(self) -> None:
-        """Refuses to start on a store that has certainly lost something."""
-        trouble = {m.member_id: m.trouble for m in self._store.status().members if not m.reachable}
-        replicas = enumerate(self._store.table.replicas)
-        lost = [partition for partition, held in replicas if set(held) <= trouble.keys()]
-        if lost:
-            raise StoreUnavailableError(
-                f"no member that holds partitions {lost} is reachable: "
-                f"{'; '.join(f'{member}: {why}' for member, why in sorted(trouble.items()))}",
-                job=self._job,
-                cure="More members are gone than backup_count allows: bring one of them back.",
-            )
 
     def _rewound(self, record: ExecutionRecord) -> ExecutionRecord:
         """Applies ``initial_snapshot``: leaves newer snapshots behind and begins a new line."""
@@ -627,7 +640,17 @@ class Execution:
             self._source_ack(name, command, rows_of.get(name, 0), rejected.get(name, 0))
             for name in self._readers
         ]
+        self._tell_lost(source_acks)
         return (*source_acks, *output.acks), sum(self._epoch_rows.values())
+
+    def _tell_lost(self, source_acks: Sequence[Ack]) -> None:
+        """Never silently: an event now, and counters that every snapshot carries on."""
+        for ack in source_acks:
+            if ack.lost:
+                before = self._coordinator.counters.get(ack.vertex)
+                in_all = ack.lost + (before.lost if before else 0)
+                execution_id = self._coordinator.record.execution_id
+                self._emit(ItemsLost(self._job, execution_id, ack.vertex, ack.lost, in_all))
 
     def _source_ack(self, name: str, command: protocol.RunEpoch, rows: int, rejected: int) -> Ack:
         reader = self._readers[name]
@@ -654,6 +677,7 @@ class Execution:
             rows_in=rows + rejected,
             rows_out=rows,
             rejected=rejected,
+            lost=reader.take_lost(),
             chunk_set=chunk_set,
             snapshot_error=error,
         )
@@ -781,7 +805,8 @@ class Execution:
                 return
             except OSError as error:
                 # Never swallowed, never skipped: the record says that this will be true.
-                self._tell(f"{node.name}: commit is being retried: {error}")
+                place = node.sink.describe().get("path", node.sink.describe()["kind"])
+                self._tell(f"{node.name} ({place}): commit is being retried: {error}")
             if self._keeper.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self._job)
             if self._ending.wait(pause_s):

@@ -13,6 +13,7 @@ from dagster_jet.engine.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.errors import (
     FencedError,
     LeaseHeldError,
+    StaleConfigurationError,
     StoreError,
     StoreUnavailableError,
     WriteOutcomeUnknownError,
@@ -30,8 +31,12 @@ def record_register(job: str) -> str:
 
 
 def read_record(store: Store, job: str) -> ExecutionRecord | None:
-    """The newest record that a majority of members agrees on."""
-    value = store.register(record_register(job)).read()
+    """The newest record that a majority of members agrees on; whoever the members are by now."""
+    try:
+        value = store.register(record_register(job)).read()
+    except StaleConfigurationError:
+        store.refresh()
+        value = store.register(record_register(job)).read()
     return None if value is None else ExecutionRecord.from_bytes(value.value)
 
 
@@ -64,6 +69,9 @@ class RecordKeeper:
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
         """Set once a newer execution is known to own the record."""
+        self.outdated = threading.Event()
+        """Set once the store's members are known to have changed: this object, whose register is
+        of the former members, cannot decide anything any more. A new execution can."""
 
     @property
     def owners(self) -> frozenset[str]:
@@ -203,6 +211,9 @@ class RecordKeeper:
         except FencedError:
             self.fenced.set()
             return WriteOutcome.FENCED
+        except StaleConfigurationError:
+            self.outdated.set()
+            return WriteOutcome.UNKNOWN  # a member may have taken it, and handed it on
         except WriteOutcomeUnknownError:
             return WriteOutcome.UNKNOWN
         except StoreUnavailableError:

@@ -37,14 +37,26 @@ class RunFolder:
     _written: int = 0
 
     def write(self, table: pa.Table) -> tuple[Run, ...]:
-        """One run, or none for an empty table. A crash leaves an unreferenced file."""
+        """One run, or none for an empty table. A crash leaves an unreferenced file.
+
+        Raises:
+            ExecutorLostError: the folder cannot be written; the job restarts from the snapshot.
+        """
         if table.num_rows == 0:
             return ()
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{self.prefix}-{self._written}.arrow"
         self._written += 1
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+        except OSError as error:
+            raise ExecutorLostError(
+                f"the local state file {path} cannot be written: {error}.",
+                stage=self.vertex,
+                cure="Free some space, or give another work_dir; meanwhile the job restarts from "
+                "its last snapshot.",
+            ) from error
         times = pc.min_max(table.column(self.time_column)).as_py()
         size = path.stat().st_size
         return (Run(str(path), table.num_rows, size, times["min"], times["max"]),)

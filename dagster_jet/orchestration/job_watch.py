@@ -20,6 +20,7 @@ from dagster_jet.engine.events import (
     ExecutionEnded,
     ExecutionRestarting,
     ExecutionStarted,
+    ItemsLost,
     JobEvent,
     SnapshotCommitted,
     SnapshotFailed,
@@ -190,6 +191,11 @@ class JobWatch:
                     f"A snapshot of execution {event.execution_id} was discarded "
                     f"({event.reason}); {event.failed_snapshots} so far."
                 )
+            case ItemsLost() if _has_doubled(event):
+                self.log.warning(
+                    f"{event.lost} items of {event.source!r} were dropped before they were read; "
+                    f"{event.lost_in_all} since the job began. Read more often, or keep more."
+                )
             case ExecutionEnded():
                 self.log.info(
                     f"Execution {event.execution_id} ended: {event.status.value}, {event.reason}."
@@ -217,6 +223,11 @@ def _started(event: ExecutionStarted) -> str:
         f"Execution {event.execution_id} of {event.job!r} goes on {origin}; ready after "
         f"{event.start_duration_ms / 1000:.1f} s, {event.restarts} restarts so far."
     )
+
+
+def _has_doubled(event: ItemsLost) -> bool:
+    """The first loss, and whenever the total passes a power of two: a line is an event too."""
+    return event.lost_in_all.bit_length() > (event.lost_in_all - event.lost).bit_length()
 
 
 def _now_ms() -> int:

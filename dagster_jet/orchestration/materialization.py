@@ -138,7 +138,8 @@ def _watermark_ms(
 
 def _sources(sources: Mapping[str, SourceProgress]) -> dict[str, dg.MetadataValue]:
     metadata: dict[str, dg.MetadataValue] = {
-        keys.SOURCE_ROWS_READ: _int(sum(source.rows_read for source in sources.values()))
+        keys.SOURCE_ROWS_READ: _int(sum(source.rows_read for source in sources.values())),
+        keys.SOURCE_ITEMS_LOST: _int(sum(source.lost for source in sources.values())),
     }
     for name, source in sorted(sources.items()):
         if len(str(source.position)) <= _POSITION_CHARACTERS_MAX:

@@ -30,6 +30,7 @@ SNAPSHOT_BYTES = "dagster_jet/snapshot_bytes"
 STATE_BYTES = "dagster_jet/state_bytes"
 FAILED_SNAPSHOTS = "dagster_jet/failed_snapshots"
 SOURCE_ROWS_READ = "dagster_jet/source_rows_read"
+SOURCE_ITEMS_LOST = "dagster_jet/source_items_lost"
 SOURCE_POSITION_PREFIX = "dagster_jet/source_position/"
 SOURCE_LAG_PREFIX = "dagster_jet/source_lag/"
 

@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr
 from dagster_jet.engine.config import JobConfig
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
+from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
 from dagster_jet.orchestration.asset_specs import stage_specs
@@ -48,6 +49,10 @@ class JetResource(dg.ConfigurableResource[Any]):
     store: list[str] = Field(description="One URL per member of the store.")
     backup_count: int = Field(default=1, description="Replicas besides the primary, 0 to 6.")
     namespace: str = Field(default="default", description="Separates deployments in one store.")
+    encryption_keys: str | None = Field(
+        default=None,
+        description="The environment variable with the keys for values at rest, newest first.",
+    )
     work_dir: str | None = Field(
         default=None, description="Where executors keep runs of state; a temporary folder if empty."
     )
@@ -103,9 +108,16 @@ class JetResource(dg.ConfigurableResource[Any]):
                 backup_count=self.backup_count,
                 spark=self._spark_settings(),
                 namespace=self.namespace,
+                encryption_keys=self.encryption_keys,
                 work_dir=self.work_dir,
             )
         return self._jet
+
+    def map(
+        self, name: str, *, format: str | None = None, journal: JournalConfig | None = None
+    ) -> JetMap:
+        """Return a map of the store, in any asset or op: `Jet.map`."""
+        return self.jet.map(name, format=format, journal=journal)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the jobs that the run dropped without a word, then close what was opened.

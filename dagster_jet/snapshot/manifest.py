@@ -83,6 +83,8 @@ class Ack:
     rows_out: int = 0
     late: int = 0
     rejected: int = 0
+    lost: int = 0
+    """Of a source: items that were dropped outside before they were read."""
     groups: int = 0
     """Distinct (key, window) groups that arrived: how much there was to merge."""
     saved: tuple[Run, ...] = ()
@@ -139,6 +141,7 @@ class Counters:
     rows_out: int = 0
     late: int = 0
     rejected: int = 0
+    lost: int = 0
 
     def plus(self, ack: Ack) -> Counters:
         return Counters(
@@ -146,6 +149,7 @@ class Counters:
             self.rows_out + ack.rows_out,
             self.late + ack.late,
             self.rejected + ack.rejected,
+            self.lost + ack.lost,
         )
 
 

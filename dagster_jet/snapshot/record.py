@@ -94,6 +94,8 @@ class ExecutionRecord:
     restarts: int = 0
     """Executions that began because an earlier one ended without being asked to."""
     failure: str | None = None
+    members_max: int = 0
+    """The most members of the store that any execution has seen; it only grows."""
     plan_fingerprint: str = ""
     updated_at_ms: int = 0
     format: int = RECORD_FORMAT

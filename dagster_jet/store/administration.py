@@ -39,6 +39,7 @@ from dagster_jet.store.migration import Migrated, migrate
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
 from dagster_jet.store.quorum import move_registers
 from dagster_jet.store.quorum.acceptor_on_member import state_of
+from dagster_jet.store.rewriting import Rewritten, rewrite
 from dagster_jet.store.verification import Verified, verify
 
 _PINGS = 3
@@ -164,6 +165,26 @@ class Administration:
             on_progress=self._on_progress,
         )
         return self._changes
+
+    def rotate_keys(self) -> Rewritten:
+        """Seal every value with the newest key; see ``Store.rotate_keys``."""
+        sealer = self._connection.sealer
+        if sealer.keyring is None:
+            raise ConfigurationError(
+                "encryption_keys: no keys are configured.",
+                cure="Name the environment variable that holds them, the newest first.",
+            )
+        view = self._settled_view()
+        if view.metadata.is_moving:
+            raise StoreUnavailableError(
+                "the members are being changed.",
+                cure="Finish that first: dagster-jet store repair.",
+            )
+        done = rewrite(view.members, view.metadata.routing, sealer, on_progress=self._on_progress)
+        if done.left == 0 and view.metadata.key_id != sealer.keyring.newest_id:
+            # Crash window: everything is sealed anew, and the store does not say so yet.
+            self._connection.decide(view, replace(view.metadata, key_id=sealer.keyring.newest_id))
+        return done
 
     def drop_leftovers(self) -> int:
         """Remove copies that nobody holds any more, unless a change is under way.

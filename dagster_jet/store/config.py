@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.store.encryption import Keyring
 from dagster_jet.store.members import Member, member_id_of, open_member
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT
+from dagster_jet.store.sealing import PLAIN, Sealer
 
 BACKUPS_MAX = 6
 PARTITIONS_MAX = 9_999
@@ -23,6 +25,8 @@ class StoreConfig:
         backup_count: replicas of each partition besides its primary, 0 to 6.
         partition_count: fixed when the store is created.
         namespace: separates users of one store; maps and registers are per namespace.
+        encryption_keys: the environment variable that holds the keys (``encryption.py``), on the
+            driver and on every executor. None: values are not encrypted.
         allow_memory: accept ``memory://`` members (unit tests).
 
     Raises:
@@ -33,6 +37,7 @@ class StoreConfig:
     backup_count: int = 1
     partition_count: int = DEFAULT_PARTITION_COUNT
     namespace: str = "default"
+    encryption_keys: str | None = None
     allow_memory: bool = False
 
     def __post_init__(self) -> None:
@@ -59,6 +64,17 @@ class StoreConfig:
         """Return a member, not yet connected; by its id where ``urls`` does not name it."""
         url = dict(zip(self.member_ids, self.urls, strict=True)).get(member_id, member_id)
         return open_member(url, allow_memory=self.allow_memory)
+
+    def sealer(self) -> Sealer:
+        """Return how this process seals values; reads the keys from its environment.
+
+        Raises:
+            ConfigurationError: they are not there, or no keys.
+            MissingEnvironmentError: the package ``cryptography`` is missing.
+        """
+        if self.encryption_keys is None:
+            return PLAIN
+        return Sealer(Keyring.from_environment(self.encryption_keys))
 
     def __repr__(self) -> str:
         return (

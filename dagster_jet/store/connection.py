@@ -28,6 +28,7 @@ from dagster_jet.store.quorum import (
     RegisterClient,
     discover_configuration,
 )
+from dagster_jet.store.sealing import Sealer
 
 METADATA = "store"
 """The name of the register with the store's metadata."""
@@ -40,6 +41,7 @@ class Connection:
 
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
+        self.sealer = config.sealer()
         self._opened: dict[tuple[str, str | None], Member] = {}
         self._lock = threading.Lock()
 
@@ -76,7 +78,7 @@ class Connection:
     def view(self, metadata: StoreMetadata) -> View:
         """Return the store as its metadata says it is."""
         members = self._members(metadata.members + metadata.leaving)
-        return View(metadata, members, self._configuration(metadata))
+        return View(metadata, members, self._configuration(metadata), self.sealer)
 
     def discover(self) -> View | None:
         """Find the store's newest metadata, beginning with the configured members.
@@ -133,7 +135,7 @@ class Connection:
         identities, failures = fan_out({m: name(member) for m, member in members.items()})
         if failures:
             raise _cannot_create(failures)
-        new = StoreMetadata.of_new_store(self.config, identities)
+        new = StoreMetadata.of_new_store(self.config, identities, self.sealer)
         register = RegisterClient(self._configuration(new), METADATA)
         while True:
             owned = _claim(register)
@@ -201,11 +203,13 @@ class View:
         metadata: as of that moment.
         members: every member that holds or receives data, verified, by id.
         configuration: the members the registers are on.
+        sealer: how values are stored.
     """
 
     metadata: StoreMetadata
     members: dict[str, Member]
     configuration: Configuration[Member]
+    sealer: Sealer
 
     def register(self, name: str) -> RegisterClient:
         """Return a register by its full name."""

@@ -17,7 +17,10 @@ import xxhash
 
 from dagster_jet.errors import StoreMismatchError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest that is read. 1: the payload as it is. 2: encrypted (``encryption.py``)."""
+
+_PLAIN, _ENCRYPTED = 1, 2
 OVERHEAD_BYTES = 16
 MAX_PAYLOAD_BYTES = 2**32 - 1 - OVERHEAD_BYTES
 
@@ -30,7 +33,7 @@ class BadCopyError(ValueError):
     """This copy of a value is truncated or changed; another replica may have a good one."""
 
 
-def seal(payload: bytes) -> bytes:
+def seal(payload: bytes, *, is_encrypted: bool = False) -> bytes:
     """Wrap ``payload`` so that any later change to it is noticed.
 
     Raises:
@@ -38,12 +41,23 @@ def seal(payload: bytes) -> bytes:
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"a value of {len(payload)} bytes is too large to store in one piece")
-    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, 0, len(payload))
+    head = _HEAD.pack(_MAGIC, _ENCRYPTED if is_encrypted else _PLAIN, 0, len(payload))
     return b"".join((head, _CHECKSUM.pack(_checksum(head, payload)), payload))
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Return the payload of a sealed value after checking every byte of it.
+    """Return the payload of a value that is not encrypted; see ``open_envelope``."""
+    payload, is_encrypted = open_envelope(sealed)
+    if is_encrypted:
+        raise StoreMismatchError(
+            "a stored value is encrypted, and no keys are configured.",
+            cure="Name the environment variable that holds them: encryption_keys.",
+        )
+    return payload
+
+
+def open_envelope(sealed: bytes) -> tuple[bytes, bool]:
+    """Return the payload after checking every byte of it, and whether it is encrypted.
 
     Raises:
         BadCopyError: the copy is truncated, extended or changed. Read another replica.
@@ -68,7 +82,7 @@ def unseal(sealed: bytes) -> bytes:
             f"{FORMAT_VERSION}.",
             cure="Upgrade dagster-jet to the version that wrote the store.",
         )
-    return payload
+    return payload, version == _ENCRYPTED
 
 
 def _checksum(head: bytes, payload: bytes) -> int:

@@ -65,6 +65,7 @@ class StoreHandle:
             self.metadata.routing,
             map_prefix(self.config.namespace, name),
             check=view.check_routes,
+            sealer=view.sealer,
         )
 
 

@@ -13,6 +13,7 @@ from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.placement import PartitionTable, create_table
 from dagster_jet.store.routing import Routing
+from dagster_jet.store.sealing import PLAIN, Sealer
 
 FORMAT_VERSION = 2
 
@@ -34,6 +35,7 @@ class StoreMetadata:
         leaving: who does not belong to it any more, but still has copies that count.
         table: the holders of every partition (``routing.py``).
         target: the table that a change under way leads to, None between changes.
+        key_id: the key that values are encrypted with since the last rotation; empty: they are not.
         mover: who copies, while a change is under way: a random name, so that an older mover that
             comes to life again notices.
     """
@@ -48,9 +50,12 @@ class StoreMetadata:
     leaving: Identities = ()
     target: PartitionTable | None = None
     mover: str = ""
+    key_id: str = ""
 
     @staticmethod
-    def of_new_store(config: StoreConfig, identities: Mapping[str, str]) -> StoreMetadata:
+    def of_new_store(
+        config: StoreConfig, identities: Mapping[str, str], sealer: Sealer = PLAIN
+    ) -> StoreMetadata:
         """Return the metadata of a store that is being created."""
         return StoreMetadata(
             store_id=secrets.token_hex(16),
@@ -59,6 +64,7 @@ class StoreMetadata:
             configuration=0,
             members=tuple(sorted(identities.items())),
             table=create_table(identities, config.partition_count, config.backup_count),
+            key_id=sealer.keyring.newest_id if sealer.keyring else "",
         )
 
     @property
@@ -96,6 +102,7 @@ class StoreMetadata:
                 "table": json.loads(self.table.to_json()),
                 "target": json.loads(self.target.to_json()) if self.target else None,
                 "mover": self.mover,
+                "key_id": self.key_id,
             },
             separators=(",", ":"),
         ).encode()
@@ -136,6 +143,7 @@ class StoreMetadata:
             leaving=tuple(sorted(read["leaving"].items())),
             target=None if target is None else PartitionTable.from_json(json.dumps(target)),
             mover=read["mover"],
+            key_id=read["key_id"],
         )
 
     def check(self, config: StoreConfig) -> None:
@@ -178,6 +186,27 @@ class StoreMetadata:
             partition_count=self.partition_count,
             backup_count=self.backup_count,
         )
+
+    def check_keys(self, sealer: Sealer) -> None:
+        """Refuse keys with which this store's values could not be read, or were not written.
+
+        Raises:
+            StoreMismatchError: names the key's id, never a key.
+        """
+        ids = sealer.keyring.ids if sealer.keyring else ()
+        if self.key_id and self.key_id not in ids:
+            given = f"the keys given are {', '.join(ids)}" if ids else "no keys are configured"
+            raise StoreMismatchError(
+                f"encryption_keys: the store is encrypted with the key {self.key_id}, and {given}.",
+                cure="Name the environment variable that holds that key; behind a newer one, if "
+                "the keys are being rotated.",
+            )
+        if ids and not self.key_id:
+            raise StoreMismatchError(
+                "encryption_keys: the store is not encrypted, and keys are configured.",
+                cure="Encrypt what is there with 'dagster-jet store rotate-keys', or leave the "
+                "keys out.",
+            )
 
     def routes_like(self, other: StoreMetadata) -> bool:
         """Whether maps read and write the same members."""

@@ -27,12 +27,13 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.envelope import BadCopyError, seal, unseal
+from dagster_jet.store.envelope import BadCopyError
 from dagster_jet.store.members.fan_out import Failure, fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.routing import Routing
+from dagster_jet.store.sealing import PLAIN, Sealer
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import stored_key
 
@@ -77,6 +78,7 @@ class ReplicatedMap:
             the table is never changed.
         check_writes: also check after every write. Without it, what was written counts only once
             something else, decided in a register, names it (as snapshots do).
+        sealer: how values are stored.
     """
 
     def __init__(
@@ -87,11 +89,13 @@ class ReplicatedMap:
         *,
         check: Callable[[], None] | None = None,
         check_writes: bool = False,
+        sealer: Sealer = PLAIN,
     ) -> None:
         self.prefix = prefix
         self.routing = table if isinstance(table, Routing) else Routing(table)
         self.stats = MapStats()
         self._members = members_by_id
+        self._sealer = sealer
         self._check = check if check is not None else _never_stale
         self._check_write = self._check if check_writes else _never_stale
         self._stats_lock = threading.Lock()
@@ -122,7 +126,7 @@ class ReplicatedMap:
             StoreUnwritableError: a member cannot write (full, read-only).
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
-        sealed = {self._stored(key): seal(value) for key, value in items.items()}
+        sealed = self._sealed(items)
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
             return lambda: self._members[member_id].put_many({key: sealed[key] for key in batch})
@@ -142,10 +146,14 @@ class ReplicatedMap:
             StoreUnwritableError: a member cannot write.
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
-        values = {self._stored(key): value for key, value in items.items()}
+        sealed = self._sealed(items)
+        versions = {self._stored(key): _version(value) for key, value in items.items()}
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
-            return lambda: _put_newer(self._members[member_id], {key: values[key] for key in batch})
+            def newer() -> None:
+                self._put_newer(self._members[member_id], batch, sealed, versions)
+
+            return newer
 
         self._in_rounds("written", items, self.routing.put_rounds, put)
 
@@ -176,7 +184,7 @@ class ReplicatedMap:
             )
             for key in dict.fromkeys(keys)
         }
-        search(self._members, searches.values())
+        search(self._members, searches.values(), self._sealer.unseal)
         elsewhere = sum(s.found_on not in (None, s.holders[0]) for s in searches.values())
         if elsewhere:
             with self._stats_lock:
@@ -265,6 +273,41 @@ class ReplicatedMap:
         names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
         return [MapKey(partition, name) for name in sorted(names)]
 
+    def _sealed(self, items: Mapping[MapKey, bytes]) -> dict[bytes, bytes]:
+        """Once for all replicas: their copies are compared byte by byte."""
+        stored = {self._stored(key): value for key, value in items.items()}
+        return {key: self._sealer.seal(value, key) for key, value in stored.items()}
+
+    def _put_newer(
+        self,
+        member: Member,
+        keys: Sequence[bytes],
+        sealed: Mapping[bytes, bytes],
+        versions: Mapping[bytes, int],
+    ) -> None:
+        waiting = list(keys)
+        while waiting:
+            held = dict(zip(waiting, member.get_many(waiting), strict=True))
+            older = {
+                key: Replacement(seen=copy, value=sealed[key])
+                for key, copy in held.items()
+                if self._version_of(key, copy) < versions[key]
+            }
+            if not older or member.replace_many(older) == len(older):
+                return
+            # Another writer was faster with some of them: look again what is there now. Versions
+            # only grow, so that this ends.
+            waiting = list(older)
+
+    def _version_of(self, stored_key: bytes, copy: bytes | None) -> int:
+        """The version of a stored copy; less than any where there is none, or a damaged one."""
+        if copy is None:
+            return -1
+        try:
+            return _version(self._sealer.unseal(copy, stored_key))
+        except BadCopyError:
+            return -1
+
     def _in_rounds(
         self,
         done: str,
@@ -331,7 +374,7 @@ class ReplicatedMap:
         delete that comes later removes both.
         """
         sources = [Search(s.stored_key, [s.found_on]) for s in searches if s.found_on is not None]
-        search(self._members, sources)
+        search(self._members, sources, self._sealer.unseal)
         batches: dict[str, dict[bytes, bytes | None]] = {}
         for one, source in zip(searches, sources, strict=True):
             if source.is_absent:
@@ -375,28 +418,8 @@ class ReplicatedMap:
         )
 
 
-def _put_newer(member: Member, items: Mapping[bytes, bytes]) -> None:
-    waiting = dict(items)
-    while waiting:
-        older: dict[bytes, Replacement] = {}
-        for key, copy in zip(waiting, member.get_many(list(waiting)), strict=True):
-            if _version(copy) < int.from_bytes(waiting[key][:VERSION_BYTES], "big"):
-                older[key] = Replacement(seen=copy, value=seal(waiting[key]))
-        if not older or member.replace_many(older) == len(older):
-            return
-        # Another writer was faster with some of them: look again what is there now. Versions only
-        # grow, so that this ends.
-        waiting = {key: waiting[key] for key in older}
-
-
-def _version(copy: bytes | None) -> int:
-    """The version of a stored copy; less than any where there is none, or a damaged one."""
-    if copy is None:
-        return -1
-    try:
-        return int.from_bytes(unseal(copy)[:VERSION_BYTES], "big")
-    except BadCopyError:
-        return -1
+def _version(value: bytes) -> int:
+    return int.from_bytes(value[:VERSION_BYTES], "big")
 
 
 def _causes(failures: Mapping[str, Failure]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dagster_jet.store.envelope import BadCopyError, unseal
+from dagster_jet.store.envelope import BadCopyError
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member
 
@@ -63,7 +63,11 @@ class Search:
         return None
 
 
-def search(members: Mapping[str, Member], searches: Collection[Search]) -> None:
+Unseal = Callable[[bytes, bytes], bytes]
+"""Returns the value of a copy found under a stored key, or raises ``BadCopyError``."""
+
+
+def search(members: Mapping[str, Member], searches: Collection[Search], unseal: Unseal) -> None:
     """Carry the searches to their ends, with one batch per member and rank.
 
     Raises:
@@ -77,10 +81,12 @@ def search(members: Mapping[str, Member], searches: Collection[Search]) -> None:
                 batches.setdefault(member_id, []).append(one)
         if not batches:
             return
-        _ask(members, batches)
+        _ask(members, batches, unseal)
 
 
-def _ask(members: Mapping[str, Member], batches: Mapping[str, Sequence[Search]]) -> None:
+def _ask(
+    members: Mapping[str, Member], batches: Mapping[str, Sequence[Search]], unseal: Unseal
+) -> None:
     def get(member_id: str) -> Callable[[], list[bytes | None]]:
         stored_keys = [one.stored_key for one in batches[member_id]]
         return lambda: members[member_id].get_many(stored_keys)
@@ -93,7 +99,8 @@ def _ask(members: Mapping[str, Member], batches: Mapping[str, Sequence[Search]])
         for one, copy in zip(batches[member_id], of_member, strict=True):
             try:
                 if copy is not None:
-                    one.value, one.sealed, one.found_on = unseal(copy), copy, member_id
+                    one.value = unseal(copy, one.stored_key)
+                    one.sealed, one.found_on = copy, member_id
                     continue
                 one.troubles[member_id] = Trouble.ABSENT
             except BadCopyError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 from urllib.parse import quote
 
 from dagster_jet.errors import ConfigurationError, StoreError
@@ -17,9 +18,12 @@ from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.progress import OnProgress, unwatched
 from dagster_jet.store.quorum import RegisterClient
 from dagster_jet.store.replicated_map import ReplicatedMap
+from dagster_jet.store.rewriting import Rewritten
 from dagster_jet.store.status import StoreStatus, status_of
 from dagster_jet.store.stored_key import map_prefix
 from dagster_jet.store.verification import Verified, verify
+
+T = TypeVar("T")
 
 
 class Store:
@@ -72,6 +76,8 @@ class Store:
             if not create:
                 connection.config = view.metadata.completed(config)
             view.metadata.check(connection.config)
+            if create:
+                view.metadata.check_keys(connection.sealer)
         except BaseException:
             connection.close()
             raise
@@ -96,6 +102,11 @@ class Store:
     def configuration_number(self) -> int:
         """The number of the members' configuration that this object works with."""
         return self._view.metadata.configuration
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a change of the members is under way, as of opening or the last refresh."""
+        return self._view.metadata.is_moving
 
     @property
     def store_id(self) -> str:
@@ -132,6 +143,7 @@ class Store:
             map_prefix(self.config.namespace, name),
             check=view.check_routes,
             check_writes=True,
+            sealer=view.sealer,
         )
 
     def register(self, name: str) -> RegisterClient:
@@ -185,13 +197,24 @@ class Store:
         """Rebuild what is missing and finish what was interrupted; ``Administration.repair``."""
         return self._changed(lambda admin: admin.repair(accept_loss=accept_loss), on_progress)
 
+    def rotate_keys(self, *, on_progress: OnProgress = unwatched) -> Rewritten:
+        """Encrypt every value with the newest key; also the values of a store without encryption.
+
+        Put the new key in front of the old ones in the environment of every process, restart the
+        jobs, then call this; when nothing is ``left``, the old keys may go. May be interrupted and
+        repeated.
+
+        Raises:
+            ConfigurationError: no keys are configured.
+            StoreUnavailableError: a member does not answer, or the members are being changed.
+        """
+        return self._changed(lambda admin: admin.rotate_keys(), on_progress)
+
     def drop_leftovers(self, *, on_progress: OnProgress = unwatched) -> int:
         """Remove copies that nobody holds any more; returns how many."""
         return Administration(self._connection, self._view, on_progress).drop_leftovers()
 
-    def _changed(
-        self, change: Callable[[Administration], Changes], on_progress: OnProgress
-    ) -> Changes:
+    def _changed(self, change: Callable[[Administration], T], on_progress: OnProgress) -> T:
         try:
             return change(Administration(self._connection, self._view, on_progress))
         finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dagster_jet.store.batching import Batches
-from dagster_jet.store.envelope import BadCopyError, unseal
+from dagster_jet.store.envelope import BadCopyError, open_envelope
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
@@ -204,7 +204,7 @@ def _bad(held: Mapping[str, bytes | None]) -> bool:
 
 def _is_bad(copy: bytes) -> bool:
     try:
-        unseal(copy)
+        open_envelope(copy)
     except BadCopyError:
         return True
     return False

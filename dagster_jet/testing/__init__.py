@@ -2,5 +2,6 @@
 
 from dagster_jet.testing.check_member import check_member
 from dagster_jet.testing.failpoints import FailPoints
+from dagster_jet.testing.servers import AwsServer, RedisServer
 
-__all__ = ["FailPoints", "check_member"]
+__all__ = ["AwsServer", "FailPoints", "RedisServer", "check_member"]

@@ -11,8 +11,11 @@ def test_my_member(tmp_path):
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
-from collections.abc import Callable
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
 
 from dagster_jet.store.members.member import MAX_KEY_BYTES, Member, Replacement, Versioned
 
@@ -20,6 +23,8 @@ MakeMember = Callable[[], Member]
 
 _WORKERS = 2
 _INCREMENTS = 25
+_LARGE_BATCH = 300
+_RACED_KEYS = 10
 
 
 def check_member(make_member: MakeMember, *, several_processes: bool = True) -> None:
@@ -36,20 +41,25 @@ def check_member(make_member: MakeMember, *, several_processes: bool = True) -> 
     """
     for clause in _CLAUSES:
         _check(make_member, clause)
+    for pair_clause in _PAIR_CLAUSES:
+        _check_pair(make_member, pair_clause)
     if several_processes:
-        _check(make_member, lambda member: _processes_count(make_member, member), _processes_count)
+        _check(make_member, _a_forked_child_uses_it_too)
+        _check_pair(make_member, _processes_count)
+
+
+def _check_pair(make_member: MakeMember, clause: Callable[[MakeMember, Member], None]) -> None:
+    _check(make_member, lambda member: clause(make_member, member), clause.__doc__)
 
 
 def _check(
-    make_member: MakeMember,
-    clause: Callable[[Member], None],
-    described: Callable[..., None] | None = None,
+    make_member: MakeMember, clause: Callable[[Member], None], described: str | None = None
 ) -> None:
     member = make_member()
     try:
         clause(member)
     except AssertionError as error:
-        sentence = ((described or clause).__doc__ or "").strip()
+        sentence = (described or clause.__doc__ or "").strip()
         message = f"{member.member_id} breaks its contract: {sentence} ({error})"
         raise AssertionError(message) from error
     finally:
@@ -59,6 +69,11 @@ def _check(
 def _expect(found: object, expected: object) -> None:
     if found != expected:
         raise AssertionError(f"expected {expected!r}, found {found!r}")
+
+
+def _expect_equal_values(found: Sequence[bytes | None], expected: Sequence[bytes | None]) -> None:
+    """As ``_expect``, without printing megabytes."""
+    _expect([at for at, value in enumerate(expected) if found[at] != value], [])
 
 
 def _an_empty_member_answers(member: Member) -> None:
@@ -75,6 +90,28 @@ def _values_come_back_in_order(member: Member) -> None:
     member.put_many(values)
     asked = [b"v/large", b"v/absent", b"v/empty", b"v/one", b"v/large"]
     _expect(member.get_many(asked), [values.get(key) for key in asked])
+
+
+def _large_batches_and_values_are_whole(member: Member) -> None:
+    """A batch of 300 keys and a value of 2 MB are written, read, replaced and removed whole."""
+    # Keys as a snapshot's shard writes them, one per partition: members may keep these together.
+    keys = [b"map/b/m/%04d/stage/7-3-0" % partition for partition in range(_LARGE_BATCH)]
+    values = {key: key * 50 for key in keys}
+    first, large = keys[0], keys[150]
+    values[large] = os.urandom(1_000_000) * 2
+    member.put_many(values)
+    _expect_equal_values(member.get_many(keys), list(values.values()))
+    _expect(member.list_keys(b"map/b/m/"), keys)
+    _expect(member.list_keys(b"map/b/m/01"), keys[100:200])
+    other = Replacement(seen=values[large], value=b"other" + values[large][:1_900_000])
+    _expect(member.replace_many({large: other, first: Replacement(b"not it", b"")}), 1)
+    _expect_equal_values(member.get_many([large, first]), [other.value, values[first]])
+    member.put_many({large: b"small"})
+    _expect(member.get_many([large]), [b"small"])
+    member.delete_many(keys[:200])
+    _expect_equal_values(member.get_many(keys), [None] * 200 + [values[key] for key in keys[200:]])
+    member.delete_many(keys)
+    _expect(member.list_keys(b"map/b/"), [])
 
 
 def _any_bytes_are_a_key(member: Member) -> None:
@@ -168,6 +205,60 @@ def _versioned_keys_can_be_listed(member: Member) -> None:
     _expect(member.list_versioned(b"lv/nothing"), [])
 
 
+def _replacing_is_won_by_one(make_member: MakeMember, member: Member) -> None:
+    """Of two objects that replace what both have seen, exactly one writes each key."""
+    keys = [b"w/%d" % number for number in range(_RACED_KEYS)]
+    other = make_member()
+    try:
+        for number, seen in enumerate((None, b"0"), 1):
+            written: list[int] = []
+            wanted = {key: Replacement(seen, b"%d" % number) for key in keys}
+            both = threading.Barrier(2)
+
+            def race(
+                racer: Member,
+                wanted: dict[bytes, Replacement] = wanted,
+                both: threading.Barrier = both,
+                written: list[int] = written,
+            ) -> None:
+                both.wait()
+                written.append(racer.replace_many(wanted))
+
+            racers = [threading.Thread(target=race, args=(racer,)) for racer in (member, other)]
+            for racer in racers:
+                racer.start()
+            for racer in racers:
+                racer.join()
+            _expect(sum(written), len(keys))
+            _expect(member.get_many(keys), [b"%d" % number] * len(keys))
+            member.put_many(dict.fromkeys(keys, b"0"))
+    finally:
+        other.close()
+
+
+def _a_forked_child_uses_it_too(member: Member) -> None:
+    """A member that was used works on in a forked child, and in the parent as before."""
+    member.put_many({b"f/parent": b"1"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        is_right = False
+        try:
+            member.put_many({b"f/child": b"2"})
+            is_right = member.get_many([b"f/parent", b"f/child"]) == [b"1", b"2"]
+            is_right &= member.compare_and_set(b"f/child", 0, b"")
+        except BaseException:
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(0 if is_right else 1)
+    member.put_many({b"f/meanwhile": b"3"})
+    _expect(os.waitpid(child, 0)[1], 0)
+    _expect(member.get_many([b"f/child"]), [b"2"])
+    _expect(member.get_versioned(b"f/child"), Versioned(1, b""))
+
+
 def _threads_count(member: Member) -> None:
     """Threads that increment one counter by compare_and_set lose no increment."""
     threads = [threading.Thread(target=_count, args=(member, b"threads")) for _ in range(_WORKERS)]
@@ -204,6 +295,7 @@ _CLAUSES: tuple[Callable[[Member], None], ...] = (
     _empty_batches_are_no_error,
     _another_object_sees_it,
     _deleting_removes,
+    _large_batches_and_values_are_whole,
     _listing_is_by_prefix_and_sorted,
     _replacing_needs_what_was_seen,
     _versions_count_sets,
@@ -212,6 +304,8 @@ _CLAUSES: tuple[Callable[[Member], None], ...] = (
     _threads_count,
     _closing_twice_is_no_error,
 )
+
+_PAIR_CLAUSES: tuple[Callable[[MakeMember, Member], None], ...] = (_replacing_is_won_by_one,)
 
 
 def _count_in_process(make_member: MakeMember) -> None:

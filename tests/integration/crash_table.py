@@ -10,6 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
+AFTER_DECISION = "record.snapshot.after:3=kill"
+"""The record names staged files that nobody has committed yet (F8)."""
+
 
 @dataclass(frozen=True)
 class Crash:
@@ -134,8 +139,34 @@ FAILING_IN_RECOVERY = (
     "record.running.after",
 )
 
+MAPS_KILLED = (
+    # `sinks.map`, in test_maps.py: in a task, before and after its changes are staged ...
+    Crash("F2", "maps.stage.before:2=kill", sharded=True),
+    Crash("F3", "maps.prepare.after:2=kill"),
+    # ... and in phase 2: before a chunk, around the decision of the map's log, behind it all.
+    Crash("F8", "maps.commit.chunk:2=kill"),
+    Crash("F9", "maps.decide.before:3=kill"),
+    Crash("F9", "maps.decide.after:2=kill"),
+    Crash("F9", "maps.apply.after:3=kill"),
+    Crash("F11", "maps.commit.applied:2=kill"),
+)
+
 
 def all_points() -> set[str]:
     """Every point that some row of these tables reaches."""
-    cases = (*KILLED, *FAILING_CALLS, *FAILING_IN_TASKS)
+    cases = (*KILLED, *FAILING_CALLS, *FAILING_IN_TASKS, *MAPS_KILLED)
     return set().union(*(case.points for case in cases), *IN_RECOVERY.values(), FAILING_IN_RECOVERY)
+
+
+def points_wanted_by(request: pytest.FixtureRequest) -> set[str]:
+    """Every point that the selected tests of the asking test's module are about."""
+    wanted: set[str] = set()
+    for item in request.session.items:
+        if getattr(item, "module", None) is not request.module:
+            continue
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if "crash" in parameters:
+            wanted |= parameters["crash"].points
+        wanted |= set(parameters.get("points", ()))
+        wanted |= {parameters[name] for name in ("point",) if name in parameters}
+    return {point.partition(":")[0] for point in wanted}

@@ -69,11 +69,11 @@ def _parts(folder: Path) -> list[dict[str, Any]]:
 
 
 def visible_files(folder: Path) -> dict[str, bytes]:
-    """Every byte that a reader of an output folder can see."""
+    """Every byte that a reader of an output folder can see; hidden names are in the making."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".staging" not in path.parts
+        if path.is_file() and not any(p.startswith(".") for p in path.relative_to(folder).parts)
     }
 
 

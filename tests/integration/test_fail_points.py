@@ -1,14 +1,11 @@
 """No step of the protocol stays untested: the points come from the source code, not from a list.
 
-Runs after test_crashes.py (files run in alphabetical order), whose children and in-process runs
-have left the names of the points that they reached in the session's log.
+That each was reached is the last test of test_killed.py and of test_crashes.py.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
 
 from dagster_jet.testing.failpoints import FailPoints
 
@@ -20,19 +17,6 @@ def test_every_point_in_the_source_has_a_crash() -> None:
     untested = {name: place for name, place in source.items() if name not in all_points()}
     assert not untested, f"add a crash to crash_table.py for each of {untested}"
     assert all_points() <= set(source), f"gone from the source: {all_points() - set(source)}"
-
-
-def test_every_point_was_reached(request: pytest.FixtureRequest, fail_points: FailPoints) -> None:
-    """Whatever part of the crash suite was selected has reached its points; all of it, all."""
-    wanted: set[str] = set()
-    for item in request.session.items:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if "crash" in parameters:
-            wanted |= parameters["crash"].points
-        wanted |= set(parameters.get("points", ()))
-        wanted |= {parameters[name] for name in ("point",) if name in parameters}
-    wanted = {point.partition(":")[0] for point in wanted}
-    assert wanted <= set(fail_points.reached), wanted - set(fail_points.reached)
 
 
 def test_points_are_found_in_code(tmp_path: Path) -> None:

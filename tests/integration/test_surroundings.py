@@ -53,7 +53,7 @@ def test_f19_a_full_disk(world: World) -> None:
 def test_f19_a_member_hangs_for_longer_than_the_lease_lives(world: World) -> None:
     """The job waits for it. Its lease may run out meanwhile: nobody else takes it."""
     world.fill()
-    lease_s, hung = 2.0, []
+    lease_s, hung = 1.0, []
 
     def hang(event: JobEvent) -> None:
         world.events.append(event)
@@ -84,28 +84,26 @@ import lmdb, os, signal, sys, time
 with lmdb.open(sys.argv[1], max_dbs=2, map_size=2**36, max_readers=2048) as environment:
     transaction = environment.begin(write=True)
     print("held", flush=True)
-    time.sleep(5)
+    time.sleep(2.5)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 """Hangs with a member in its hands, as a process on a dying disk would, and then dies of it."""
 
 
-@pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
-def test_f19_the_clock_jumps(
-    world: World, monkeypatch: pytest.MonkeyPatch, jump_s: int, restarts: bool
-) -> None:
-    """Also between two executions. Snapshots go on at their interval, the lease is renewed."""
+def test_f19_the_clock_jumps(world: World, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
+    """Within an execution and before the next. Snapshots go on, the lease is renewed."""
     world.fill()
     wall, wall_ns = time.time, time.time_ns
+    jumped: list[JobEvent] = []
 
     def jump(event: JobEvent) -> None:
         world.events.append(event)
-        if isinstance(event, EpochCompleted) and event.epoch_id == 3:
+        if isinstance(event, EpochCompleted) and event.epoch_id == 3 and not jumped:
+            jumped.append(event)
             monkeypatch.setattr(time, "time", lambda: wall() + jump_s)
             monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + jump_s * 10**9)
-            if restarts:
-                failpoint.configure("epoch.acked:1=raise")
+            failpoint.configure("epoch.acked:2=raise")
 
     with world.jet() as jet:
         job = jet.submit(
@@ -128,8 +126,8 @@ def test_f19_the_clock_jumps(
         )
         assert "ended by LeaseHeldError" in refused.stdout, refused.stdout
         world.fill(files=2, first=6)
-        assert job.complete().restarts == int(restarts)
-    assert len(world.events_of(ExecutionRestarting)) == int(restarts)
+        assert job.complete().restarts == 1
+    assert len(world.events_of(ExecutionRestarting)) == 1
     assert world.events_of(SnapshotFailed) == []
     world.assert_exactly_once()
 

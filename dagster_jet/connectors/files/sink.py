@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ import xxhash
 from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.connector import CommitContext, TransactionId
-from dagster_jet.errors import ArtifactLostError, ConfigurationError
+from dagster_jet.errors import ArtifactLostError, ConfigurationError, SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
 
@@ -208,23 +209,27 @@ class FilesWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        if self._encoder is None:
-            fail_point("files.write.before")
-            path = self._staged()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            rendered = batch.schema.names == [RENDERED_COLUMN]
-            self._encoder = open_encoder(self.sink.format, path, batch.schema, rendered=rendered)
-        self._encoder.write(batch)
+        with self._errors_named():
+            if self._encoder is None:
+                fail_point("files.write.before")
+                path = self._staged()
+                path.parent.mkdir(parents=True, exist_ok=True)
+                rendered = batch.schema.names == [RENDERED_COLUMN]
+                self._encoder = open_encoder(
+                    self.sink.format, path, batch.schema, rendered=rendered
+                )
+            self._encoder.write(batch)
         self._rows += batch.num_rows
 
     def prepare(self) -> tuple[Artifact, ...]:
         if self._encoder is None:
             return ()
-        fail_point("files.prepare.before")
-        self._encoder.close()
         path, transaction = self._staged(), self.transaction
-        _sync_folder(path.parent)
-        fail_point("files.prepare.after")
+        with self._errors_named():
+            fail_point("files.prepare.before")
+            self._encoder.close()
+            _sync_folder(path.parent)
+            fail_point("files.prepare.after")
         return (
             Artifact(
                 sink=transaction.sink,
@@ -240,8 +245,21 @@ class FilesWriter:
 
     def abort(self) -> None:
         if self._encoder is not None:
-            self._encoder.close()
+            with suppress(OSError):  # what could not be written cannot be flushed either
+                self._encoder.close()
             self._staged().unlink(missing_ok=True)
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SinkError(
+                f"the file {self._staged()} cannot be written: {error}.",
+                stage=self.transaction.sink,
+                cure="Free some space or correct the permissions; meanwhile the job restarts from "
+                "its last snapshot.",
+            ) from error
 
     def _staged(self) -> Path:
         t = self.transaction

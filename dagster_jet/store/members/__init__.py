@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from dagster_jet.errors import ConfigurationError
@@ -20,55 +22,100 @@ __all__ = [
     "open_member",
 ]
 
-_KNOWN = ("file", "memory")
-_LATER = ("redis", "rediss", "s3", "dynamodb")
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """What a scheme's URLs mean: the member's id, and the member."""
+
+    member_id: Callable[[str], str]
+    open: Callable[[str], Member]
 
 
 def member_id_of(url: str) -> str:
     """Return the member id a URL stands for: normalised, and without anything secret.
 
     Raises:
-        ConfigurationError: the URL is not one this version can open.
+        ConfigurationError: the URL is not one that can be opened.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        return f"file://{FileMember.normalise(_folder(url))}"
-    if parts.scheme == "memory":
-        if not parts.netloc or parts.path.strip("/"):
-            raise ConfigurationError(f"a memory member is written memory://name, not {url!r}.")
-        return f"memory://{parts.netloc}"
-    if parts.scheme in _LATER:
-        raise ConfigurationError(
-            f"store members of scheme {parts.scheme!r} are not in this version yet.",
-            cure=f"Use one of: {_schemes()}.",
-        )
-    # The URL itself is not repeated here: what is mistyped may still hold a password.
-    raise ConfigurationError(
-        f"{parts.scheme!r} is not a known scheme of a store URL.",
-        cure=f"Use one of: {_schemes()}.",
-    )
+    return _scheme_of(url).member_id(url)
 
 
 def open_member(url: str, *, allow_memory: bool = False) -> Member:
     """Return the member of a URL, not yet connected: the first call opens it.
 
     Args:
-        url: ``file:///absolute/folder`` or ``memory://name``.
+        url: ``file:///absolute/folder``, ``redis://host:6379/0``, ``rediss://``,
+            ``s3://bucket/prefix``, ``dynamodb://table`` or ``memory://name``.
         allow_memory: accept ``memory://``, which loses everything with the process.
 
     Raises:
-        ConfigurationError: an unknown scheme, a scheme of a later version, a relative folder,
-            or memory that was not allowed.
+        ConfigurationError: an unknown scheme, a URL that is not right, memory that was not
+            allowed, or a package that is not installed.
     """
-    member_id = member_id_of(url)
-    if member_id.startswith("memory://"):
-        if not allow_memory:
-            raise ConfigurationError(
-                f"{member_id} keeps nothing beyond this process.",
-                cure="Use file:///folder, or allow_memory=True in a unit test.",
-            )
-        return MemoryMember(member_id.removeprefix("memory://"))
-    return FileMember(_folder(url))
+    scheme = _scheme_of(url)
+    member_id = scheme.member_id(url)
+    if member_id.startswith("memory://") and not allow_memory:
+        raise ConfigurationError(
+            f"{member_id} keeps nothing beyond this process.",
+            cure="Use file:///folder, or allow_memory=True in a unit test.",
+        )
+    return scheme.open(url)
+
+
+def _scheme_of(url: str) -> _Scheme:
+    name = url.partition(":")[0].lower()
+    if name not in _SCHEMES:
+        # The URL itself is not repeated here: what is mistyped may still hold a password.
+        shown = repr(name) if name.isalnum() and "://" in url else "what stands before :// there"
+        raise ConfigurationError(
+            f"{shown} is not a known scheme of a store URL.",
+            cure=f"Use one of: {', '.join(f'{scheme}://' for scheme in _SCHEMES)}.",
+        )
+    return _SCHEMES[name]()
+
+
+def _file() -> _Scheme:
+    return _Scheme(
+        lambda url: f"file://{FileMember.normalise(_folder(url))}",
+        lambda url: FileMember(_folder(url)),
+    )
+
+
+def _memory() -> _Scheme:
+    return _Scheme(lambda url: f"memory://{_room(url)}", lambda url: MemoryMember(_room(url)))
+
+
+# Imported when a URL asks for them: boto3 takes longer to import than all of the store.
+
+
+def _redis() -> _Scheme:
+    from dagster_jet.store.members import redis, redis_server
+
+    return _Scheme(lambda url: redis_server.member_id(redis_server.parsed(url)), redis.RedisMember)
+
+
+def _s3() -> _Scheme:
+    from dagster_jet.store.members import s3
+
+    return _Scheme(lambda url: s3.member_id(s3.parsed_url(url)), s3.S3Member)
+
+
+def _dynamodb() -> _Scheme:
+    from dagster_jet.store.members import dynamodb
+
+    return _Scheme(
+        lambda url: dynamodb.member_id(dynamodb.parsed_url(url)), dynamodb.DynamoDbMember
+    )
+
+
+_SCHEMES: dict[str, Callable[[], _Scheme]] = {
+    "file": _file,
+    "redis": _redis,
+    "rediss": _redis,
+    "s3": _s3,
+    "dynamodb": _dynamodb,
+    "memory": _memory,
+}
 
 
 def _folder(url: str) -> str:
@@ -82,5 +129,8 @@ def _folder(url: str) -> str:
     return path
 
 
-def _schemes() -> str:
-    return ", ".join(f"{scheme}://" for scheme in _KNOWN)
+def _room(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.netloc or parts.path.strip("/"):
+        raise ConfigurationError(f"a memory member is written memory://name, not {url!r}.")
+    return parts.netloc

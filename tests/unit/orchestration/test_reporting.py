@@ -27,6 +27,7 @@ SOURCES = {
         position={"files": 3},
         lag={"files": 2, "seconds": 0.5},
         watermark_ms=1_500_000,
+        lost=3,
     )
 }
 STAGES = {
@@ -57,6 +58,7 @@ def test_numbers_are_numbers_and_times_are_times() -> None:
         keys.STATE_BYTES: 4_096,
         keys.FAILED_SNAPSHOTS: 6,
         keys.SOURCE_ROWS_READ: 70,
+        keys.SOURCE_ITEMS_LOST: 3,
         "dagster_jet/source_position/in": {"files": 3},
         "dagster_jet/source_lag/in/files": 2,
         "dagster_jet/source_lag/in/seconds": 0.5,

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 
-from dagster_jet import JetResource, JobConfig
+from dagster_jet import JetResource, JobConfig, JournalConfig
 from dagster_jet.errors import ConfigurationError
 
 
@@ -69,3 +69,16 @@ def test_urls_may_come_from_the_environment(
 def test_negative_times_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="drain_budget_seconds"):
         resource(tmp_path, drain_budget_seconds=-1)
+
+
+def test_any_asset_uses_maps(tmp_path: Path) -> None:
+    @dg.asset
+    def writer(jet: JetResource) -> None:
+        jet.map("prices", journal=JournalConfig(10)).put("a", 1)
+
+    @dg.asset(deps=[writer])
+    def reader(jet: JetResource) -> int:
+        return jet.map("prices").get("a")
+
+    result = dg.materialize([writer, reader], resources={"jet": resource(tmp_path)})
+    assert result.output_for_node("reader") == 1

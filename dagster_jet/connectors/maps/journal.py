@@ -1,0 +1,292 @@
+"""A map's event journal as a replayable source.
+
+The position is, per partition, the sequence number of the next event; it is part of every
+snapshot. Events that the journal dropped before they were read are counted as lost and told; the
+job goes on behind them.
+
+At-least-once: after a restart the events of the epochs since the last snapshot are read again, as
+far as the journal still has them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.maps.columns import (
+    ValueColumn,
+    arrow_value_type,
+    existing,
+    key_text,
+)
+from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
+from dagster_jet.errors import ConfigurationError, SourceError
+from dagster_jet.maps import PUT, JetMap, Journal, Record
+from dagster_jet.maps.log_state import LogState
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+STARTS = ("oldest", "newest")
+_ROWS_PER_TASK = 5_000
+
+Range = tuple[int, int, int]
+"""Partition, first sequence number, one more than the last."""
+
+
+@dataclass(frozen=True)
+class MapJournalSource:
+    """The changes of a map, in order within each partition (so, per key).
+
+    Columns: kind ("put", "delete"), key, value (null for a delete), partition, sequence,
+    timestamp (when the change was decided).
+    """
+
+    map: str
+    value_schema: str | None = None
+    start: str = "oldest"
+    bound: JetMap | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise ConfigurationError(
+                f"start: {self.start!r} is unknown.", cure=f"Use one of {', '.join(STARTS)}."
+            )
+
+    @property
+    def schema(self) -> str:
+        """The columns as DDL."""
+        value = self.value_column().type
+        return (
+            f"kind string, key string, value {value}, partition int, sequence bigint, "
+            "timestamp timestamp"
+        )
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "map_journal", "map": self.map, "start": self.start}
+
+    def with_store(self, store: Store) -> MapJournalSource:
+        return replace(self, bound=JetMap(store, self.map, None))
+
+    def open(self, job: str, stage: str, rejection: Rejection | None) -> MapJournalReader:
+        """Asks the store nothing yet: a store that is away for a moment is met by `poll`."""
+        assert self.bound is not None, "the engine puts it on the job's store first"
+        return MapJournalReader(self, self.bound, job, stage, rejection)
+
+    def value_column(self) -> ValueColumn:
+        """How values become a column, by the map's format."""
+        format = self.bound.settings.format if self.bound is not None else "json"
+        return ValueColumn(self.value_schema, format)
+
+
+@dataclass
+class MapJournalReader:
+    """The driver's side: follows the tails, plans ranges, counts what was lost."""
+
+    source: MapJournalSource
+    map: JetMap
+    job: str
+    stage: str
+    rejection: Rejection | None
+    _next: dict[int, int] | None = None
+    """Per partition, the next event to plan; None before the first poll of a new job."""
+    _state: LogState | None = None
+    _turn: int = 0
+    _lost: int = 0
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        self._next = {int(partition): number for partition, number in position["next"].items()}
+
+    def poll(self) -> Lag:
+        state = existing(self.map.log.read_applied(), self.job, self.stage, self.map.name)
+        if self._state is None:
+            self.value.check(self.job, self.stage, self.map.name)
+            _ = self.journal  # says so if there is none
+        self._state = state
+        if self._next is None:
+            self._next = self._first_positions(state)
+        for partition, number in self._next.items():
+            if number > state.tails.get(partition, 0):
+                raise self._gone(
+                    f"the journal of partition {partition} ends at "
+                    f"{state.tails.get(partition, 0)}, event {number} is next"
+                )
+        return self.waiting()
+
+    def waiting(self) -> Lag:
+        events = sum(stop - start for _, start, stop in self._waiting_ranges())
+        return Lag(items=events, details={"events": events})
+
+    def plan(self, max_rows: int) -> tuple[Range, ...] | None:
+        assert self._next is not None
+        alive = self._skip_dropped()
+        # Begin behind the partition that the last plan ended with: none waits for ever.
+        behind = [r for r in alive if r[0] >= self._turn]
+        taken: list[Range] = []
+        for partition, start, stop in [*behind, *(r for r in alive if r[0] < self._turn)]:
+            until = min(stop, start + max_rows)
+            taken.append((partition, start, until))
+            self._next[partition] = until
+            self._turn = partition + 1
+            max_rows -= until - start
+            if max_rows <= 0:
+                break
+        return tuple(taken) or None
+
+    def frame(self, spark: SparkSession, split: tuple[Range, ...]) -> SourceFrame:
+        raw = self._raw(spark, split)
+        if self.rejection is None:
+            return SourceFrame(self.value.parsed(raw))
+        return self.value.split(raw, self.rejection, self.stage, _position_column())
+
+    def verify(self, split: tuple[Range, ...], rows: int) -> None:
+        # Between plan and task the ring went on: what is missing was overwritten.
+        self._lost += max(0, sum(stop - start for _, start, stop in split) - rows)
+
+    def locate_bad_row(self, spark: SparkSession, split: tuple[Range, ...]) -> str | None:
+        return self.value.first_bad(self._raw(spark, split), _position_column())
+
+    def position(self) -> dict[str, Any]:
+        return {"next": {str(p): number for p, number in sorted((self._next or {}).items())}}
+
+    def take_journal(self) -> pa.Table | None:
+        return None  # the position says all
+
+    def whole_journal(self) -> pa.Table:
+        return pa.table({})
+
+    def take_lost(self) -> int:
+        lost, self._lost = self._lost, 0
+        return lost
+
+    @property
+    def value(self) -> ValueColumn:
+        """How values become a column."""
+        return self.source.value_column()
+
+    @property
+    def journal(self) -> Journal:
+        """The map's journal.
+
+        Raises:
+            SourceError: it has none.
+        """
+        journal = self.map.journal
+        if journal is None:
+            raise SourceError(
+                f"the map {self.map.name!r} has no journal.",
+                job=self.job,
+                stage=self.stage,
+                cure="A journal is chosen when a map is created: "
+                "jet.map(name, journal=JournalConfig()).",
+            )
+        return journal
+
+    def _first_positions(self, state: LogState) -> dict[int, int]:
+        if self.source.start == "newest":
+            return dict(state.tails)
+        ranges = {p: (state.oldest(p), tail) for p, tail in state.tails.items()}
+        return self.journal.first_alive(ranges, _now_ms())
+
+    def _waiting_ranges(self) -> list[Range]:
+        if self._state is None or self._next is None:
+            return []
+        tails = sorted(self._state.tails.items())
+        ranges = ((p, self._next.get(p, 0), tail) for p, tail in tails)
+        return [(p, start, tail) for p, start, tail in ranges if start < tail]
+
+    def _skip_dropped(self) -> list[Range]:
+        """What waits and is still there; moves the position behind what is not, and counts it."""
+        assert self._state is not None and self._next is not None
+        ranges = self._waiting_ranges()
+        kept = {p: (max(start, self._state.oldest(p)), stop) for p, start, stop in ranges}
+        alive = self.journal.first_alive(kept, _now_ms())
+        self._lost += sum(alive[p] - start for p, start, _ in ranges)
+        self._next.update(alive)
+        return [(p, alive[p], stop) for p, _, stop in ranges if alive[p] < stop]
+
+    def _raw(self, spark: SparkSession, split: tuple[Range, ...]) -> DataFrame:
+        rows = sum(stop - start for _, start, stop in split)
+        tasks = min(spark.sparkContext.defaultParallelism, -(-rows // _ROWS_PER_TASK))
+        task = JournalTask(self.journal_handle(), self.value, _shares(split, tasks, rows))
+        schema = (
+            f"kind string, key string, value {self.value.raw_type}, partition int, "
+            "sequence bigint, timestamp timestamp"
+        )
+        return spark.range(0, tasks, 1, tasks).mapInArrow(task, schema)
+
+    def journal_handle(self) -> Journal:
+        """The journal as tasks read it."""
+        store = self.map.store
+        return replace(self.journal, store=store.handle() if isinstance(store, Store) else store)
+
+    def _gone(self, what: str) -> SourceError:
+        return SourceError(
+            f"the journal of the map {self.source.map!r} is not the one that was read: {what}.",
+            job=self.job,
+            stage=self.stage,
+            cure="Run the pipeline under another name to begin anew.",
+        )
+
+
+@dataclass(frozen=True)
+class JournalTask:
+    """Reads events inside Spark tasks: one row per event that is still there."""
+
+    journal: Journal
+    value: ValueColumn
+    shares: tuple[tuple[Range, ...], ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for partition, start, stop in self.shares[number]:
+                    records = list(self.journal.read(partition, start, stop))
+                    yield self._rows(partition, records)
+
+    def _rows(self, partition: int, records: list[Record]) -> pa.RecordBatch:
+        values = [self.value.of(r.value) if r.kind == PUT else None for r in records]
+        times = pa.array([r.timestamp_ms * 1000 for r in records], pa.int64())
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array([r.kind for r in records], pa.string()),
+                pa.array([key_text(r.key) for r in records], pa.string()),
+                pa.array(values, arrow_value_type(self.value)),
+                pa.array([partition] * len(records), pa.int32()),
+                pa.array([r.version for r in records], pa.int64()),
+                times.cast(pa.timestamp("us", tz="UTC")),
+            ],
+            names=["kind", "key", "value", "partition", "sequence", "timestamp"],
+        )
+
+
+def _shares(split: tuple[Range, ...], tasks: int, rows: int) -> tuple[tuple[Range, ...], ...]:
+    """The ranges for each task, about equally many rows."""
+    shares: list[list[Range]] = [[]]
+    room = share = -(-rows // tasks)
+    for partition, first, stop in split:
+        start = first
+        while start < stop:
+            if room == 0:
+                shares.append([])
+                room = share
+            until = min(stop, start + room)
+            shares[-1].append((partition, start, until))
+            room -= until - start
+            start = until
+    return tuple(map(tuple, [*shares, *([[]] * (tasks - len(shares)))]))
+
+
+def _position_column() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.concat_ws(":", F.col("partition"), F.col("sequence"))
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

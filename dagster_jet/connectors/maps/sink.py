@@ -1,0 +1,341 @@
+"""A map as a transactional sink: rows become changes, staged in phase 1, applied in phase 2.
+
+Per epoch and key one change: Spark keeps the row with the highest `order_by` (any row without it).
+Later epochs win. A row without value deletes its key.
+
+Phase 1 stages the changes in the store, in chunks under the transaction's name, where no reader
+of the map looks. Phase 2 hands chunk after chunk to the map's log, which notes in the same decision
+which chunk it was (`Producer`): a commit that is repeated, or comes late from a dead execution,
+finds its chunks decided and changes nothing, neither in the map nor in its journal.
+
+At-least-once: every epoch is visible at once; after a restart the keys of the epochs since the
+last snapshot are set again, and the journal has those changes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import xxhash
+
+from dagster_jet.core.failpoint import fail_point
+from dagster_jet.engine.connector import CommitContext, TransactionId
+from dagster_jet.errors import (
+    ArtifactLostError,
+    BadRowError,
+    ConfigurationError,
+    PipelineError,
+)
+from dagster_jet.maps import DELETE, PUT, JetMap
+from dagster_jet.maps.keys import encode_key, partition_of
+from dagster_jet.maps.log_state import Producer
+from dagster_jet.maps.record import Change, decode_changes, encode_changes, size_of
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import MapKey, ReplicatedMap, Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+CHUNK_CHANGES_MAX = 5_000
+CHUNK_BYTES_MAX = 1 << 20
+_KEY, _VALUE, _ORDER = "__key", "__value", "__order"
+FORMATS = ("json", "bytes")
+
+
+@dataclass(frozen=True)
+class MapSink:
+    """Writes a stream into a map of the job's own store.
+
+    Args:
+        map: the map's name; created with JSON values if it does not exist.
+        key: column of the key, or several for a tuple.
+        value: column of the value; several make an object; None: all columns but the key's.
+        order_by: of an epoch's rows with one key, the one with the highest value of this column
+            counts; None: any of them.
+    """
+
+    map: str
+    key: tuple[str, ...]
+    value: str | tuple[str, ...] | None = None
+    order_by: str | None = None
+    max_guarantee: Guarantee = field(default=Guarantee.EXACTLY_ONCE, init=False)
+    bound: JetMap | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            raise ConfigurationError("key: name at least one column.")
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "map", "map": self.map, "key": ", ".join(self.key)}
+
+    def with_store(self, store: Store) -> MapSink:
+        return replace(self, bound=JetMap(store, self.map, None))
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        state = self._map.create()
+        if state.settings.format not in FORMATS:
+            raise ConfigurationError(
+                f"the map {self.map!r} keeps {state.settings.format!r} values.",
+                job=job,
+                stage=stage,
+                cure=f"A sink writes maps of the formats {', '.join(FORMATS)}.",
+            )
+        if is_new_job and _producer_name(job, stage) in state.sinks:
+            raise ConfigurationError(
+                f"the map {self.map!r} holds epochs of an earlier life of this job, but the store "
+                "knows nothing of it: its epochs would be taken for those.",
+                job=job,
+                stage=stage,
+                cure="Use another map, or another name for the job or the sink.",
+            )
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return False  # rows of one key must meet first: `render`
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        """Key columns and the value's bytes; one row per key."""
+        from pyspark.sql import functions as F
+
+        self._check_columns(frame.columns)
+        keys = [
+            _key_column(name, frame.schema[name].dataType).alias(f"{_KEY}{number}")
+            for number, name in enumerate(self.key)
+        ]
+        # Never null, so that the row with the highest order is found also where that is null.
+        order = F.lit(0)
+        if self.order_by is not None:
+            order = F.struct(F.col(self.order_by).isNotNull(), F.col(self.order_by))
+        rows = frame.select(*keys, self._value_column(frame).alias(_VALUE), order.alias(_ORDER))
+        grouped = rows.groupBy(*[f"{_KEY}{number}" for number in range(len(keys))])
+        return grouped.agg(F.max_by(_VALUE, _ORDER).alias(_VALUE))
+
+    def open_writer(self, transaction: TransactionId) -> MapWriter:
+        return MapWriter(self._map, transaction)
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        staged = _staging(self._map, context.job, context.sink)
+        epochs: dict[int, list[Artifact]] = {}
+        for artifact in artifacts:
+            epochs.setdefault(artifact.epoch_id, []).append(artifact)
+        for epoch_id, parts in sorted(epochs.items()):
+            chunks = [key for part in _in_order(parts) for key in _chunk_keys(staged, part.token)]
+            state = self._map.create()
+            for number, chunk in enumerate(chunks):
+                producer = _producer(context, epoch_id, number)
+                if not state.has(producer):
+                    self._commit_chunk(staged, chunk, producer, context)
+            fail_point("maps.commit.applied")
+            staged.delete_all(chunks)
+
+    def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
+        staged = _staging(self._map, context.job, context.sink)
+        kept = {token.rpartition("/")[0] for token in keep}
+        doomed = [
+            key
+            for key in staged.keys("")
+            if (name := key.name.rpartition("/")[0]) not in kept
+            and int(name.partition("-")[0]) < context.execution_id
+        ]
+        staged.delete_all(doomed)
+        return len(doomed)
+
+    def _commit_chunk(
+        self, staged: ReplicatedMap, chunk: MapKey, producer: Producer, context: CommitContext
+    ) -> None:
+        fail_point("maps.commit.chunk")
+        data = staged.get(chunk)
+        if data is not None:
+            self._map.apply(list(decode_changes(data)), producer)
+            return
+        # Another execution may have committed it, and removed it, since we looked.
+        if self._map.create().has(producer) or context.accept_loss:
+            return
+        raise ArtifactLostError(
+            f"the staged changes {chunk.name!r} are gone, and the map {self.map!r} does not have "
+            "them.",
+            job=context.job,
+            stage=context.sink,
+            position=f"epoch {producer.number[-2]}",
+            cure="Bring the store's lost members back, or let the job go on without these changes "
+            "with JobConfig(accept_loss=True).",
+        )
+
+    @property
+    def _map(self) -> JetMap:
+        assert self.bound is not None, "the engine puts it on the job's store first"
+        return self.bound
+
+    def _check_columns(self, columns: list[str]) -> None:
+        values = (self.value,) if isinstance(self.value, str) else (self.value or ())
+        wanted = [*self.key, *values, *([self.order_by] if self.order_by else [])]
+        missing = [name for name in wanted if name not in columns]
+        if missing:
+            raise PipelineError(
+                f"there is no column {', '.join(missing)} for the map {self.map!r}; there are "
+                f"{', '.join(columns)}.",
+            )
+        if self.value is None and set(columns) <= set(self.key):
+            raise PipelineError(
+                f"all columns belong to the key of the map {self.map!r}.",
+                cure="Add a column for the value.",
+            )
+
+    def _value_column(self, frame: DataFrame) -> Column:
+        """The value as bytes; null where the row deletes its key."""
+        from pyspark.sql import functions as F
+
+        if self._map.settings.format == "bytes":
+            if not isinstance(self.value, str):
+                raise PipelineError(
+                    f"the map {self.map!r} keeps bytes.", cure="Name one binary column as value=."
+                )
+            return F.col(self.value).cast("binary")
+        options = {
+            "ignoreNullFields": "false",
+            "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+            "timeZone": "UTC",
+        }
+        if isinstance(self.value, str):
+            wrapped = F.to_json(F.struct(F.col(self.value).alias("v")), options)
+            text = F.substr(wrapped, F.lit(6), F.length(wrapped) - 6)  # {"v":...}
+            has_value = F.col(self.value).isNotNull()
+        else:
+            names = self.value or tuple(n for n in frame.columns if n not in self.key)
+            text = F.to_json(F.struct(*names), options)
+            has_value = reduce(lambda a, b: a | b, [F.col(name).isNotNull() for name in names])
+        return F.when(has_value, text.cast("binary"))
+
+
+@dataclass
+class MapWriter:
+    """One task's changes of one epoch, staged in chunks."""
+
+    map: JetMap
+    transaction: TransactionId
+    _changes: list[Change] = field(default_factory=list)
+    _size: int = 0
+    _chunks: int = 0
+    _rows: int = 0
+    _bytes: int = 0
+    _digest: Any = field(default_factory=xxhash.xxh3_64)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for change in self._read(batch):
+            if (
+                len(self._changes) == CHUNK_CHANGES_MAX
+                or self._size + size_of(change) > CHUNK_BYTES_MAX
+            ):
+                self._flush()
+            self._changes.append(change)
+            self._size += size_of(change)
+
+    def prepare(self) -> tuple[Artifact, ...]:
+        self._flush()
+        if self._chunks == 0:
+            return ()
+        fail_point("maps.prepare.after")
+        transaction = self.transaction
+        return (
+            Artifact(
+                sink=transaction.sink,
+                epoch_id=transaction.epoch_id,
+                token=f"{_transaction_name(transaction)}/{self._chunks}",
+                target=self.map.name,
+                rows=self._rows,
+                bytes=self._bytes,
+                checksum=self._digest.intdigest(),
+            ),
+        )
+
+    def abort(self) -> None:
+        staged = self._staged()
+        staged.delete_all(
+            _chunk_keys(staged, f"{_transaction_name(self.transaction)}/{self._chunks}")
+        )
+
+    def _read(self, batch: pa.RecordBatch) -> Iterator[Change]:
+        columns = [column.to_pylist() for column in batch.columns]
+        count = self.map.partition_count
+        for *key_columns, value in zip(*columns, strict=True):
+            if None in key_columns:
+                raise BadRowError(
+                    f"a row for the map {self.map.name!r} has no key.",
+                    job=self.transaction.job,
+                    stage=self.transaction.sink,
+                    cure="Filter such rows, or fill the key in.",
+                )
+            key = key_columns[0] if len(key_columns) == 1 else tuple(key_columns)
+            kind = DELETE if value is None else PUT
+            yield Change(kind, partition_of(key, count), encode_key(key), value or b"")
+
+    def _flush(self) -> None:
+        if not self._changes:
+            return
+        fail_point("maps.stage.before")
+        data = encode_changes(self._changes)
+        staged = self._staged()
+        name = _transaction_name(self.transaction)
+        staged.put_all({staged.key(_chunk_name(name, self._chunks)): data})
+        self._digest.update(data)
+        self._chunks += 1
+        self._rows += len(self._changes)
+        self._bytes += len(data)
+        self._changes, self._size = [], 0
+
+    def _staged(self) -> ReplicatedMap:
+        return _staging(self.map, self.transaction.job, self.transaction.sink)
+
+
+def _key_column(name: str, type: DataType) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType
+
+    if isinstance(type, IntegralType):
+        return F.col(name).cast("bigint")
+    if isinstance(type, StringType | BooleanType | BinaryType):
+        return F.col(name)
+    raise PipelineError(
+        f"the key column {name!r} is {type.simpleString()}.",
+        cure="Keys are texts, integers, booleans or bytes: convert it, for a timestamp "
+        "for example with unix_millis().",
+    )
+
+
+def _producer_name(job: str, sink: str) -> str:
+    return f"{job}/{sink}"
+
+
+def _producer(context: CommitContext, epoch_id: int, number: int) -> Producer:
+    name = _producer_name(context.job, context.sink)
+    if context.repeatable:
+        return Producer(f"{name}#", (context.execution_id, epoch_id, number), is_sink=True)
+    return Producer(name, (context.line, epoch_id, number), is_sink=True)
+
+
+def _staging(map: JetMap, job: str, sink: str) -> ReplicatedMap:
+    return map.store.map(f"jobs/{job}/staged/{sink}")
+
+
+def _transaction_name(t: TransactionId) -> str:
+    return f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}"
+
+
+def _chunk_name(transaction: str, number: int) -> str:
+    return f"{transaction}/{number:06d}"
+
+
+def _chunk_keys(staged: ReplicatedMap, token: str) -> list[MapKey]:
+    """The staged chunks of an artifact; its token is the transaction's name and their number."""
+    name, _, chunks = token.rpartition("/")
+    return [staged.key(_chunk_name(name, number)) for number in range(int(chunks))]
+
+
+def _in_order(parts: Collection[Artifact]) -> list[Artifact]:
+    """The same order at every attempt: chunks are numbered in it."""
+    return sorted(parts, key=lambda part: part.token)

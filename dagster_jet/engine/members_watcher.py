@@ -1,0 +1,59 @@
+"""A finished change of the store's members leads to a graceful restart onto the new table.
+
+While a change is under way a job runs on: it writes to the old holders and the new ones. When the
+registers move, its execution is restarted once, from the last snapshot (`RecordKeeper.outdated`).
+What is left to do here is to begin anew once the change is complete, so that the job's state is
+written and read where the table now says - after a pause, because members come in groups.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from dagster_jet.engine.config import JobConfig
+from dagster_jet.engine.execution import StopSignal
+from dagster_jet.errors import StoreError
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.store import Store
+
+_POLL_S = 1.0
+
+
+class MembersWatcher:
+    """Looks at the store's metadata on a thread of its own, as long as an execution runs."""
+
+    def __init__(self, store: Store, job: str, config: JobConfig, stop: StopSignal) -> None:
+        self._store, self._stop = store, stop
+        self._delay_s = config.scale_up_delay.total_seconds()
+        self._wanted = config.auto_scaling
+        self._began_with = store.table
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"jet-members-{job}", daemon=True)
+
+    def __enter__(self) -> MembersWatcher:
+        if self._wanted:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+
+    def _watch(self) -> None:
+        quiet_since = time.monotonic()
+        while not self._ended.wait(min(_POLL_S, max(0.05, self._delay_s / 4))):
+            try:
+                if self._store.refresh():
+                    quiet_since = time.monotonic()
+            except StoreError:
+                continue  # asked again in a moment
+            is_done = self._store.table != self._began_with and not self._store.is_moving
+            if is_done and time.monotonic() - quiet_since >= self._delay_s:
+                self._stop.request(StopKind.RESTART)
+                return

@@ -1,0 +1,485 @@
+"""``dynamodb://table``: a member in one DynamoDB table.
+
+The table has two keys, both strings: ``pk`` (partition) and ``sk`` (sort)::
+
+    pk                                 sk                      attributes
+    <prefix>/values/<bucket>           hex of the key          val | gen and cnt
+    <prefix>/versioned/<bucket>        hex of the key          ver, and val | gen and cnt
+    <prefix>/parts/<space>/<sha-256>   <generation>/<number>   val, of (the key)
+
+A key lives in one of 16 buckets, so that writes spread over DynamoDB's own partitions and a listing
+is 16 queries, not a scan. Hex keeps the order and the prefixes of bytes.
+
+An item holds at most 400 KB. A larger value is written as parts under a generation that nobody has
+used before; then its head item, which names the generation, is switched; then the old parts are
+removed. A reader finds the old value or the new one, never a mixture. A crash in between leaves
+parts that no head names: the next large put of the key removes them, or ``remove_orphans``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
+from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, parsed
+from dagster_jet.store.members.backoff import attempts
+from dagster_jet.store.members.member import Replacement, Versioned
+from dagster_jet.store.members.network_url import NetworkUrl
+
+EXAMPLE = "dynamodb://table?region=eu-west-1"
+_OWN_OPTIONS = ("prefix", "create")
+_PREFIX = "dagster_jet"
+
+_VALUES, _VERSIONED = "values", "versioned"
+_BUCKETS = 16
+_PART_BYTES = 380_000
+"""An item holds at most 400 KiB, its keys and the names of its attributes included."""
+_READ_ITEMS, _WRITE_ITEMS = 100, 25  # DynamoDB's limits of one batch
+_ORPHAN_SECONDS = 3_600
+"""Parts that no head names are a write under way, or left by a crash when they are older."""
+_CREATE_SECONDS_MAX = 60
+_FAILED = ("ConditionalCheckFailedException",)
+
+_Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A key in one of the two key spaces."""
+
+    space: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A value as items: the head's attributes, and the parts it names."""
+
+    head: _Item
+    parts: tuple[_Item, ...] = ()
+
+    @property
+    def generation(self) -> str | None:
+        """Which parts belong to it; None for a value that fits into its head."""
+        return _generation(self.head)
+
+
+class DynamoDbMember:
+    """A member in one table. Nothing is asked before the first call, which creates the table.
+
+    Raises:
+        ConfigurationError: the URL is not right.
+    """
+
+    def __init__(self, url: str) -> None:
+        found = parsed_url(url)
+        self._member_id = member_id(found)
+        self._table = found.host
+        self._prefix = found.options.get("prefix", _PREFIX)
+        self._may_create = found.choice("create", ("0", "1"), "1") == "1"
+        self._aws = AwsAccess("dynamodb", found, self._member_id, timeout_s=5)
+        self._seen_versions = SeenVersions(self._member_id)
+        self._is_ready = False
+
+    @property
+    def member_id(self) -> str:
+        """The table, with region, endpoint and prefix where the URL names them."""
+        return self._member_id
+
+    def __repr__(self) -> str:
+        return f"DynamoDbMember({self._member_id!r})"
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Member.get_many``: strongly consistent reads."""
+        with self._aws.errors_named():
+            found = self._values_of([_Place(_VALUES, key) for key in dict.fromkeys(keys)])
+        values = {place.key: value for place, (_, value) in found.items()}
+        return [values.get(key) for key in keys]
+
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
+        """See ``Member.put_many``. A crash inside leaves any subset written, each value whole."""
+        places = {_Place(_VALUES, key): value for key, value in items.items()}
+        with self._aws.errors_named():
+            before = self._generations(places)
+            written = {place: self._as_items(place, value) for place, value in places.items()}
+            self._write([part for one in written.values() for part in one.parts])
+            # Crash window: parts that no head names.
+            self._write([one.head for one in written.values()])
+            for place, one in written.items():
+                if place in before or one.parts:
+                    self._sweep(place, keep=one.generation, replaced=before.get(place))
+
+    def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
+        """See ``Member.replace_many``: each write has the condition that the head is unchanged."""
+
+        def replace(key: bytes) -> int:
+            place, item = _Place(_VALUES, key), items[key]
+            head, value = found.get(place, (None, None))
+            if value != item.seen:
+                return 0
+            return int(self._set(place, self._as_items(place, item.value), _unchanged(head)))
+
+        with self._aws.errors_named():
+            found = self._values_of([_Place(_VALUES, key) for key in items])
+            return sum(self._aws.in_parallel(replace, items))
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """See ``Member.delete_many``. A crash inside leaves any subset of the keys removed."""
+        places = [_Place(_VALUES, key) for key in dict.fromkeys(keys)]
+        with self._aws.errors_named():
+            before = self._generations(places)
+            self._delete([self._key_of(place) for place in places])
+            for place, generation in before.items():
+                self._sweep(place, keep=None, replaced=generation)
+
+    def list_keys(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_keys``. Reads whole items: costs what reading the values costs."""
+        return self._listed(_VALUES, prefix)
+
+    def get_versioned(self, key: bytes) -> Versioned | None:
+        """See ``Member.get_versioned``."""
+        place = _Place(_VERSIONED, key)
+        at_least = self._seen_versions.highest(key)
+        with self._aws.errors_named():
+            found = self._values_of([place])
+        versioned = None
+        if place in found:
+            head, value = found[place]
+            versioned = Versioned(int(head["ver"]["N"]), value)
+        self._seen_versions.check(key, versioned, at_least)
+        return versioned
+
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_versioned``."""
+        return self._listed(_VERSIONED, prefix)
+
+    def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        """See ``Member.compare_and_set``: one conditional put, never repeated."""
+        place = _Place(_VERSIONED, key)
+        condition: _Item = {"ConditionExpression": "attribute_not_exists(pk)"}
+        if expected_version:
+            condition = {
+                "ConditionExpression": "ver = :expected",
+                "ExpressionAttributeValues": {":expected": {"N": str(expected_version)}},
+            }
+        with self._aws.errors_named():
+            self._make_ready()
+            written = self._as_items(place, value)
+            written.head["ver"] = {"N": str(expected_version + 1)}
+            return self._set(place, written, condition)
+
+    def ping(self) -> None:
+        """See ``Member.ping``."""
+        with self._aws.errors_named():
+            self._make_ready()
+            item = {"pk": {"S": f"{self._prefix}/ping"}, "sk": {"S": "ping"}}
+            self._aws.repeating.put_item(TableName=self._table, Item=item)
+
+    def close(self) -> None:
+        """See ``Member.close``."""
+        self._aws.close()
+
+    def remove_orphans(self) -> int:
+        """Remove parts that crashed writes left behind; scans the table. For upkeep.
+
+        Parts younger than an hour are kept: they may be a write under way.
+
+        Returns:
+            How many parts were removed.
+        """
+        with self._aws.errors_named():
+            self._make_ready()
+            owners: set[_Place] = set()
+            pages = self._aws.repeating.get_paginator("scan").paginate(
+                TableName=self._table,
+                FilterExpression="begins_with(pk, :parts)",
+                ExpressionAttributeValues={":parts": {"S": f"{self._prefix}/parts/"}},
+                ProjectionExpression="pk, #of",
+                ExpressionAttributeNames={"#of": "of"},
+            )
+            for page in pages:
+                for item in page["Items"]:
+                    owners.add(_Place(item["pk"]["S"].split("/")[-2], bytes(item["of"]["B"])))
+            current = self._generations(owners)
+            return sum(self._sweep(place, keep=current.get(place)) for place in owners)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _values_of(self, places: Sequence[_Place]) -> dict[_Place, tuple[_Item, bytes]]:
+        """Return head and value of each place that has one."""
+        found: dict[_Place, tuple[_Item, bytes]] = {}
+        unsettled: Collection[_Place] = places
+        for _ in attempts(5):
+            heads = self._heads(unsettled)
+            split = {place: head for place, head in heads.items() if "gen" in head}
+            for place, head in heads.items():
+                if "val" in head:
+                    found[place] = (head, bytes(head["val"]["B"]))
+            for place, value in self._joined(split).items():
+                if value is not None:
+                    found[place] = (split[place], value)
+            # Parts that are gone were replaced since their head was read: read it again.
+            unsettled = [place for place in split if place not in found]
+            if not unsettled:
+                return found
+        raise StoreUnavailableError(
+            f"the store member {self._member_id} lacks parts of {len(unsettled)} values."
+        )
+
+    def _joined(self, heads: Mapping[_Place, _Item]) -> dict[_Place, bytes | None]:
+        """Return the values of heads that name parts; None where a part is missing."""
+        keys = {
+            place: [
+                self._part_key(place, head["gen"]["S"], number)
+                for number in range(int(head["cnt"]["N"]))
+            ]
+            for place, head in heads.items()
+        }
+        read = self._read([key for of_place in keys.values() for key in of_place])
+        parts = {item["sk"]["S"]: bytes(item["val"]["B"]) for item in read}
+        return {
+            place: b"".join(parts[key["sk"]["S"]] for key in of_place)
+            if all(key["sk"]["S"] in parts for key in of_place)
+            else None
+            for place, of_place in keys.items()
+        }
+
+    def _heads(self, places: Collection[_Place], projection: str | None = None) -> Any:
+        self._make_ready()
+        by_key = {(k["pk"]["S"], k["sk"]["S"]): p for p in places for k in (self._key_of(p),)}
+        found = self._read([self._key_of(place) for place in places], projection)
+        return {by_key[item["pk"]["S"], item["sk"]["S"]]: item for item in found}
+
+    def _generations(self, places: Collection[_Place]) -> dict[_Place, str]:
+        """Return which generation of parts each place has, where it has parts."""
+        heads = self._heads(places, "pk, sk, gen")
+        return {place: head["gen"]["S"] for place, head in heads.items() if "gen" in head}
+
+    def _read(self, keys: Sequence[_Item], projection: str | None = None) -> list[_Item]:
+        def read(batch: Sequence[_Item]) -> list[_Item]:
+            request: _Item = {"Keys": batch, "ConsistentRead": True}
+            if projection is not None:
+                request["ProjectionExpression"] = projection
+            items: list[_Item] = []
+            for _ in attempts(8 + len(batch), base_s=0.05):
+                # An answer ends at 16 MB; the rest is asked for again.
+                answer = self._aws.repeating.batch_get_item(RequestItems={self._table: request})
+                items += answer["Responses"].get(self._table, [])
+                if not answer["UnprocessedKeys"]:
+                    return items
+                request = answer["UnprocessedKeys"][self._table]
+            raise self._too_slow()
+
+        batches = _cut(keys, _READ_ITEMS)
+        return [item for items in self._aws.in_parallel(read, batches) for item in items]
+
+    def _listed(self, space: str, prefix: bytes) -> list[bytes]:
+        def query(bucket: int) -> list[bytes]:
+            condition, values = "pk = :pk", {":pk": {"S": self._bucket(space, bucket)}}
+            if prefix:
+                condition += " AND begins_with(sk, :prefix)"
+                values[":prefix"] = {"S": prefix.hex()}
+            return [bytes.fromhex(item["sk"]["S"]) for item in self._query(condition, values)]
+
+        with self._aws.errors_named():
+            self._make_ready()
+            found = self._aws.in_parallel(query, range(_BUCKETS))
+        return sorted(key for keys in found for key in keys)
+
+    def _query(self, condition: str, values: _Item) -> Iterator[_Item]:
+        pages = self._aws.repeating.get_paginator("query").paginate(
+            TableName=self._table,
+            KeyConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            ProjectionExpression="pk, sk",
+            ConsistentRead=True,
+        )
+        for page in pages:
+            yield from page["Items"]
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _as_items(self, place: _Place, value: bytes) -> _Written:
+        head = self._key_of(place)
+        if len(value) <= _PART_BYTES:
+            return _Written({**head, "val": {"B": value}})
+        generation = f"{int(time.time()):012x}-{secrets.token_hex(8)}"
+        parts = tuple(
+            {
+                **self._part_key(place, generation, number),
+                "val": {"B": value[start : start + _PART_BYTES]},
+                "of": {"B": place.key},
+            }
+            for number, start in enumerate(range(0, len(value), _PART_BYTES))
+        )
+        return _Written({**head, "gen": {"S": generation}, "cnt": {"N": str(len(parts))}}, parts)
+
+    def _set(self, place: _Place, written: _Written, condition: _Item) -> bool:
+        """Write parts, then the head if the condition holds, and remove what is not named then."""
+        self._write(written.parts)
+        answer = self._aws.set_once(
+            lambda: self._aws.once.put_item(
+                TableName=self._table, Item=written.head, ReturnValues="ALL_OLD", **condition
+            ),
+            refused=_FAILED,
+        )
+        if answer is None:
+            self._delete([_key_in(part) for part in written.parts])
+            return False
+        replaced = _generation(answer.get("Attributes", {}))
+        if replaced or written.parts:
+            self._sweep(place, keep=written.generation, replaced=replaced)
+        return True
+
+    def _sweep(self, place: _Place, *, keep: str | None, replaced: str | None = None) -> int:
+        """Remove the parts of a place that no head names any more."""
+        condition, values = "pk = :pk", {":pk": {"S": self._part_key(place, "", 0)["pk"]["S"]}}
+        doomed = []
+        for item in self._query(condition, values):
+            generation = item["sk"]["S"].partition("/")[0]
+            age_s = time.time() - int(generation.partition("-")[0], 16)
+            if generation != keep and (generation == replaced or age_s > _ORPHAN_SECONDS):
+                doomed.append(_key_in(item))
+        self._delete(doomed)
+        return len(doomed)
+
+    def _write(self, items: Iterable[_Item]) -> None:
+        self._batch([{"PutRequest": {"Item": item}} for item in items])
+
+    def _delete(self, keys: Iterable[_Item]) -> None:
+        self._batch([{"DeleteRequest": {"Key": key}} for key in keys])
+
+    def _batch(self, requests: Sequence[_Item]) -> None:
+        def write(batch: Sequence[_Item]) -> None:
+            rest = batch
+            for _ in attempts(8 + len(batch), base_s=0.05):
+                answer = self._aws.repeating.batch_write_item(RequestItems={self._table: rest})
+                rest = answer["UnprocessedItems"].get(self._table, [])
+                if not rest:
+                    return
+            raise self._too_slow()
+
+        self._aws.in_parallel(write, _cut(requests, _WRITE_ITEMS))
+
+    # --- the table ------------------------------------------------------------------------------
+
+    def _make_ready(self) -> None:
+        """Look at the table before its first use, and create it if it is missing."""
+        if self._is_ready:
+            return
+        begun = time.monotonic()
+        for _ in attempts(1_000, base_s=0.1, cap_s=2, budget_s=_CREATE_SECONDS_MAX):
+            table = self._described()
+            if table is None:
+                self._create()
+            elif table["TableStatus"] in ("ACTIVE", "UPDATING"):
+                self._check(table)
+                self._is_ready = True
+                return
+        raise StoreUnavailableError(
+            f"the table of the store member {self._member_id} is not ready after "
+            f"{time.monotonic() - begun:.0f} seconds."
+        )
+
+    def _described(self) -> _Item | None:
+        try:
+            answer = self._aws.repeating.describe_table(TableName=self._table)
+        except ClientError as error:
+            if code_of(error) == "ResourceNotFoundException" and self._may_create:
+                return None
+            raise
+        table: _Item = answer["Table"]
+        return table
+
+    def _create(self) -> None:
+        try:
+            self._aws.repeating.create_table(
+                TableName=self._table,
+                KeySchema=[
+                    {"AttributeName": "pk", "KeyType": "HASH"},
+                    {"AttributeName": "sk", "KeyType": "RANGE"},
+                ],
+                AttributeDefinitions=[
+                    {"AttributeName": "pk", "AttributeType": "S"},
+                    {"AttributeName": "sk", "AttributeType": "S"},
+                ],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        except ClientError as error:
+            if code_of(error) != "ResourceInUseException":  # another process is creating it
+                raise
+
+    def _check(self, table: _Item) -> None:
+        keys = {(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]}
+        types = {
+            one["AttributeName"]: one["AttributeType"] for one in table["AttributeDefinitions"]
+        }
+        is_ours = types.get("pk") == types.get("sk") == "S"
+        if keys != {("pk", "HASH"), ("sk", "RANGE")} or not is_ours:
+            raise StoreUnwritableError(
+                f"the table of the store member {self._member_id} has other keys than pk and sk, "
+                "both strings: it belongs to something else.",
+                cure="Name another table; it is created when it does not exist.",
+            )
+
+    def _too_slow(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the store member {self._member_id} did not work off a batch in time: it is "
+            "throttled.",
+            cure="Raise the table's capacity.",
+        )
+
+    def _key_of(self, place: _Place) -> _Item:
+        bucket = zlib.crc32(place.key) % _BUCKETS
+        return {"pk": {"S": self._bucket(place.space, bucket)}, "sk": {"S": place.key.hex()}}
+
+    def _bucket(self, space: str, bucket: int) -> str:
+        return f"{self._prefix}/{space}/{bucket:02d}"
+
+    def _part_key(self, place: _Place, generation: str, number: int) -> _Item:
+        digest = hashlib.sha256(place.key).hexdigest()
+        return {
+            "pk": {"S": f"{self._prefix}/parts/{place.space}/{digest}"},
+            "sk": {"S": f"{generation}/{number:06d}"},
+        }
+
+
+def parsed_url(url: str) -> NetworkUrl:
+    """Take the URL apart and check it."""
+    return parsed(url, _OWN_OPTIONS, EXAMPLE)
+
+
+def member_id(url: NetworkUrl) -> str:
+    """Return the id: the table, and the options that say which table of that name it is."""
+    return url.member_id(url.host, ("region", "endpoint_url", "prefix"))
+
+
+def _generation(head: _Item) -> str | None:
+    return str(head["gen"]["S"]) if "gen" in head else None
+
+
+def _key_in(item: _Item) -> _Item:
+    return {"pk": item["pk"], "sk": item["sk"]}
+
+
+def _unchanged(head: _Item | None) -> _Item:
+    """Return the condition that a head is still what was read."""
+    if head is None:
+        return {"ConditionExpression": "attribute_not_exists(pk)"}
+    name = "gen" if "gen" in head else "val"
+    return {
+        "ConditionExpression": f"{name} = :seen",
+        "ExpressionAttributeValues": {":seen": head[name]},
+    }
+
+
+def _cut(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

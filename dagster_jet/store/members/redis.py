@@ -1,0 +1,206 @@
+"""``redis://host:6379/0`` and ``rediss://``: a member in one Redis or Valkey server.
+
+Each server is one member by itself: several independent servers, not replicas of each other, not a
+cluster. Durable means what the server's persistence gives: with ``appendonly yes`` and
+``appendfsync always`` a call that returned is on the disk; without persistence, a server that dies
+is lost as a whole and the other replicas carry on (``redis_server.py`` tells the two apart).
+
+All keys live under one prefix, so that a server may be shared::
+
+    <prefix>place          hash: token, run         who the server is
+    <prefix>v:<key>        string                   a value
+    <prefix>values         sorted set of <key>      the values' keys, in byte order
+    <prefix>r:<key>        hash: version, value     a versioned value
+    <prefix>versioned      sorted set of <key>      the versioned values' keys
+
+Each request is one Lua script, so a value and its place in the listing change in one step, and
+listing does not walk over the keys of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from dagster_jet.store.members.member import Replacement, Versioned
+from dagster_jet.store.members.redis_server import RedisServer, Script
+
+_BATCH_BYTES = 4 * 2**20
+"""One request: what a server handles without making others wait noticeably, far within a time-out.
+Larger values travel alone."""
+_BATCH_KEYS = 200
+_PAGE_KEYS = 5_000
+
+# KEYS: 2 the sorted set, 3... the keys. ARGV: 2 where the key begins after the prefix, 3... values.
+_PUT = Script("""
+for i = 3, #KEYS do
+  redis.call('SET', KEYS[i], ARGV[i])
+  redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[i], ARGV[2]))
+end
+""")
+_DELETE = Script("""
+for i = 3, #KEYS do
+  redis.call('DEL', KEYS[i])
+  redis.call('ZREM', KEYS[2], string.sub(KEYS[i], ARGV[2]))
+end
+""")
+# ARGV, three per key from 3: '1' or '0' for a value seen or not, the seen one, the new one.
+_REPLACE = Script("""
+local written = 0
+for i = 3, #KEYS do
+  local at = 3 * i - 6
+  local found = redis.call('GET', KEYS[i])
+  if (found and ARGV[at] == '1' and found == ARGV[at + 1])
+      or (not found and ARGV[at] == '0') then
+    redis.call('SET', KEYS[i], ARGV[at + 2])
+    redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[i], ARGV[2]))
+    written = written + 1
+  end
+end
+return written
+""")
+_GET = Script("""
+local found = {}
+for i = 2, #KEYS do
+  found[i - 1] = redis.call('GET', KEYS[i])
+end
+return found
+""")
+# ARGV: from, to, at most.
+_LIST = Script("return redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])")
+_GET_VERSIONED = Script("return redis.call('HMGET', KEYS[2], 'version', 'value')")
+# KEYS: 2 the sorted set, 3 the key. ARGV: 2 where the key begins, the expected version, the next,
+# the value. Versions are compared as text: Lua's numbers lose bits.
+_COMPARE_AND_SET = Script("""
+if (redis.call('HGET', KEYS[3], 'version') or '0') ~= ARGV[3] then
+  return 0
+end
+redis.call('HSET', KEYS[3], 'version', ARGV[4], 'value', ARGV[5])
+redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[3], ARGV[2]))
+return 1
+""")
+_PING = Script("redis.call('HSET', KEYS[1], 'ping', '1')")
+
+
+class RedisMember:
+    """A member in one Redis server. Nothing is connected before the first call.
+
+    Raises:
+        ConfigurationError: the URL is not right, or the package ``redis`` is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._server = RedisServer(url)
+        self._values = self._server.prefix + b"v:"
+        self._value_keys = self._server.prefix + b"values"
+        self._versioned = self._server.prefix + b"r:"
+        self._versioned_keys = self._server.prefix + b"versioned"
+        self._skip = b"%d" % (len(self._values) + 1)  # both prefixes are of one length
+
+    @property
+    def member_id(self) -> str:
+        """Scheme, host, port, database, and the prefix if it is not the usual one."""
+        return self._server.member_id
+
+    def __repr__(self) -> str:
+        return f"RedisMember({self.member_id!r})"
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Member.get_many``."""
+        found: list[bytes | None] = []
+        for batch in _batches(keys, len):
+            found += self._server.run(_GET, self._as_values(batch), (), repeatable=True)
+        return found
+
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
+        """See ``Member.put_many``. A crash inside leaves some requests' items written."""
+        for batch in _batches(items, lambda key: len(items[key])):
+            keys = [self._value_keys, *self._as_values(batch)]
+            values = [self._skip, *(items[key] for key in batch)]
+            self._server.run(_PUT, keys, values, repeatable=True)
+
+    def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
+        """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
+        written = 0
+        for batch in _batches(
+            items, lambda key: len(items[key].seen or b"") + len(items[key].value)
+        ):
+            keys = [self._value_keys, *self._as_values(batch)]
+            values = [self._skip]
+            for key in batch:
+                seen, value = items[key].seen, items[key].value
+                values += (b"0" if seen is None else b"1", seen or b"", value)
+            written += self._server.run(_REPLACE, keys, values, repeatable=True)
+        return written
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """See ``Member.delete_many``. A crash inside leaves some requests' keys removed."""
+        for batch in _batches(keys, len):
+            values_of = [self._value_keys, *self._as_values(batch)]
+            self._server.run(_DELETE, values_of, [self._skip], repeatable=True)
+
+    def list_keys(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_keys``; in pages, so that the server is never held up."""
+        return self._listed(self._value_keys, prefix)
+
+    def get_versioned(self, key: bytes) -> Versioned | None:
+        """See ``Member.get_versioned``."""
+        keys = [self._versioned + key]
+        version, value = self._server.run(_GET_VERSIONED, keys, (), repeatable=True)
+        return None if version is None else Versioned(int(version), value)
+
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_versioned``."""
+        return self._listed(self._versioned_keys, prefix)
+
+    def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        """See ``Member.compare_and_set``: test and set are one script.
+
+        When the answer is lost it is not asked again: a second run could not tell its own first
+        one from another's.
+        """
+        keys = [self._versioned_keys, self._versioned + key]
+        versions = (b"%d" % expected_version, b"%d" % (expected_version + 1))
+        values = (self._skip, *versions, value)
+        return bool(self._server.run(_COMPARE_AND_SET, keys, values, repeatable=False))
+
+    def ping(self) -> None:
+        """See ``Member.ping``: writes, since a full server still reads."""
+        self._server.run(_PING, (), (), repeatable=True)
+
+    def close(self) -> None:
+        """See ``Member.close``."""
+        self._server.close()
+
+    def _as_values(self, keys: Iterable[bytes]) -> list[bytes]:
+        return [self._values + key for key in keys]
+
+    def _listed(self, sorted_set: bytes, prefix: bytes) -> list[bytes]:
+        found: list[bytes] = []
+        begin, end = b"[" + prefix, _after_all_with(prefix)
+        while True:
+            values = (begin, end, b"%d" % _PAGE_KEYS)
+            page = self._server.run(_LIST, (sorted_set,), values, repeatable=True)
+            found += page
+            if len(page) < _PAGE_KEYS:
+                return found
+            begin = b"(" + page[-1]
+
+
+def _after_all_with(prefix: bytes) -> bytes:
+    """Return the end of a range over all keys with a prefix, as ZRANGEBYLEX writes it."""
+    kept = prefix.rstrip(b"\xff")
+    return b"(" + kept[:-1] + bytes([kept[-1] + 1]) if kept else b"+"
+
+
+def _batches(keys: Iterable[bytes], size: Callable[[bytes], int]) -> Iterator[list[bytes]]:
+    """Cut keys into requests of at most so many keys and, unless it is one, so many bytes."""
+    batch: list[bytes] = []
+    batch_bytes = 0
+    for key in keys:
+        if batch and (len(batch) == _BATCH_KEYS or batch_bytes + size(key) > _BATCH_BYTES):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(key)
+        batch_bytes += size(key)
+    if batch:
+        yield batch

@@ -1,0 +1,438 @@
+"""``s3://bucket/prefix``: a member in an S3 bucket, through conditional writes.
+
+Objects, under the URL's prefix::
+
+    values/<name>       a group of values (``s3_group.py``); one holds what a shard writes at once
+    versioned/<name>    one versioned value: version(8) key length(2), the key, the value
+    ping                written by ``ping``
+
+A fresh group is one PUT. Changing one that exists is reading, changing and writing it again under
+the condition that its ETag is still the one that was read (``If-None-Match`` and ``If-Match``);
+whoever loses such a race begins again. Requests are therefore counted by groups: a snapshot costs
+one PUT per shard, a restore two GETs per shard and one per 16 MiB, whatever the partition count.
+
+S3 answers after the data is stored on several devices, and reads see the last write. Servers that
+speak S3 and ignore the conditions must not be used: writes would be lost without a word.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.store.members import s3_group
+from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, parsed
+from dagster_jet.store.members.backoff import attempts
+from dagster_jet.store.members.member import Replacement, Versioned
+from dagster_jet.store.members.network_url import NetworkUrl
+from dagster_jet.store.members.s3_group import BadObjectError, Extent, Index
+
+EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
+
+_HEAD_BYTES = 256 * 1024
+"""The first request for an object: the index of any snapshot shard, or all of a small object."""
+_GAP_BYTES = 64 * 1024
+"""Reading so much that nobody asked for is cheaper than another request."""
+_RANGE_BYTES = 16 * 2**20
+_RACES_MAX = 12
+_INDEXES_MAX = 4_096
+_VERSION = struct.Struct(">QH")
+_CHANGED = frozenset(
+    ("PreconditionFailed", "412", "NoSuchKey", "404", "ConditionalRequestConflict", "409")
+)
+_GONE = frozenset(("NoSuchKey", "404"))
+
+
+class _ChangedError(Exception):
+    """An object is no longer the one that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """An object as it was at one moment.
+
+    Attributes:
+        etag: which content it had.
+        index: its keys.
+        head: its first bytes; empty when only the index is remembered.
+    """
+
+    etag: str
+    index: Index
+    head: bytes = b""
+
+
+class S3Member:
+    """A member in a bucket. Nothing is asked before the first call; the bucket must exist.
+
+    Raises:
+        ConfigurationError: the URL is not right.
+    """
+
+    def __init__(self, url: str) -> None:
+        found = parsed_url(url)
+        self._member_id = member_id(found)
+        self._bucket = found.host
+        prefix = f"{found.path}/" if found.path else ""
+        self._values = f"{prefix}values/"
+        self._versioned = f"{prefix}versioned/"
+        self._ping = f"{prefix}ping"
+        self._aws = AwsAccess("s3", found, self._member_id, timeout_s=20)
+        self._seen_versions = SeenVersions(self._member_id)
+        self._remembered: dict[str, _Group] = {}
+
+    @property
+    def member_id(self) -> str:
+        """The bucket and prefix, and the endpoint where the URL names it."""
+        return self._member_id
+
+    def __repr__(self) -> str:
+        return f"S3Member({self._member_id!r})"
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Member.get_many``: the values of one group are as of one moment."""
+        groups = self._by_object(keys)
+        with self._aws.errors_named():
+            read = self._aws.in_parallel(lambda name: self._get(name, groups[name]), groups)
+        found = {key: value for values in read for key, value in values.items()}
+        return [found.get(key) for key in keys]
+
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
+        """See ``Member.put_many``. A crash inside leaves some groups written, each whole."""
+        groups = self._by_object(items)
+
+        def put(name: str) -> None:
+            self._change(name, {key: items[key] for key in groups[name]})
+
+        with self._aws.errors_named():
+            self._aws.in_parallel(put, groups)
+
+    def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
+        """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
+        groups = self._by_object(items)
+
+        def replace(name: str) -> int:
+            wanted = {key: items[key] for key in groups[name]}
+            return self._change(
+                name,
+                {key: item.value for key, item in wanted.items()},
+                seen={key: item.seen for key, item in wanted.items()},
+            )
+
+        with self._aws.errors_named():
+            return sum(self._aws.in_parallel(replace, groups))
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """See ``Member.delete_many``. Removing a part of a large group writes the rest again."""
+        groups = self._by_object(keys)
+        with self._aws.errors_named():
+            self._aws.in_parallel(lambda name: self._change(name, {}, drop=groups[name]), groups)
+
+    def list_keys(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_keys``: a LIST, and one GET for each group not seen before."""
+
+        def keys_in(listed: tuple[str, str]) -> Iterable[bytes]:
+            name, etag = listed
+            group = self._remembered.get(name)
+            if group is None or group.etag != etag:
+                group = self._opened(name)
+            return group.index.extents if group is not None else ()
+
+        with self._aws.errors_named():
+            names = self._list(self._values, s3_group.listing_prefix(prefix))
+            found = self._aws.in_parallel(keys_in, names)
+        return sorted(key for keys in found for key in keys if key.startswith(prefix))
+
+    def get_versioned(self, key: bytes) -> Versioned | None:
+        """See ``Member.get_versioned``."""
+        at_least = self._seen_versions.highest(key)
+        with self._aws.errors_named():
+            found = self._read_versioned(self._versioned + s3_group.name_of(key))
+        versioned = None if found is None else found[1]
+        self._seen_versions.check(key, versioned, at_least)
+        return versioned
+
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_versioned``: a LIST, and one GET for each that it names."""
+
+        def key_in(listed: tuple[str, str]) -> list[bytes]:
+            found = self._read_versioned(listed[0])
+            return [] if found is None else [found[0]]
+
+        with self._aws.errors_named():
+            names = self._list(self._versioned, s3_group.listing_prefix(prefix))
+            found = self._aws.in_parallel(key_in, names)
+        return sorted(key for keys in found for key in keys if key.startswith(prefix))
+
+    def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        """See ``Member.compare_and_set``: one conditional PUT, never repeated."""
+        name = self._versioned + s3_group.name_of(key)
+        condition = {"IfNoneMatch": "*"}
+        with self._aws.errors_named():
+            if expected_version:
+                current = self._read_versioned(name)
+                if current is None or current[1].version != expected_version:
+                    return False
+                condition = {"IfMatch": current[2]}
+            body = _VERSION.pack(expected_version + 1, len(key)) + key + value
+            answer = self._aws.set_once(
+                lambda: self._aws.once.put_object(
+                    Bucket=self._bucket, Key=name, Body=body, **condition
+                ),
+                refused=("PreconditionFailed", "412", *_GONE),
+            )
+        return answer is not None
+
+    def ping(self) -> None:
+        """See ``Member.ping``."""
+        with self._aws.errors_named():
+            self._aws.repeating.put_object(Bucket=self._bucket, Key=self._ping, Body=b"ping")
+            self._fetch(self._ping)
+
+    def close(self) -> None:
+        """See ``Member.close``."""
+        self._aws.close()
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def _by_object(self, keys: Iterable[bytes]) -> dict[str, list[bytes]]:
+        groups: dict[str, list[bytes]] = defaultdict(list)
+        for key in dict.fromkeys(keys):
+            groups[self._values + s3_group.object_of(key)].append(key)
+        return dict(groups)
+
+    def _get(self, name: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        for attempt in attempts(_RACES_MAX):
+            group = self._remembered.get(name) if attempt == 0 else None
+            if group is None or not _is_worth(group, keys):
+                group = self._opened(name)
+            if group is None:
+                return {}
+            try:
+                return self._read(name, group, keys)
+            except _ChangedError:
+                continue
+        raise self._lost_races(name)
+
+    def _change(
+        self,
+        name: str,
+        put: Mapping[bytes, bytes],
+        *,
+        drop: Collection[bytes] = (),
+        seen: Mapping[bytes, bytes | None] | None = None,
+    ) -> int:
+        """Change a group in one step; return how many of ``put`` were written.
+
+        Args:
+            name: the object.
+            put: what to write.
+            drop: what to remove.
+            seen: write only where the stored value is still this one.
+        """
+        dropped = frozenset(drop)
+        for attempt in attempts(_RACES_MAX):
+            group = self._remembered.get(name) if attempt == 0 and seen is None else None
+            is_guess = attempt == 0 and seen is None
+            if group is None and (not put or not is_guess):
+                group, is_guess = self._opened(name), False
+            # A group nobody here has seen is taken for new: snapshots write nothing twice.
+            present = group.index.extents if group is not None else {}
+            try:
+                chosen = dict(put)
+                if seen is not None:
+                    found = self._read(name, group, [k for k in seen if k in present])
+                    chosen = {key: put[key] for key in put if found.get(key) == seen[key]}
+                kept = [key for key in present if key not in dropped and key not in chosen]
+                if not chosen and len(kept) == len(present):
+                    if is_guess:
+                        self._remembered.pop(name, None)
+                        continue
+                    return 0
+                self._write(name, group, {**self._read(name, group, kept), **chosen})
+                return len(chosen)
+            except _ChangedError:
+                self._remembered.pop(name, None)
+        raise self._lost_races(name)
+
+    def _write(self, name: str, group: _Group | None, items: Mapping[bytes, bytes]) -> None:
+        """Write a group if it is still what it was; one that is empty is deleted."""
+        condition = {"IfNoneMatch": "*"} if group is None else {"IfMatch": group.etag}
+        place = {"Bucket": self._bucket, "Key": name}
+        try:
+            if not items:
+                self._aws.repeating.delete_object(**place, **condition)
+                self._remembered.pop(name, None)
+                return
+            body = s3_group.encode(items)
+            answer = self._aws.repeating.put_object(**place, **condition, Body=body)
+        except ClientError as error:
+            if code_of(error) in _CHANGED:
+                raise _ChangedError from error
+            raise
+        self._remember(name, _Group(answer["ETag"], s3_group.decode_index(body)))
+
+    def _opened(self, name: str) -> _Group | None:
+        """Read an object's index, and its values as far as they come along; None without one."""
+        for _ in attempts(_RACES_MAX):
+            try:
+                answer = self._fetch(name, Extent(0, _HEAD_BYTES))
+                if answer is None:
+                    self._remembered.pop(name, None)
+                    return None
+                head, etag = answer
+                end = s3_group.index_end(head)
+                if end > len(head):
+                    head += self._fetch_same(name, etag, Extent(len(head), end))
+                group = _Group(etag, s3_group.decode_index(head), head)
+            except _ChangedError:
+                continue
+            except BadObjectError as error:
+                raise self._damaged(name, error) from error
+            self._remember(name, _Group(etag, group.index))
+            return group
+        raise self._lost_races(name)
+
+    def _remember(self, name: str, group: _Group) -> None:
+        if len(self._remembered) >= _INDEXES_MAX:
+            self._remembered = {}
+        self._remembered[name] = group
+
+    def _read(self, name: str, group: _Group | None, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the values of those keys that the group has, in few requests.
+
+        Raises:
+            _ChangedError: the object is another one by now.
+        """
+        if group is None:
+            return {}
+        wanted = {key: group.index.extents[key] for key in keys if key in group.index.extents}
+        pieces = [(0, group.head)]
+        absent = [e for e in wanted.values() if e.begin < e.end and e.end > len(group.head)]
+        for extent in _coalesced(absent):
+            pieces.append((extent.begin, self._fetch_same(name, group.etag, extent)))
+        try:
+            return {key: _cut(pieces, extent) for key, extent in wanted.items()}
+        except BadObjectError as error:
+            raise self._damaged(name, error) from error
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _fetch_same(self, name: str, etag: str, extent: Extent) -> bytes:
+        answer = self._fetch(name, extent, IfMatch=etag)
+        if answer is None:
+            raise _ChangedError
+        return answer[0]
+
+    def _fetch(
+        self, name: str, extent: Extent | None = None, **condition: str
+    ) -> tuple[bytes, str] | None:
+        """Return bytes of an object and its ETag; None where there is none.
+
+        Raises:
+            _ChangedError: it does not meet the condition.
+        """
+        asked: dict[str, Any] = {"Bucket": self._bucket, "Key": name, **condition}
+        if extent is not None:
+            asked["Range"] = f"bytes={extent.begin}-{extent.end - 1}"
+        failure: BotoCoreError | None = None
+        for _ in attempts(3):
+            try:
+                answer = self._aws.repeating.get_object(**asked)
+                with answer["Body"] as body:
+                    return body.read(), answer["ETag"]
+            except ClientError as error:
+                if code_of(error) in _GONE:
+                    return None
+                if code_of(error) in _CHANGED:
+                    raise _ChangedError from error
+                raise
+            except BotoCoreError as error:
+                # The client repeats requests, but not the reading of an answer's body.
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _list(self, space: str, prefix: str) -> list[tuple[str, str]]:
+        pages = self._aws.repeating.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=space + prefix
+        )
+        return [
+            (found["Key"], found["ETag"]) for page in pages for found in page.get("Contents", ())
+        ]
+
+    def _read_versioned(self, name: str) -> tuple[bytes, Versioned, str] | None:
+        """Return key, versioned value and ETag."""
+        answer = self._fetch(name)
+        if answer is None:
+            return None
+        body, etag = answer
+        if len(body) < _VERSION.size:
+            raise StoreUnavailableError(
+                f"the store member {self._member_id} holds a versioned value of only {len(body)} "
+                f"bytes in {name!r}."
+            )
+        version, key_bytes = _VERSION.unpack_from(body)
+        end = _VERSION.size + key_bytes
+        return body[_VERSION.size : end], Versioned(version, body[end:]), etag
+
+    def _damaged(self, name: str, error: BadObjectError) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the store member {self._member_id} holds an object {name!r} that cannot be read: "
+            f"{error}."
+        )
+
+    def _lost_races(self, name: str) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the store member {self._member_id} lost {_RACES_MAX} races for the object {name!r}."
+        )
+
+
+def parsed_url(url: str) -> NetworkUrl:
+    """Take the URL apart and check it."""
+    return parsed(url, (), EXAMPLE)
+
+
+def member_id(url: NetworkUrl) -> str:
+    """Return the id: bucket, prefix, and the endpoint if the URL names one."""
+    return url.member_id(f"{url.host}/{url.path}".rstrip("/"), ("endpoint_url",))
+
+
+def _is_worth(group: _Group, keys: Collection[bytes]) -> bool:
+    """Whether remembering this index saves a request.
+
+    Not for a small object, which comes whole with its index; nor where nothing would be fetched,
+    and so nothing would say that the object is still this one.
+    """
+    extents = [group.index.extents.get(key) for key in keys]
+    is_small = group.index.size <= _HEAD_BYTES
+    return not is_small and None not in extents and any(e and e.begin < e.end for e in extents)
+
+
+def _coalesced(extents: Iterable[Extent]) -> list[Extent]:
+    """Join extents that lie close together into ranges worth a request each."""
+    ranges: list[Extent] = []
+    for extent in sorted(extents, key=lambda extent: extent.begin):
+        last = ranges[-1] if ranges else None
+        is_near = last is not None and extent.begin - last.end <= _GAP_BYTES
+        if last is not None and is_near and extent.end - last.begin <= _RANGE_BYTES:
+            ranges[-1] = Extent(last.begin, max(last.end, extent.end))
+        else:
+            ranges.append(extent)
+    return ranges
+
+
+def _cut(pieces: Sequence[tuple[int, bytes]], extent: Extent) -> bytes:
+    """Return the bytes of an extent from the piece that holds it."""
+    if extent.begin == extent.end:
+        return b""
+    for begin, piece in pieces:
+        if begin <= extent.begin and extent.end <= begin + len(piece):
+            return piece[extent.begin - begin : extent.end - begin]
+    raise BadObjectError("an object is shorter than its index says")

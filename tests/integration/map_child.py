@@ -1,0 +1,72 @@
+"""The pipelines of the map tests, and the process that is killed while it runs one of them.
+
+python map_child.py <world folder> '{"pipeline": "totals", "config": {...}}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+
+WINDOW_MS = 1000
+SCHEMA = "k string, ts long, v long"
+
+
+def totals(folder: Path) -> Pipeline:
+    """files -> windows -> two maps: every window under (k, end), and the newest total under k."""
+    p = Pipeline("totals")
+    rows = p.read_from(
+        sources.files(f"{folder}/in/left", format="json", schema=SCHEMA), name="rows"
+    ).with_timestamps("ts", allowed_lag="500 ms", idle_timeout="0 ms")
+    counts = (
+        rows.group_by("k")
+        .window(windows.tumbling(f"{WINDOW_MS} ms"))
+        .aggregate(n=agg.count(), total=agg.sum("v"), name="counts")
+    )
+    counts.select("k", "unix_millis(window_end) AS end", "n", "total").write_to(
+        sinks.map("totals", key=("k", "end")), name="totals_out"
+    )
+    counts.write_to(
+        sinks.map("newest", key="k", value="total", order_by="window_end"), name="newest_out"
+    )
+    return p
+
+
+def changes(folder: Path) -> Pipeline:
+    """A map's journal -> files."""
+    p = Pipeline("changes")
+    p.read_from(
+        sources.map_journal("prices", schema="price long, by string"), name="changes"
+    ).with_timestamps("timestamp", idle_timeout="0 ms").select(
+        "kind", "key", "value.price", "value.by", "partition", "sequence"
+    ).write_to(sinks.files(f"{folder}/out/changes", format="json"), name="changes_out")
+    return p
+
+
+def entries(folder: Path) -> Pipeline:
+    """A map's entries -> files."""
+    p = Pipeline("entries")
+    p.read_from(
+        sources.map_entries("prices", schema="price long, by string"), name="entries"
+    ).select("key", "value.price", "value.by").write_to(
+        sinks.files(f"{folder}/out/entries", format="parquet"), name="entries_out"
+    )
+    return p
+
+
+PIPELINES = {"totals": totals, "changes": changes, "entries": entries}
+
+
+def main(folder: Path, order: dict[str, object]) -> int:
+    import child  # beside this file, which is run as a script
+
+    child.crash_pipeline = PIPELINES[str(order.pop("pipeline"))]
+    return child.main(folder, order)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))

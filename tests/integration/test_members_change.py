@@ -1,0 +1,99 @@
+"""Members join, leave and are lost under a running job. The verdict is the rows, and that no
+execution begins from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dagster_jet import JobConfig
+from dagster_jet.engine.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    ExecutionStarted,
+    SnapshotCommitted,
+)
+from dagster_jet.job import Job
+from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.store import Store
+
+from . import child
+from .world import World, wait_until
+
+FAST = {"scale_up_delay": "200 ms", "restart_attempts_max": 30}
+
+
+@contextmanager
+def running(world: World, members: str = "abc", **config: object) -> Iterator[tuple[Job, Store]]:
+    """A job on the store, and the store as an operator's process has it open."""
+    world.fill(files=4)
+    with world.jet(members) as jet, world.jet(members) as operator:
+        job = jet.submit(
+            child.crash_pipeline(world.folder),
+            JobConfig(**{**child.CONFIG, **FAST, **config}),
+            on_event=world.events.append,
+        )
+        wait_until(lambda: len(world.events_of(SnapshotCommitted)) >= 3, "the job runs")
+        yield job, operator.store
+        assert job.complete(60).status is JobStatus.COMPLETED
+        operator.store.refresh()
+        assert operator.store.is_safe()
+        assert operator.store.verify().is_whole
+    world.assert_exactly_once()
+    scratch = [e for e in world.events_of(ExecutionStarted)[1:] if e.restored_snapshot_id is None]
+    assert scratch == []
+
+
+def feed(world: World, first: int) -> None:
+    """More input, and the job gets to see it: it is alive on the store as it is now."""
+    epochs = len(world.events_of(EpochCompleted))
+    world.fill(files=3, first=first)
+    wait_until(lambda: len(world.events_of(EpochCompleted)) > epochs, "the job goes on")
+
+
+def test_a_member_joins_and_the_job_moves_to_the_new_table(world: World) -> None:
+    with running(world) as (job, store):
+        store.add_member(f"file://{world.folder}/store/d")
+        wait_until(lambda: job.record.members_max == 4, "an execution has seen the new member")
+        feed(world, 4)
+        done = f"of {job.name} the last restart was graceful"
+        wait_until(lambda: job._store.table == store.table, done)
+        feed(world, 7)
+    reasons = [e.reason for e in world.events_of(ExecutionRestarting)]
+    assert all("members have changed" in reason for reason in reasons), reasons
+
+
+def test_a_member_joins_and_nobody_wants_a_restart(world: World) -> None:
+    """Without auto_scaling the registers' move is the only restart."""
+    with running(world, auto_scaling=False) as (_, store):
+        store.add_member(f"file://{world.folder}/store/d")
+        feed(world, 4)
+        wait_until(lambda: len(world.events_of(ExecutionStarted)) == 2, "it has restarted once")
+        feed(world, 7)
+    assert len(world.events_of(ExecutionStarted)) == 2
+
+
+def test_a_member_leaves(world: World) -> None:
+    with running(world) as (_, store):
+        store.remove_member(f"file://{world.folder}/store/b")
+        feed(world, 4)
+
+
+def test_a_member_is_lost_and_the_store_is_repaired_around_it(world: World) -> None:
+    """Snapshots fail and the job restarts until somebody repairs; then it goes on."""
+    with running(world) as (_, store):
+        world.lose_member("b")
+        world.fill(files=3, first=4)
+        wait_until(lambda: world.events_of(ExecutionRestarting) != [], "the loss is noticed")
+        store.remove_member(f"file://{world.folder}/store/b")
+        feed(world, 7)
+
+
+def test_a_member_comes_back_empty_and_is_filled_again(world: World) -> None:
+    with running(world) as (_, store):
+        world.lose_member("b")
+        world.fill(files=3, first=4)
+        wait_until(lambda: world.events_of(ExecutionRestarting) != [], "the loss is noticed")
+        (world.folder / "store" / "b").mkdir()
+        assert store.repair().readmitted == [f"file://{world.folder}/store/b"]
+        feed(world, 7)

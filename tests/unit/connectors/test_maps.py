@@ -1,0 +1,331 @@
+"""Map connectors without Spark: what readers plan, what commits do, in whatever order they come."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import sinks, sources
+from dagster_jet.connectors.maps.journal import JournalTask, MapJournalReader, _shares
+from dagster_jet.connectors.maps.sink import MapSink
+from dagster_jet.core import failpoint
+from dagster_jet.core.failpoint import FailPointError
+from dagster_jet.engine.connector import CommitContext, TransactionId
+from dagster_jet.errors import (
+    ArtifactLostError,
+    BadRowError,
+    ConfigurationError,
+    SourceError,
+    StoreUnavailableError,
+)
+from dagster_jet.maps import JetMap, JournalConfig
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.store import Store, StoreConfig
+
+PARTITIONS = 5
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    name = uuid.uuid4().hex
+    urls = tuple(f"memory://{name}{m}" for m in "abc")
+    config = StoreConfig(urls, allow_memory=True, partition_count=PARTITIONS)
+    with Store.open(config) as opened:
+        yield opened
+    failpoint.configure("")
+
+
+# --- journal source -------------------------------------------------------------------------------
+
+
+def journal_reader(store: Store, **options: Any) -> MapJournalReader:
+    return sources.map_journal("m", **options).with_store(store).open("j", "in", None)
+
+
+def read(reader: MapJournalReader, max_rows: int = 10_000) -> list[tuple[str, str, str | None]]:
+    """One epoch as the engine runs it, without Spark: kind, key, value."""
+    reader.poll()
+    split = reader.plan(max_rows)
+    if split is None:
+        return []
+    rows = sum(stop - start for _, start, stop in split)
+    task = JournalTask(reader.journal_handle(), reader.value, _shares(split, 2, rows))
+    batches = list(task([pa.record_batch([pa.array([0, 1])], names=["id"])]))
+    found = [row for batch in batches for row in batch.to_pylist()]
+    reader.verify(split, len(found))
+    return [(row["kind"], row["key"], row["value"]) for row in found]
+
+
+def test_events_are_read_once_and_again_from_a_position(store: Store) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig())
+    m.put_all([(f"k{n}", n) for n in range(10)])
+    m.put(7, "seven")
+    reader = journal_reader(store)
+    first = read(reader)
+    assert set(first) == {*(("put", f"k{n}", str(n)) for n in range(10)), ("put", "7", '"seven"')}
+    assert len(first) == 11 and read(reader) == [] and reader.waiting().items == 0
+    position = reader.position()
+    m.delete("k3")
+    assert reader.poll().items == 1
+    assert read(reader) == [("delete", "k3", None)]
+    again = journal_reader(store)
+    again.restore(position, None)
+    assert read(again) == [("delete", "k3", None)]
+    assert reader.take_lost() == again.take_lost() == 0
+
+
+def test_small_epochs_serve_all_partitions(store: Store) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig())
+    m.put_all([(n, n) for n in range(60)])
+    reader = journal_reader(store)
+    epochs = [read(reader, 7) for _ in range(9)]
+    assert [len(epoch) for epoch in epochs] == [7] * 8 + [4]
+    assert {row for epoch in epochs for row in epoch} == {
+        ("put", f"{n}", f"{n}") for n in range(60)
+    }
+
+
+def test_where_a_new_job_begins(store: Store) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig(4))
+    m.put_all([("a", n) for n in range(6)])
+    newest, oldest = journal_reader(store, start="newest"), journal_reader(store)
+    newest.poll()
+    assert [value for _, _, value in read(oldest)] == ["2", "3", "4", "5"]
+    assert oldest.take_lost() == 0, "nobody has promised the first two"
+    m.put("a", 6)
+    assert read(newest) == [("put", "a", "6")]
+
+
+def test_an_overflow_between_epochs_is_counted(store: Store) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig(4))
+    reader = journal_reader(store)
+    m.put("a", 0)
+    assert read(reader) == [("put", "a", "0")]
+    m.put_all([("a", n) for n in range(1, 11)])
+    assert [value for _, _, value in read(reader)] == ["7", "8", "9", "10"]
+    assert reader.take_lost() == 6 and reader.take_lost() == 0
+    m.put_all([("a", n) for n in range(11, 14)])
+    assert len(read(reader)) == 3 and reader.take_lost() == 0
+
+
+def test_an_overflow_between_plan_and_task_is_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig(4))
+    m.put_all([("a", n) for n in range(3)])
+    reader = journal_reader(store)
+    handle = MapJournalReader.journal_handle
+
+    def late(self: MapJournalReader) -> Any:
+        m.put_all([("a", n) for n in range(3, 6)])
+        return handle(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MapJournalReader, "journal_handle", late)
+        assert [value for _, _, value in read(reader)] == ["2"]
+    assert reader.take_lost() == 2
+    assert [value for _, _, value in read(reader)] == ["3", "4", "5"]
+
+
+def test_events_that_outlived_their_time_are_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig(100, "1 second"))
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
+    reader = journal_reader(store)
+    reader.poll()
+    m.put_all([("a", n) for n in range(5)])
+    monkeypatch.setattr("time.time", lambda: 1_002.0)
+    m.put("a", 5)
+    assert read(reader) == [("put", "a", "5")]
+    assert reader.take_lost() == 5
+    new = journal_reader(store)
+    assert read(new) == [("put", "a", "5")] and new.take_lost() == 0
+
+
+def test_sources_say_what_is_missing(store: Store) -> None:
+    for source in (sources.map_journal("m"), sources.map_entries("m")):
+        with pytest.raises(SourceError, match="'m' does not exist"):
+            source.with_store(store).open("j", "in", None).poll()
+    JetMap.open(store, "m", format="bytes").put("a", b"")
+    with pytest.raises(SourceError, match=r"has no journal.*JournalConfig\(\)"):
+        journal_reader(store).poll()
+    with pytest.raises(SourceError, match="'bytes' values"):
+        sources.map_entries("m", schema="a int").with_store(store).open("j", "in", None).poll()
+    with pytest.raises(ConfigurationError, match="start"):
+        sources.map_journal("m", start="middle")
+
+
+def test_a_journal_that_is_not_the_one_that_was_read(store: Store) -> None:
+    JetMap.open(store, "m", journal=JournalConfig()).put("a", 1)
+    reader = journal_reader(store)
+    reader.restore({"next": {"0": 99}}, None)
+    with pytest.raises(SourceError, match="event 99 is next"):
+        reader.poll()
+
+
+def test_an_event_that_no_member_has(store: Store) -> None:
+    m = JetMap.open(store, "m", journal=JournalConfig())
+    m.put("a", 1)
+    reader = journal_reader(store)
+    ring = store.map("user-journal/m")
+    ring.delete_all(ring.keys(""))
+    with pytest.raises(StoreUnavailableError, match="event 0 of partition"):
+        read(reader)
+
+
+def test_schemas_of_sources() -> None:
+    source = sources.map_journal("m", schema="price double, at timestamp")
+    assert "value struct<price double, at timestamp>" in source.schema
+    assert sources.map_entries("m", schema="array<int>").schema == "key string, value array<int>"
+    assert sources.map_entries("m", schema="decimal(10, 2)").schema.endswith("decimal(10, 2)")
+    assert sources.map_entries("m").schema == "key string, value string"
+
+
+# --- sink -----------------------------------------------------------------------------------------
+
+
+def bound(store: Store) -> MapSink:
+    sink = sinks.map("m", key="k").with_store(store)
+    sink.check("j", "out", is_new_job=False)
+    return sink
+
+
+def staged(
+    sink: MapSink, epoch_id: int, rows: dict[str, str | None], *, execution: int = 1, shard: int = 0
+) -> tuple[Artifact, ...]:
+    """Phase 1 of one task."""
+    transaction = TransactionId("j", "out", 1, execution, epoch_id, shard, f"{uuid.uuid4().hex}")
+    writer = sink.open_writer(transaction)
+    values = [None if value is None else value.encode() for value in rows.values()]
+    batch = pa.record_batch([pa.array(rows), pa.array(values, pa.binary())], names=["k", "v"])
+    writer.write(batch)
+    return writer.prepare()
+
+
+def context(execution: int = 1, **changes: Any) -> CommitContext:
+    return replace(CommitContext("j", "out", 1, execution, recovering=False), **changes)
+
+
+def leftovers(store: Store) -> list[str]:
+    return [key.name for key in store.map("jobs/j/staged/out").keys("")]
+
+
+def events(store: Store) -> list[tuple[str, str, str | None]]:
+    return read(journal_reader(store))
+
+
+@pytest.fixture
+def journaled(store: Store) -> JetMap:
+    return JetMap.open(store, "m", journal=JournalConfig())
+
+
+def test_nothing_shows_before_phase_2(store: Store, journaled: JetMap) -> None:
+    sink = bound(store)
+    journaled.put("gone", 1)
+    artifacts = staged(sink, 1, {"a": "1", "gone": None})
+    assert dict(journaled.items()) == {"gone": 1}
+    sink.commit(artifacts, context())
+    assert dict(journaled.items()) == {"a": 1}
+    assert leftovers(store) == []
+
+
+def test_commits_repeated_late_and_out_of_order_change_nothing(
+    store: Store, journaled: JetMap
+) -> None:
+    sink = bound(store)
+    epochs = [staged(sink, epoch_id, {"a": str(epoch_id), "b": "0"}) for epoch_id in (1, 2, 3)]
+    sink.commit(epochs[0] + epochs[1], context())
+    sink.commit(epochs[2], context())
+    for late in (epochs[0], epochs[1] + epochs[2], epochs[0]):
+        sink.commit(late, context())
+    assert dict(journaled.items()) == {"a": 3, "b": 0}
+    of_a = [value for _, key, value in events(store) if key == "a"]
+    assert of_a == ["1", "2", "3"], "one event per epoch and key"
+
+
+@pytest.mark.parametrize(
+    "point", ["maps.commit.chunk", "maps.decide.before", "maps.decide.after", "maps.apply.after"]
+)
+@pytest.mark.parametrize("hit", [1, 2, 3])
+def test_a_commit_that_fails_anywhere_is_repeated(
+    store: Store, journaled: JetMap, point: str, hit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_jet.connectors.maps.sink.CHUNK_CHANGES_MAX", 2)
+    sink = bound(store)
+    rows = {f"k{n}": str(n) for n in range(5)}  # three chunks
+    artifacts = staged(sink, 1, rows) + staged(sink, 1, {"x": "1"}, shard=1)
+    failpoint.configure(f"{point}:{hit}=raise")
+    with pytest.raises(FailPointError):
+        sink.commit(artifacts, context())
+    # By another process, as after a crash.
+    other = sinks.map("m", key="k").with_store(Store.open(store.config))
+    other.commit(tuple(reversed(artifacts)), context(2, recovering=True))
+    assert dict(journaled.items()) == {**{f"k{n}": n for n in range(5)}, "x": 1}
+    assert len(events(store)) == 6
+    assert leftovers(store) == []
+
+
+def test_a_later_line_counts_more(store: Store, journaled: JetMap) -> None:
+    sink = bound(store)
+    old = staged(sink, 9, {"a": "9"})
+    sink.commit(old, context())
+    sink.commit(staged(sink, 3, {"a": "3"}, execution=2), context(2, line=2))
+    sink.commit(old, context())
+    assert journaled.get("a") == 3
+
+
+def test_below_exactly_once_an_epoch_may_come_again(store: Store, journaled: JetMap) -> None:
+    sink = bound(store)
+    sink.commit(staged(sink, 1, {"a": "1"}), context(repeatable=True))
+    sink.commit(staged(sink, 1, {"a": "2"}, execution=2), context(2, repeatable=True))
+    assert journaled.get("a") == 2
+
+
+def test_staged_changes_that_are_gone(store: Store, journaled: JetMap) -> None:
+    sink = bound(store)
+    lost = staged(sink, 1, {"a": "1"})
+    keys = store.map("jobs/j/staged/out").keys("")
+    store.map("jobs/j/staged/out").delete_all(keys)
+    with pytest.raises(ArtifactLostError, match=r"epoch 1.*accept_loss"):
+        sink.commit(lost, context())
+    sink.commit(lost, context(accept_loss=True))
+    sink.commit(staged(sink, 2, {"b": "2"}), context())
+    assert dict(journaled.items()) == {"b": 2}
+
+
+def test_leftovers_of_older_executions_are_removed(store: Store) -> None:
+    sink = bound(store)
+    keep, own = staged(sink, 1, {"a": "1"}), staged(sink, 2, {"c": "1"}, execution=2)
+    staged(sink, 2, {"b": "1"})
+    assert sink.abort_leftovers(context(2), [artifact.token for artifact in keep]) == 1
+    assert len(leftovers(store)) == 2
+    sink.commit(keep + own, context(2))
+
+
+def test_an_aborted_writer_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagster_jet.connectors.maps.sink.CHUNK_CHANGES_MAX", 1)
+    sink = bound(store)
+    writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "x"))
+    keys, values = pa.array(["a", "b", None]), pa.array([b"1", b"2", b"3"])
+    with pytest.raises(BadRowError, match="no key"):
+        writer.write(pa.record_batch([keys, values], names=["k", "v"]))
+    assert leftovers(store) != []
+    writer.abort()
+    assert leftovers(store) == []
+
+
+def test_sinks_that_cannot_work_are_refused(store: Store) -> None:
+    sink = bound(store)
+    sink.commit(staged(sink, 1, {"a": "1"}), context())
+    with pytest.raises(ConfigurationError, match="earlier life"):
+        sink.check("j", "out", is_new_job=True)
+    sink.check("another", "out", is_new_job=True)
+    JetMap.open(store, "tables", format="arrow")
+    with pytest.raises(ConfigurationError, match="'arrow' values"):
+        sinks.map("tables", key="k").with_store(store).check("j", "out", is_new_job=True)
+    with pytest.raises(ConfigurationError, match="key"):
+        sinks.map("m", key=[])
