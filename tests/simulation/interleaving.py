@@ -48,6 +48,10 @@ class Interleaving:
         """Let the running actor crash after so many steps."""
         self._crash_in[self._me.name] = steps
 
+    def do_not_crash(self) -> None:
+        """Take ``crash_in`` of the running actor back."""
+        self._crash_in.pop(self._me.name, None)
+
     def step(self) -> None:
         """Perhaps let others run; a crash happens here. Nothing outside of ``run``."""
         name = getattr(self._me, "name", None)
