@@ -1,6 +1,6 @@
 """A job on Redis servers that keep nothing beyond their process: who is killed has lost everything,
-as many at once as there are backups. The verdict is the rows, and that no execution begins from scratch.
-"""
+as many at once as there are backups. The verdict is the rows, and that no execution begins from
+scratch."""
 
 from __future__ import annotations
 
