@@ -271,8 +271,8 @@ class Execution:
                     return protocol.Stop(
                         self._coordinator.record.status, "fenced: a newer execution owns the job"
                     )
-                if self._keeper.outdated.is_set():
-                    reason = "the store's members have changed"
+                reason = self._keeper.ended_because
+                if reason is not None:
                     pending.extend(self._coordinator.handle(protocol.Failed(reason, True)))
                     continue
                 pending.extend(self._next_commands())

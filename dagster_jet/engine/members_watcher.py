@@ -1,7 +1,8 @@
 """A finished change of the store's members leads to a graceful restart onto the new table.
 
 While a change is under way a job runs on: it writes to the old holders and the new ones. When the
-registers move, its execution is restarted once, from the last snapshot (`RecordKeeper.outdated`).
+registers move, its execution is restarted once, from the last snapshot
+(`RecordKeeper.ended_because`).
 What is left to do here is to begin anew once the change is complete, so that the job's state is
 written and read where the table now says - after a pause, because members come in groups.
 """

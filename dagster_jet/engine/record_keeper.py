@@ -69,9 +69,10 @@ class RecordKeeper:
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
         """Set once a newer execution is known to own the record."""
-        self.outdated = threading.Event()
-        """Set once the store's members are known to have changed: this object, whose register is
-        of the former members, cannot decide anything any more. A new execution can."""
+        self.ended_because: str | None = None
+        """Why this object cannot decide anything any more, although it is not known to be fenced:
+        the members have changed, and its register is of the former ones; or too few of them have
+        confirmed a write, perhaps the heartbeat's. A new execution can."""
 
     @property
     def owners(self) -> frozenset[str]:
@@ -213,9 +214,10 @@ class RecordKeeper:
             self.fenced.set()
             return WriteOutcome.FENCED
         except StaleConfigurationError:
-            self.outdated.set()
+            self.ended_because = "the store's members have changed"
             return WriteOutcome.UNKNOWN  # a member may have taken it, and handed it on
-        except WriteOutcomeUnknownError:
+        except WriteOutcomeUnknownError as error:
+            self.ended_because = f"the outcome of a write of the record is unknown: {error}"
             return WriteOutcome.UNKNOWN
         except StoreUnavailableError:
             return WriteOutcome.UNAVAILABLE

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,10 @@ def crash_pipeline(folder: Path) -> Pipeline:
     return p
 
 
-def open_jet(folder: Path, members: str = "abc") -> Jet:
-    urls = [f"file://{folder}/store/{member}" for member in members]
-    return Jet(store=urls, spark=SPARK, work_dir=folder / "work")
+def open_jet(folder: Path, members: Sequence[str] = "abc", backup_count: int = 1) -> Jet:
+    """`members`: URLs, or names of folders in the world's own."""
+    urls = [m if "://" in m else f"file://{folder}/store/{m}" for m in members]
+    return Jet(store=urls, backup_count=backup_count, spark=SPARK, work_dir=folder / "work")
 
 
 def attach() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,11 +161,11 @@ class World:
                 child.crash_pipeline(self.folder),
                 JobConfig(**{**child.CONFIG, **config}),
                 until=until,
-                on_event=self._see,
+                on_event=self.see,
             )
 
-    def jet(self, members: str = "abc") -> Jet:
-        return child.open_jet(self.folder, members)
+    def jet(self, members: Sequence[str] = "abc", backup_count: int = 1) -> Jet:
+        return child.open_jet(self.folder, members, backup_count)
 
     def record(self, members: str = "abc") -> ExecutionRecord | None:
         with self.jet(members) as jet:
@@ -185,7 +185,7 @@ class World:
         for name in self.fail_points.environment(""):
             self.spark.sparkContext.environment.pop(name, None)
 
-    def _see(self, event: JobEvent) -> None:
+    def see(self, event: JobEvent) -> None:
         self.events.append(event)
         if isinstance(event, ExecutionRestarting):
             self._cure_workers()

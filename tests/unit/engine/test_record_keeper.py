@@ -15,6 +15,7 @@ from dagster_jet.engine import lease as leases
 from dagster_jet.engine import record_keeper
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.errors import LeaseHeldError
+from dagster_jet.snapshot.protocol import WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
 from dagster_jet.store import Store, StoreConfig
 
@@ -104,6 +105,26 @@ def test_a_clock_that_is_set_back_does_not_silence_the_heartbeat(
     assert renewed.renewed_at_ms < record.lease.renewed_at_ms
     wait_for_renewal(store, renewed)
     owner.release(record)
+
+
+def test_a_heartbeat_that_too_few_confirm_ends_the_ownership(tmp_path: Path) -> None:
+    """Nothing can be decided after it: the execution must hear of it, and begin anew."""
+    with Store.open(StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc"))) as store:
+        owner = keeper(store)
+        record = claimed(owner)
+        for member in "bc":
+            (tmp_path / member).rename(tmp_path / f"lost-{member}")
+        deadline = time.monotonic() + 10 * TTL_MS / 1000
+        while owner.ended_because is None:
+            assert time.monotonic() < deadline, "the heartbeat says nothing"
+            threading.Event().wait(0.02)
+        assert "outcome" in owner.ended_because and f"{tmp_path}/b" in owner.ended_because
+        for member in "bc":
+            (tmp_path / f"lost-{member}").rename(tmp_path / member)
+        assert owner.write(record, "running") is WriteOutcome.UNKNOWN
+        successor = RecordKeeper(store, "j", TTL_MS, run_id=None, predecessor=owner)
+        successor.release(claimed(successor))
+        owner.abandon()
 
 
 def wait_for_renewal(store: Store, lease: Lease) -> Lease:
