@@ -46,16 +46,22 @@ class Slot:
 
 
 class PeakMemory:
-    """How far this process's resident memory rises above what it was, in MB."""
+    """How far this process's resident memory rises above what it was, in MB.
 
-    def __init__(self) -> None:
+    Args:
+        mapped: count pages of mapped files too; LMDB maps all that it reads, and the kernel takes
+            these back when it needs them.
+    """
+
+    def __init__(self, *, mapped: bool = True) -> None:
+        self._mapped = mapped
         self._process = psutil.Process()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.risen_mb = 0.0
 
     def __enter__(self) -> PeakMemory:
-        self._before = self._process.memory_info().rss
+        self._before = self._resident()
         self._thread.start()
         return self
 
@@ -69,8 +75,11 @@ class PeakMemory:
             self._look()
 
     def _look(self) -> None:
-        risen = self._process.memory_info().rss - self._before
-        self.risen_mb = max(self.risen_mb, risen / _MB)
+        self.risen_mb = max(self.risen_mb, (self._resident() - self._before) / _MB)
+
+    def _resident(self) -> int:
+        memory = self._process.memory_info()
+        return memory.rss if self._mapped else memory.rss - memory.shared
 
 
 def run_ours(places: Places, backups: int, state_bytes: int) -> Slot:
@@ -111,7 +120,7 @@ def _repaired(slot: Slot, store: Store, places: Places, chunks: int) -> Slot:
         if progress.step == "copy":
             copied[:] = [progress]
 
-    with PeakMemory() as repairer:
+    with PeakMemory(mapped=False) as repairer:
         changes = store.repair(on_progress=watch)
     verified = changes.verified
     if verified is None or not verified.is_whole or verified.keys < chunks or not store.is_safe():
