@@ -1,4 +1,5 @@
-"""`python -m benchmarks [windowed_count | snapshot_cost | profile_small_epoch] [options]`."""
+"""`python -m benchmarks [COMMAND] [options]`: windowed_count, snapshot_cost,
+profile_small_epoch, store; all of them without a command."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
+from benchmarks import store as store_benchmark
 from benchmarks import windowed_count as count
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -31,6 +33,9 @@ PeerTrigger = Annotated[
     int | None, typer.Option(help="Rows per trigger of the peer, large epochs; else a sweep.")
 ]
 Only = Annotated[str, typer.Option(help="large, small or both.")]
+Sizes = Annotated[
+    list[str] | None, typer.Option("--size", help="Of the state, repeatable; 100MB and 1GB.")
+]
 
 
 @contextmanager
@@ -56,6 +61,7 @@ def everything(context: typer.Context) -> None:
         windowed_count()
         snapshot_cost()
         profile_small_epoch()
+        store()
 
 
 @app.command("windowed_count")
@@ -95,6 +101,19 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
         measured, cpu = profile.measure(folder, epochs)
         profile.report(measured, cpu, console)
         save(json, {"epochs": measured, "cpu_ms_per_epoch": cpu})
+
+
+@app.command("store")
+def store(quick: Quick = False, size: Sizes = None, json: Json = None) -> None:
+    """Snapshot, restore, repair and single operations of the store, against the same bytes raw."""
+    try:
+        sizes = size or []
+        for text in sizes:
+            store_benchmark.parse_size(text)
+    except store_benchmark.SizeError as error:
+        raise typer.BadParameter(str(error)) from None
+    with scratch() as folder:
+        save(json, store_benchmark.run(folder, sizes, quick=quick, console=console))
 
 
 if __name__ == "__main__":

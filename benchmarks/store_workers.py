@@ -1,0 +1,255 @@
+"""Processes that write and read shards, as Spark's executors do; the driver only tells them to.
+
+Each holds one shard and does one thing at a time, timed by itself on the clock that all processes
+of a host share: what lies between the first one's beginning and the last one's end is the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.store_raw import get_raw, read_file, set_raw, write_file
+from benchmarks.store_state import Share, fingerprint
+from dagster_jet.snapshot.chunks import (
+    ChunkMap,
+    ChunkSetName,
+    read_chain,
+    write_chunk_set,
+)
+from dagster_jet.snapshot.manifest import ChunkSet, checksum
+from dagster_jet.store import MapKey, StoreHandle
+
+MAP = "chunks"
+_VERTEX = "counts"
+_ANSWER_SECONDS_MAX = 600
+_END_SECONDS_MAX = 10
+_WARM_UP_BYTES = 200_000
+
+
+class WorkerFailedError(Exception):
+    """A worker raised; the message has its traceback."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """One worker's part. `store_s` is what was spent in calls of the map alone."""
+
+    began: float
+    ended: float
+    result: Any
+    store_s: float = 0.0
+
+
+class Workers:
+    """As many processes as there are shards; a context manager that ends them."""
+
+    def __init__(self, state_bytes: int, shards: int, partition_count: int) -> None:
+        self.shares = [Share(at, shards, state_bytes, partition_count) for at in range(shards)]
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+
+    def __enter__(self) -> Workers:
+        context = multiprocessing.get_context("spawn")  # nothing of the driver is carried over
+        try:
+            for share in self.shares:
+                here, there = context.Pipe()
+                process = context.Process(target=_serve, args=(there, share), daemon=True)
+                process.start()
+                there.close()
+                self._processes.append(process)
+                self._pipes.append(here)
+            self.together("ready")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def together(self, command: str, *common: Any, each: Sequence[Any] = ()) -> list[Done]:
+        """One command on all workers at once, and their answers, by shard."""
+        for at, pipe in enumerate(self._pipes):
+            pipe.send((command, (*common, *([each[at]] if each else []))))
+        return [self._answer(pipe) for pipe in self._pipes]
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(_END_SECONDS_MAX)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._pipes, self._processes = [], []
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, pipe: Connection) -> Done:
+        try:
+            if not pipe.poll(_ANSWER_SECONDS_MAX):
+                raise WorkerFailedError(f"a worker was silent for {_ANSWER_SECONDS_MAX} s")
+            answer = pipe.recv()
+        except EOFError:
+            raise WorkerFailedError("a worker ended before it had answered") from None
+        if isinstance(answer, str):
+            raise WorkerFailedError(answer)
+        return answer
+
+
+def seconds(parts: Sequence[Done]) -> float:
+    return max(part.ended for part in parts) - min(part.began for part in parts)
+
+
+@dataclass
+class _TimedMap:
+    """A map that knows how long its callers have waited for it."""
+
+    inner: ChunkMap
+    seconds: float = 0.0
+
+    def put_all(self, items: Mapping[MapKey, bytes]) -> None:
+        began = time.monotonic()
+        self.inner.put_all(items)
+        self.seconds += time.monotonic() - began
+
+    def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]:
+        began = time.monotonic()
+        found = self.inner.get_all(keys)
+        self.seconds += time.monotonic() - began
+        return found
+
+
+@dataclass
+class _Kept:
+    """Keeps what a snapshot would put: the bytes that the raw writers write."""
+
+    items: dict[MapKey, bytes] = field(default_factory=dict)
+
+    def put_all(self, items: Mapping[MapKey, bytes]) -> None:
+        self.items.update(items)
+
+    def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]:
+        return [self.items.get(key) for key in keys]
+
+
+class _Worker:
+    """What a worker can be told to do; every method returns what `Done` has."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._table = share.table()
+        self._raw: dict[str, bytes] = {}
+
+    def ready(self) -> Done:
+        """Rows and fingerprint of the shard."""
+        return Done(0.0, 0.0, fingerprint(self._table))
+
+    def warm_up(self, handle: StoreHandle) -> Done:
+        """Opens the members and loads the code with a few rows, as earlier snapshots have done."""
+        few = _Worker(replace(self._share, state_bytes=_WARM_UP_BYTES))
+        chunks = handle.map("warm-up")
+        read_chain(
+            chunks,
+            [few._write(chunks)],
+            vertex=_VERTEX,
+            partition_count=self._share.partition_count,
+        )
+        return Done(0.0, 0.0, None)
+
+    def snapshot(self, handle: StoreHandle) -> Done:
+        """Writes the shard as the tasks of an epoch with a barrier do."""
+        began = time.monotonic()
+        chunks = _TimedMap(handle.map(MAP))
+        written = self._write(chunks)
+        return Done(began, time.monotonic(), written, chunks.seconds)
+
+    def restore(self, handle: StoreHandle, sets: Sequence[ChunkSet]) -> Done:
+        """Reads the next worker's shard by partition, as a restore at any parallelism does."""
+        shard = (self._share.shard + 1) % self._share.shards
+        count = self._share.partition_count
+        wanted = frozenset(range(shard, count, self._share.shards))
+        began = time.monotonic()
+        chunks = _TimedMap(handle.map(MAP))
+        table = read_chain(
+            chunks, [sets[shard]], vertex=_VERTEX, partition_count=count, wanted=wanted
+        )
+        ended = time.monotonic()
+        return Done(began, ended, (shard, fingerprint(table)), chunks.seconds)
+
+    def serialise(self) -> Done:
+        """Makes the bytes that a snapshot writes; how many they are."""
+        kept = _Kept()
+        self._write(kept)
+        self._raw = {f"{key.partition:04d}/{key.name}": body for key, body in kept.items.items()}
+        return Done(0.0, 0.0, sum(map(len, self._raw.values())))
+
+    def write_file(self, path: Path) -> Done:
+        began = time.monotonic()
+        write_file(path, self._raw.values())
+        return Done(began, time.monotonic(), None)
+
+    def read_file(self, path: Path) -> Done:
+        """Reads it back, with checksums; raises unless all of it is right."""
+        began = time.monotonic()
+        sums = read_file(path, [len(body) for body in self._raw.values()])
+        ended = time.monotonic()
+        self._check(sums)
+        return Done(began, ended, None)
+
+    def set_raw(self, ports: Sequence[int]) -> Done:
+        began = time.monotonic()
+        self._on_each(ports, set_raw)
+        return Done(began, time.monotonic(), None)
+
+    def get_raw(self, ports: Sequence[int]) -> Done:
+        """Reads back, with checksums; raises unless all of it is right."""
+        began = time.monotonic()
+        sums = self._on_each(ports, lambda port, part: get_raw(port, list(part)))
+        ended = time.monotonic()
+        self._check([sums[at % len(ports)][at // len(ports)] for at in range(len(self._raw))])
+        return Done(began, ended, None)
+
+    def _on_each(self, ports: Sequence[int], work: Any) -> list[Any]:
+        """Every server has its share of the keys and a thread of its own."""
+        items = list(self._raw.items())
+        parts = [dict(items[at :: len(ports)]) for at in range(len(ports))]
+        with ThreadPoolExecutor(len(ports)) as threads:
+            return list(threads.map(work, ports, parts))
+
+    def _write(self, chunks: ChunkMap) -> ChunkSet:
+        return write_chunk_set(
+            chunks,
+            ChunkSetName(_VERTEX, 1, 1, self._share.shard, "a"),
+            self._table,
+            self._share.partitions,
+            sequence=0,
+            is_base=True,
+            partition_count=self._share.partition_count,
+        )
+
+    def _check(self, sums: Sequence[int]) -> None:
+        if list(sums) != [checksum(body) for body in self._raw.values()]:
+            raise AssertionError("the raw writer's bytes are not what was written")
+
+
+def _serve(pipe: Connection, share: Share) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ends when the driver closes the pipe
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        worker: _Worker | None = None
+        while True:
+            command, arguments = pipe.recv()
+            try:
+                worker = worker or _Worker(share)
+                answer = getattr(worker, command)(*arguments)
+            except Exception:  # noqa: BLE001 - whatever it is, the driver reports it
+                answer = traceback.format_exc()
+            pipe.send(answer)
