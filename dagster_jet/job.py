@@ -187,13 +187,14 @@ class Job:
             if stop.reason != StopKind.RESTART.value:
                 delay_ms = self._delay_before_restart(restarts, stop, execution)
                 self._tell_restart(stop, execution, len(restarts), delay_ms)
-                if self._stop_signal.event.wait(delay_ms / 1000):
+                self._stop_signal.event.wait(delay_ms / 1000)
+                if self._stop_signal.kind is StopKind.SHUTDOWN:
+                    # Any other kind needs an execution that carries it out.
                     return self._ended(
                         replace(stop, status=JobStatus.NOT_RUNNING, restart=False), execution
                     )
             else:
-                self._stop_signal.kind = None
-                self._stop_signal.event.clear()
+                self._stop_signal.restarted()
 
     def _run_one(self, session: SparkSession) -> tuple[Stop, Execution]:
         keeper = self._keeper = RecordKeeper(

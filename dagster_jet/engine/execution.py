@@ -72,17 +72,26 @@ _COMMIT_RETRY_FIRST_S, _COMMIT_RETRY_MAX_S = 0.1, 5.0
 @dataclass
 class StopSignal:
     """How others ask a running execution to stop. Safe from any thread; the first kind wins,
-    but CANCEL overrides."""
+    but every kind overrides RESTART, after which the job would just run on, and CANCEL all."""
 
     kind: StopKind | None = None
 
     def __post_init__(self) -> None:
         self.event = threading.Event()
+        self._lock = threading.Lock()
 
     def request(self, kind: StopKind) -> None:
-        if self.kind is None or kind is StopKind.CANCEL:
-            self.kind = kind
-        self.event.set()
+        with self._lock:
+            if self.kind in (None, StopKind.RESTART) or kind is StopKind.CANCEL:
+                self.kind = kind
+            self.event.set()
+
+    def restarted(self) -> None:
+        """RESTART is carried out; what was asked for since then stands."""
+        with self._lock:
+            if self.kind is StopKind.RESTART:
+                self.kind = None
+                self.event.clear()
 
 
 @dataclass(frozen=True)

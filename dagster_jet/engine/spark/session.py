@@ -50,7 +50,6 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
     """
     _require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["JET_DRIVER_PID"] = str(os.getpid())
     from pyspark.sql import SparkSession
 
     _forget_dead_session()
@@ -66,6 +65,8 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
         if handler is not None:
             # PySpark's handler would abort the epoch; Dagster's lets it drain.
             signal.signal(signal.SIGINT, handler)
+    # For fail points in tasks. Not in our own environment: other children would inherit it.
+    running.sparkContext.environment["JET_DRIVER_PID"] = str(os.getpid())
     if "spark.sql.shuffle.partitions" not in settings:
         # Spark's default of 200 makes 200 tiny aggregates of every epoch.
         running.conf.set("spark.sql.shuffle.partitions", str(parallelism(running)))
