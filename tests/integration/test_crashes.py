@@ -245,19 +245,38 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
 ) -> None:
     """It commits what its successor has committed already, and answers to nobody."""
     world.fill()
-    go_on, asleep = threading.Event(), threading.Event()
-    commit = FilesSink.commit
+    hangs, asleep, ended, go_on = (threading.Event() for _ in range(4))
+    start_commit, commit, fail_point = (
+        execution.Execution._start_commit,
+        FilesSink.commit,
+        execution.fail_point,
+    )
     late: list[threading.Thread] = []
 
+    def note_what_is_committed(
+        self: Any, snapshot_id: int, artifacts: Any, recovering: bool
+    ) -> Any:
+        if any(artifact.sink == "rollup_out" for artifact in artifacts):
+            hangs.set()
+        return start_commit(self, snapshot_id, artifacts, recovering)
+
     def commit_late(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
-        if self.format == "parquet" and context.execution_id == 1 and not asleep.is_set():
+        if context.sink == "rollup_out" and not asleep.is_set():
             late.append(threading.current_thread())
             asleep.set()
-            failpoint.configure("epoch.acked:1=raise")  # the execution ends, its phase 2 does not
             assert go_on.wait(60)
         commit(self, artifacts, context)
 
+    def end_the_execution_beside_it(name: str) -> None:
+        if name == "epoch.acked" and hangs.is_set() and not ended.is_set():
+            assert asleep.wait(60)
+            ended.set()
+            raise failpoint.FailPointError("the epoch beside the late phase 2")
+        fail_point(name)
+
+    monkeypatch.setattr(execution.Execution, "_start_commit", note_what_is_committed)
     monkeypatch.setattr(FilesSink, "commit", commit_late)
+    monkeypatch.setattr(execution, "fail_point", end_the_execution_beside_it)
     monkeypatch.setattr(execution, "_BACKGROUND_GRACE_S", 0.2)
     assert world.run(until="drained").restarts == 1
     record, visible = world.record(), world.visible()
