@@ -41,7 +41,7 @@ class MapWorld(World):
                 make(self.folder),
                 JobConfig(**{**child.CONFIG, **config}),
                 until=until,
-                on_event=self._see,
+                on_event=self.see,
             )
 
     def _command(self, order: Any) -> list[str]:

@@ -41,15 +41,15 @@ def drivers(world: World, net: Network, *sides: str, backup_count: int) -> Itera
 
 
 def keys(jet: Jet, names: range) -> list[MapKey]:
-    return [jet.map("values").key(str(name)) for name in names]
+    return [jet.store.map("values").key(str(name)) for name in names]
 
 
 def put(jet: Jet, names: range, value: bytes) -> None:
-    jet.map("values").put_all(dict.fromkeys(keys(jet, names), value))
+    jet.store.map("values").put_all(dict.fromkeys(keys(jet, names), value))
 
 
 def read(jet: Jet, names: range) -> set[bytes | None]:
-    return set(jet.map("values").get_all(keys(jet, names)))
+    return set(jet.store.map("values").get_all(keys(jet, names)))
 
 
 def assert_no_job_starts(world: World, jet: Jet, needed: str) -> None:
