@@ -1,7 +1,7 @@
 """One LMDB environment, shared by everything in this process that uses its folder.
 
 LMDB itself gives atomic, durable batches and one writer at a time over all processes of a host.
-Three things it does not give are added here:
+Four things it does not give are added here:
 
 - **One environment per folder and process.** LMDB's file locks belong to (process, file): opening
   a folder twice in one process breaks them. ``acquire`` hands out one shared object per folder.
@@ -10,6 +10,7 @@ Three things it does not give are added here:
 - **A folder that vanishes.** LMDB keeps writing into a deleted file without a word. Every batch
   therefore compares the files in the folder with the ones that were opened, before and, for
   writes, after the commit.
+- **Writers that are stopped.** Waiting for the writer has an end (``writer_gate.py``).
 
 Not for network file systems: LMDB's locks and shared memory need one host.
 """
@@ -20,12 +21,13 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 import lmdb
 
 from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritableError
+from dagster_jet.store.members.writer_gate import WriterGate
 
 T = TypeVar("T")
 
@@ -57,6 +59,7 @@ class LmdbEnvironment:
         self._values: lmdb._Database | None = None
         self._versioned: lmdb._Database | None = None
         self._identity: _Identity | None = None
+        self._gate = WriterGate(os.path.join(folder, "writer.lock"))
 
     def run(self, work: Callable[[Batch], T], *, write: bool) -> T:
         """Run ``work`` in one transaction and return what it returns.
@@ -66,7 +69,8 @@ class LmdbEnvironment:
         too small for it, or another process has grown the map.
 
         Raises:
-            StoreUnavailableError: the folder is gone or was replaced, or LMDB reports damage.
+            StoreUnavailableError: the folder is gone or was replaced, another process does not end
+                its write, or LMDB reports damage.
             StoreUnwritableError: the folder cannot be created or written, or the disk is full.
         """
         with self._lock, self._errors_named(write):
@@ -75,7 +79,10 @@ class LmdbEnvironment:
                 environment, values, versioned = self._opened()
                 self._check_in_place()
                 try:
-                    with environment.begin(write=write) as transaction:
+                    with (
+                        self._gate.held() if write else nullcontext(),
+                        environment.begin(write=write) as transaction,
+                    ):
                         result = work(Batch(transaction, values, versioned))
                 except lmdb.MapResizedError:
                     environment.set_mapsize(0)  # adopt the size another process has chosen
@@ -111,6 +118,7 @@ class LmdbEnvironment:
         self._lock.release()
 
     def _close(self) -> None:
+        self._gate.close()
         if self._environment is not None:
             self._environment.close()
             self._environment = self._values = self._versioned = None
@@ -120,14 +128,15 @@ class LmdbEnvironment:
             if self._identity is not None:
                 self._check_in_place()  # before opening: opening would create the files anew
             _create_folder(self.folder)
-            environment = _open_as_large_as_possible(self.folder)
-            try:
-                environment.reader_check()  # frees the slots of killed processes
-                self._values = environment.open_db(b"values")
-                self._versioned = environment.open_db(b"versioned")
-            except BaseException:
-                environment.close()
-                raise
+            with self._gate.held():  # opening a key space takes the writer's lock
+                environment = _open_as_large_as_possible(self.folder)
+                try:
+                    environment.reader_check()  # frees the slots of killed processes
+                    self._values = environment.open_db(b"values")
+                    self._versioned = environment.open_db(b"versioned")
+                except BaseException:
+                    environment.close()
+                    raise
             if self._identity is None:
                 _sync_folder(self.folder)
                 self._identity = _identity_of(self.folder) or ()  # (): gone already, never equal
@@ -153,6 +162,12 @@ class LmdbEnvironment:
             yield
         except StoreError:
             raise
+        except TimeoutError as error:
+            raise StoreUnavailableError(
+                f"the store member {self.member_id} cannot be opened or written: {error}.",
+                cure="See whether a process that uses the folder is stopped; let it go on, or "
+                "kill it.",
+            ) from error
         except (lmdb.PanicError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
             self._close()  # LMDB asks for a new environment after these
             raise self._unavailable(error) from error

@@ -3,8 +3,10 @@
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import lmdb
@@ -12,7 +14,7 @@ import pytest
 
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store import FileMember
-from dagster_jet.store.members import lmdb_environment
+from dagster_jet.store.members import lmdb_environment, writer_gate
 
 
 def in_a_fork(work: object) -> None:
@@ -170,3 +172,79 @@ while True:
     assert len(set(member.get_many([b"%03d" % i for i in range(100)]))) == 1
     member.put_many({b"000": b"the lock of the dead is free"})
     member.close()
+
+
+def test_a_writer_that_is_stopped_holds_others_up_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"""
+import os, signal
+from dagster_jet.store import FileMember
+member = FileMember({str(tmp_path)!r})
+
+class Stopping(dict):
+    def __getitem__(self, key):
+        os.kill(os.getpid(), signal.SIGSTOP)  # inside the write transaction
+        return super().__getitem__(key)
+
+member.put_many(Stopping({{b"k": b"of the stopped one"}}))
+"""
+    member = FileMember(str(tmp_path))
+    member.put_many({b"k": b"v"})
+    monkeypatch.setattr(writer_gate, "WAIT_SECONDS_MAX", 0.3)
+    for ends_by in (signal.SIGCONT, signal.SIGKILL):
+        writer = subprocess.Popen([sys.executable, "-c", script])
+        os.waitpid(writer.pid, os.WUNTRACED)
+        before = member.get_many([b"k"])
+        begun = time.monotonic()
+        with pytest.raises(
+            StoreUnavailableError, match=f"{tmp_path} cannot be opened or written: another"
+        ):
+            member.put_many({b"k": b"w"})
+        assert time.monotonic() - begun < 3
+        assert member.get_many([b"k"]) == before, "readers need no writer"
+        member.close()
+        member = FileMember(str(tmp_path))
+        with pytest.raises(StoreUnavailableError, match="cannot be opened or written: another"):
+            member.get_many([b"k"])  # opening the folder does
+        writer.send_signal(ends_by)
+        writer.wait()
+        assert member.get_many([b"k"]) == (
+            [b"of the stopped one"] if ends_by is signal.SIGCONT else before
+        )
+        member.put_many({b"k": b"v"})
+    member.close()
+
+
+def test_a_forked_child_does_not_keep_the_gate_of_a_killed_parent(tmp_path: Path) -> None:
+    script = f"""
+import os, sys, time
+from dagster_jet.store import FileMember
+member = FileMember({str(tmp_path)!r})
+member.put_many({{b"k": b"v"}})
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+
+class Waiting(dict):
+    def __getitem__(self, key):
+        print("inside", flush=True)
+        time.sleep(60)
+
+member.put_many(Waiting({{b"k": b""}}))
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    assert parent.stdin is not None
+    assert parent.stdout.readline() == b"inside\n"
+    parent.kill()
+    parent.wait()
+    member = FileMember(str(tmp_path))
+    begun = time.monotonic()
+    member.put_many({b"k": b"w"})
+    assert time.monotonic() - begun < 5
+    member.close()
+    parent.stdin.close()  # the child ends
+    parent.stdout.close()

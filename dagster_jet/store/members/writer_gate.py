@@ -1,0 +1,72 @@
+"""The gate before LMDB's writer lock: waiting for another writer ends.
+
+LMDB waits for its writer without a time-out. A writer that dies gives the lock back; one that is
+stopped inside its transaction (SIGSTOP, a frozen container, a debugger) keeps it, and with it every
+process that wants to write. So writers first take an advisory lock on a file beside LMDB's, and
+give up on it in time. The kernel frees it when its holder dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+WAIT_SECONDS_MAX = 15.0
+"""Longer than any batch takes on a working disk, also behind a few other writers."""
+
+_PAUSE_SECONDS_MAX = 0.002
+
+
+class WriterGate:
+    """The gate of one folder. One thread at a time may use it.
+
+    The open file must not be inherited by a forked child, which would keep the lock of a parent
+    that died: ``close`` before a fork.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the gate inside the ``with`` block.
+
+        Raises:
+            TimeoutError: another process held it all the time.
+            OSError: the file cannot be created.
+        """
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = self._descriptor
+        _lock(descriptor)
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file; ``held`` opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _lock(descriptor: int) -> None:
+    begun = time.monotonic()
+    pause_s = 0.0001
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() - begun > WAIT_SECONDS_MAX:
+                message = f"another process has been writing for {WAIT_SECONDS_MAX:.0f} seconds"
+                raise TimeoutError(message) from None
+            # flock has no time-out of its own, hence the looking again.
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_SECONDS_MAX)
+        else:
+            return
