@@ -16,6 +16,7 @@
     ├── SnapshotFailedError           retry: this snapshot is discarded, the job lives
     ├── SnapshotInvalidError          fix: the snapshot to restore from is not whole
     ├── ArtifactLostError             fix: a sink lost what it had promised to commit
+    ├── SinkError                     restart: a sink's place cannot be written now
     ├── SourceError                   fix: a source's input is not what it was
     ├── BadRowError                   fix: a row does not fit the schema
     ├── UserFunctionError             fix: a user's function raised

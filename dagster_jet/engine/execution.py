@@ -805,7 +805,8 @@ class Execution:
                 return
             except OSError as error:
                 # Never swallowed, never skipped: the record says that this will be true.
-                place = node.sink.describe().get("path", node.sink.describe()["kind"])
+                description = node.sink.describe()
+                place = description.get("path", description["kind"])
                 self._tell(f"{node.name} ({place}): commit is being retried: {error}")
             if self._keeper.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self._job)

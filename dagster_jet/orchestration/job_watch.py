@@ -80,7 +80,7 @@ class JobWatch:
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
     _settled: bool = field(default=False, init=False)
-    """Whether the job has stopped, or has been stopped, and that was reported."""
+    """Nothing is left to do: the job has stopped and that was reported, or its lease is gone."""
 
     def events(self) -> Generator[dg.AssetMaterialization, None, None]:
         """Yield materializations until the job has ended.
@@ -154,8 +154,9 @@ class JobWatch:
         finally:
             if not self.job.done.is_set():
                 # Crash window: the driver thread may still be in phase 1. Without the record
-                # it can finish that, and it will not be decided.
+                # it can finish that, and it will not be decided. Waiting again would be in vain.
                 self.job.release_lease()
+                self._settled = True
 
     def _news(self) -> Iterator[dg.AssetMaterialization]:
         for event in self.mailbox.drain():

@@ -85,10 +85,13 @@ def _materialization(
     if asset.code_version is not None:
         tags[keys.TAG_CODE_VERSION] = asset.code_version
     # Provenance per snapshot: without it Dagster shows every asset as out of sync.
-    for key in asset.stage_inputs:
-        tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = str(snapshot_id)
-    for key in asset.outside_inputs:
-        tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = keys.UNVERSIONED
+    versions = {
+        **dict.fromkeys(asset.stage_inputs, str(snapshot_id)),
+        **dict.fromkeys(asset.outside_inputs, keys.UNVERSIONED),
+    }
+    for key, version in versions.items():
+        tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = version
+        tags[f"{keys.TAG_INPUT_POINTER_PREFIX}{key.to_user_string()}"] = keys.NO_POINTER
     return dg.AssetMaterialization(asset_key=asset.key, metadata=metadata, tags=tags)
 
 

@@ -110,8 +110,8 @@ def see(event: JobEvent, order: dict[str, Any]) -> None:
 def outside_of_lmdb() -> Iterator[None]:
     """No thread is inside a store's write transaction while the process is frozen.
 
-    LMDB has one writer per folder: a process that is stopped (not killed) inside a write keeps
-    others waiting until it goes on. docs/operations.md says so; here it would hang the test.
+    LMDB has one writer per folder: while a process is stopped (not killed) inside a write, the
+    writes of others wait and then fail. docs/operations.md says so; it is not what is tested here.
     """
     lmdb_environment._before_fork()
     try:

@@ -186,9 +186,19 @@ class LmdbEnvironment:
             cure="Other replicas serve meanwhile; check the disk and restart the job.",
         )
 
+    def _is_disk_full(self) -> bool:
+        try:
+            return os.statvfs(self.folder).f_bavail == 0
+        except OSError:
+            return False  # the folder cannot even be asked
+
     def _unwritable(self, error: Exception) -> StoreUnwritableError:
+        said = str(error)
+        if self._is_disk_full():
+            # LMDB tells a write that only partly fits as an input/output error.
+            said = f"{os.strerror(errno.ENOSPC)} ({said})"
         return StoreUnwritableError(
-            f"the store member {self.member_id} cannot be created or written: {error}.",
+            f"the store member {self.member_id} cannot be created or written: {said}.",
             cure="Point the URL at a folder on a local disk with free space that this user may "
             "create and write.",
         )

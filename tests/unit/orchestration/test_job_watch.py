@@ -169,6 +169,20 @@ def test_a_dropped_iterator_asks_for_a_stop_and_does_not_wait() -> None:
     let_go.set()
 
 
+def test_a_second_interrupt_is_not_answered_by_another_drain_at_the_end() -> None:
+    never = threading.Event()
+    job = ScriptedJob(lambda job: (job.commit(1), never.wait(60)))
+    watch = start_watch(job, budget=50)
+    events = watch.events()
+    next(events)
+    threading.Timer(0.3, interrupt_main_thread).start()
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(dg.DagsterExecutionInterruptedError())
+    assert watch.end() == []
+    assert job.calls == ["shutdown", "release"], "asked once, and given up for good"
+    never.set()
+
+
 def test_the_end_of_a_dropped_watch_drains_and_hands_out_the_last_snapshot() -> None:
     job, noted = ScriptedJob(lambda job: (job.commit(1), job.stop.wait(), job.commit(2))), []
     watch = start_watch(job, on_interrupt=lambda: noted.append(True))

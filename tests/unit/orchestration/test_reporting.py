@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dagster as dg
+from dagster._core.definitions.data_version import DataProvenance
 
 from dagster_jet.engine.events import (
     EpochCompleted,
@@ -82,6 +83,24 @@ def test_versions_are_added_because_dagster_does_not() -> None:
     out, sums = committed(snapshot(7), [SINK, STATE], NOW_MS)
     assert out.tags == {"dagster/data_version": "7", "dagster/code_version": "v1"}
     assert sums.tags == {"dagster/data_version": "7"}
+
+
+def test_inputs_are_known_so_that_dagster_does_not_call_the_assets_unsynced() -> None:
+    asset = ReportedAsset(
+        "out",
+        dg.AssetKey("out"),
+        "v1",
+        is_sink=True,
+        has_state=False,
+        stage_inputs=(dg.AssetKey(["p", "hourly"]),),
+        outside_inputs=(dg.AssetKey("flights"),),
+    )
+    (event,) = committed(snapshot(7), [asset], 0)
+    provenance = DataProvenance.from_tags(event.tags or {})
+    assert provenance is not None
+    versions = {dg.AssetKey(["p", "hourly"]): "7", dg.AssetKey("flights"): "INITIAL"}
+    assert {k: v.value for k, v in provenance.input_data_versions.items()} == versions
+    assert all(provenance.has_input_asset(key) for key in versions)
 
 
 def test_what_was_restored_is_reported_and_nothing_if_nothing_was() -> None:

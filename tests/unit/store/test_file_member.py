@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -248,3 +249,21 @@ member.put_many(Waiting({{b"k": b""}}))
     member.close()
     parent.stdin.close()  # the child ends
     parent.stdout.close()
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_disk_that_fills_in_the_middle_of_a_write_is_called_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """LMDB tells a write that only partly fits as an input/output error."""
+    member = FileMember(str(tmp_path / "a"))
+    member.put_many({b"k": b"v"})
+
+    def fail(_: object) -> None:
+        raise lmdb.Error("mdb_txn_commit: Input/output error")
+
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free))
+    with pytest.raises(StoreUnwritableError, match=r"Input/output error") as refused:
+        member._shared.run(fail, write=True)
+    assert ("No space left on device" in str(refused.value)) is (free == 0)
+    member.close()
