@@ -1,0 +1,216 @@
+"""What every built-in stateful operator is: a pure step over (input, state, watermark).
+
+An operator owns no state and does no I/O. One call of `step` handles what one shard received, reads
+the shard's state through a `StateReader`, and answers with results and a *delta*: rows to append to
+the state. State rows are never changed in place; `merge` says what several rows of one key mean.
+That makes an operator
+
+- safe to run twice: a task that is retried, or whose epoch is never acked, has changed nothing;
+- equal in both runtimes: the local runtime and Spark's tasks call the same step;
+- cheap to snapshot: the deltas since the last snapshot are what the next one writes.
+
+Two kinds of state:
+
+- *merged*: rows of one group add up (`merge` aggregates them): windows, rolling aggregates.
+- *versioned*: every step that touches a key writes all rows of that key anew under a higher
+  `VERSION_COLUMN`; the newest version counts (`merge` is `newest_version`): sessions, stateful
+  maps. A newer version must never die (see `dead_until`) before an older one.
+
+Event times in state and input are int64 milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.snapshot.chunks import PARTITION_COLUMN
+
+HASH_COLUMN = "__hash"
+"""int64, the key's `dagster_jet.store.partition.key_hash`; its partition is `pmod` of it."""
+TIME_COLUMN = "__time"
+"""int64 ms: the event time of an input row, or whatever a state row expires by."""
+VERSION_COLUMN = "__version"
+"""int64: the step that wrote a row; higher is newer."""
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """What one shard is given in one step."""
+
+    arrived: tuple[pa.Table, ...]
+    """One table per input ordinal, in the schemas of `Operator.input_schemas`, in any row order."""
+    before_ms: int | None
+    """The watermark under which earlier steps ended: an event that it closes off is late. None
+    as long as there was none."""
+    after_ms: int | None
+    """The watermark after these rows: what it closes is emitted now. Never less than before."""
+    version: int
+    """Greater than that of every earlier step on this state."""
+    early: bool = False
+    """Early results are due: also emit what is still open, without closing it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did."""
+
+    results: pa.Table
+    """In `Operator.result_schema`."""
+    delta: pa.Table
+    """Rows to append to the state, in `Operator.state_schema`. None of them dead already."""
+    rows_in: int
+    """Input rows behind `arrived`, also those that a partial aggregate stands for."""
+    late: int = 0
+    """Of those, how many were dropped because the watermark had passed them."""
+
+
+class StateReader(Protocol):
+    """The living state of one shard before a step. Rows come in `Operator.state_schema`."""
+
+    def due(self, until_ms: int) -> pa.Table:
+        """Rows whose `Operator.time_column` is at most `until_ms`; not yet merged.
+
+        Of a versioned state also rows that a newer version has replaced: ask `find` for the
+        hashes that came back before believing any of it.
+        """
+        ...
+
+    def find(self, hashes: np.ndarray) -> pa.Table:
+        """All rows with one of these (distinct, int64) hashes, merged. Costs O(log n) per hash.
+
+        Only for operators whose state has `HASH_COLUMN`.
+        """
+        ...
+
+    def scan(self) -> pa.Table:
+        """Everything, merged. Costs the whole state: for early results and inspection."""
+        ...
+
+
+class Operator(Protocol):
+    """A stateful operator. Implementations are frozen, picklable dataclasses."""
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        """Per ordinal; every one has `PARTITION_COLUMN`, first."""
+        ...
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        """Has `PARTITION_COLUMN` and `time_column`; `HASH_COLUMN` if `find` is used."""
+        ...
+
+    @property
+    def result_schema(self) -> pa.Schema: ...
+
+    @property
+    def time_column(self) -> str:
+        """The int64 column that state rows expire by."""
+        ...
+
+    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """What these state rows (at least one table) come to: associative, order-free, idempotent
+        on its own result. Called whenever runs are compacted, saved or restored."""
+        ...
+
+    def step(self, given: StepInput, state: StateReader) -> Step: ...
+
+    def dead_until(self, watermark_ms: int | None) -> int | None:
+        """State rows with a time up to this no longer matter under `watermark_ms`; None: all do.
+
+        They are hidden from `StateReader` and dropped at the next compaction.
+        """
+        ...
+
+
+def newest_version(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
+    """`Operator.merge` of a versioned state: per key the rows of its highest version.
+
+    The rows of one version of one key come from one step, so they are all in one table.
+    """
+    table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    if table.num_rows == 0:
+        return table
+    group = [HASH_COLUMN, *keys]
+    top = table.group_by(group, use_threads=False).aggregate([(VERSION_COLUMN, "max")])
+    if top.num_rows == table.num_rows:
+        return table
+    # Hashes hardly ever collide, so rows are matched by hash first and by key only if they do.
+    order = np.argsort(top.column(HASH_COLUMN).to_numpy(), kind="stable")
+    hashes = top.column(HASH_COLUMN).to_numpy()[order]
+    if len(hashes) == len(np.unique(hashes)):
+        places = np.searchsorted(hashes, table.column(HASH_COLUMN).to_numpy())
+        newest = top.column(f"{VERSION_COLUMN}_max").to_numpy()[order][places]
+        return table.filter(pa.array(table.column(VERSION_COLUMN).to_numpy() == newest))
+    joined = table.append_column("__row", pa.array(np.arange(table.num_rows))).join(
+        top, group, join_type="inner", use_threads=False
+    )
+    kept = joined.filter(
+        pa.array(
+            joined.column(VERSION_COLUMN).to_numpy()
+            == joined.column(f"{VERSION_COLUMN}_max").to_numpy()
+        )
+    )
+    return table.take(kept.column("__row"))
+
+
+def find_rows(sorted_hashes: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Row numbers in a run sorted by hash whose hash is among `hashes` (sorted, distinct)."""
+    first = np.searchsorted(sorted_hashes, hashes, side="left")
+    last = np.searchsorted(sorted_hashes, hashes, side="right")
+    counts = last - first
+    total = int(counts.sum())
+    if total == 0:
+        return np.empty(0, np.int64)
+    starts = np.repeat(first - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
+    return starts + np.arange(total)
+
+
+class MemoryState:
+    """`StateReader` over tables in memory: for the local runtime and for tests."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._table = operator.state_schema.empty_table()
+
+    def append(self, delta: pa.Table, watermark_ms: int | None) -> None:
+        """Takes a step's delta in and drops what is dead under `watermark_ms`."""
+        self._table = self._operator.merge([self._table, delta])
+        dead = self._operator.dead_until(watermark_ms)
+        if dead is not None:
+            alive = np.asarray(self._times() > dead)
+            self._table = self._table.filter(pa.array(alive))
+
+    def due(self, until_ms: int) -> pa.Table:
+        return self._table.filter(pa.array(self._times() <= until_ms))
+
+    def find(self, hashes: np.ndarray) -> pa.Table:
+        mine = self._table.column(HASH_COLUMN).to_numpy()
+        return self._table.filter(pa.array(np.isin(mine, hashes)))
+
+    def scan(self) -> pa.Table:
+        return self._table
+
+    def _times(self) -> np.ndarray:
+        times: np.ndarray = self._table.column(self._operator.time_column).to_numpy()
+        return times
+
+
+__all__ = [
+    "HASH_COLUMN",
+    "PARTITION_COLUMN",
+    "TIME_COLUMN",
+    "VERSION_COLUMN",
+    "MemoryState",
+    "Operator",
+    "StateReader",
+    "Step",
+    "StepInput",
+    "find_rows",
+    "newest_version",
+]
