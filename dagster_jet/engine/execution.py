@@ -44,7 +44,7 @@ from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
 from dagster_jet.engine.spark.session import is_local, parallelism
-from dagster_jet.engine.spark.tasks import Barrier
+from dagster_jet.engine.spark.barrier import Barrier
 from dagster_jet.engine.state import delete_runs
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import (
@@ -221,7 +221,7 @@ class Execution:
                 continue
             c = self._coordinator.counters.get(node.name)
             states = self._coordinator.shards.get(node.name, [])
-            is_stage = node.name in self._watermarks.closed_end_ms
+            is_stage = node.name in self._watermarks.reached_ms
             progress[node.name] = StageProgress(
                 rows_in=c.rows_in if c else 0,
                 rows_out=c.rows_out if c else 0,
@@ -474,7 +474,7 @@ class Execution:
                 self._runner,
                 self._barrier(manifest.execution_id, manifest.epoch_id, with_store=True),
                 stages,
-                self._watermarks.closed_end_ms,
+                self._watermarks.reached_ms,
             )
         )
         fail_point("restore.done")
@@ -595,8 +595,8 @@ class Execution:
         return {
             stage.name: StageInput(
                 shards=tuple(self._coordinator.shards[stage.name]),
-                closed_end_ms=self._watermarks.closed_end_ms[stage.name],
-                closing_end_ms=self._watermarks.closing_end_ms(stage.name, final=final),
+                before_ms=self._watermarks.reached_ms[stage.name],
+                after_ms=self._watermarks.next_ms(stage.name, final=final),
                 obsolete=obsolete,
             )
             for stage in self._graph.stages
@@ -629,7 +629,7 @@ class Execution:
         for name, seen in output.observed.items():
             self._watermarks.observe(name, seen.rows, seen.top_event_ms, now_ms)
         for name, stage in epoch.stages.items():
-            self._watermarks.closed_end_ms[name] = stage.closing_end_ms
+            self._watermarks.reached_ms[name] = stage.after_ms
         self._groups = max((ack.groups for ack in output.acks), default=0)
         self._obsolete.extend(path for ack in output.acks for path in ack.obsolete)
         self._bytes_written = sum(a.chunk_set.bytes for a in output.acks if a.chunk_set)
@@ -641,7 +641,8 @@ class Execution:
             for name in self._readers
         ]
         self._tell_lost(source_acks)
-        return (*source_acks, *output.acks), sum(self._epoch_rows.values())
+        acks = _with_late(output.acks, output.late_rows)
+        return (*source_acks, *acks), sum(self._epoch_rows.values())
 
     def _tell_lost(self, source_acks: Sequence[Ack]) -> None:
         """Never silently: an event now, and counters that every snapshot carries on."""
@@ -830,3 +831,16 @@ class Execution:
         thread = threading.Thread(target=work, name=f"jet-phase2-{self._job}", daemon=True)
         self._background.append(thread)
         thread.start()
+
+
+def _with_late(acks: Sequence[Ack], late_rows: Mapping[str, int]) -> list[Ack]:
+    """Adds the late rows that were taken out before a stage to the ack of its first shard."""
+    told: set[str] = set()
+    result = []
+    for ack in acks:
+        late = late_rows.get(ack.vertex, 0)
+        if late and ack.vertex not in told:
+            told.add(ack.vertex)
+            ack = replace(ack, rows_in=ack.rows_in + late, late=ack.late + late)
+        result.append(ack)
+    return result

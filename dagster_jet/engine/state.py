@@ -4,6 +4,9 @@ Runs are appended and merged into larger ones, never changed. They are scratch: 
 with the machine. What must survive is in the store as chunks. `saved` runs are covered by the last
 snapshot, `unsaved` ones are what the next snapshot has to write; the two are never merged with
 each other before that snapshot is decided.
+
+Runs of a state with a key hash are sorted by it: a key is found by binary search in the mapped
+file, so that a step costs what arrived and not what is stored.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.errors import ExecutorLostError
-from dagster_jet.snapshot.manifest import Run
+from dagster_jet.processors.operator import HASH_COLUMN, Operator, find_rows
+from dagster_jet.snapshot.manifest import Run, ShardState
 
 MERGE_FAN_IN = 8
 """Runs of about one size are merged when there are so many: each row is rewritten log times."""
@@ -44,6 +49,9 @@ class RunFolder:
         """
         if table.num_rows == 0:
             return ()
+        if HASH_COLUMN in table.schema.names:
+            table = table.sort_by(HASH_COLUMN)
+        table = table.combine_chunks()
         path = self.folder / f"{self.prefix}-{self._written}.arrow"
         self._written += 1
         try:
@@ -86,32 +94,78 @@ class RunFolder:
             tables.append(table)
         return tables
 
-    def drop_dead(self, runs: Iterable[Run], closed_end_ms: int | None) -> tuple[Run, ...]:
-        """Leaves out the runs whose every row belongs to a closed window."""
+    def drop_dead(self, runs: Iterable[Run], dead_until_ms: int | None) -> tuple[Run, ...]:
+        """Leaves out the runs whose every row is dead."""
         alive = []
         for run in runs:
-            if closed_end_ms is not None and run.latest_ms is not None:
-                if run.latest_ms <= closed_end_ms:
+            if dead_until_ms is not None and run.latest_ms is not None:
+                if run.latest_ms <= dead_until_ms:
                     self.obsolete.append(run.path)
                     continue
             alive.append(run)
         return tuple(alive)
 
     def compact(
-        self, runs: tuple[Run, ...], merge: Merge, closed_end_ms: int | None
+        self, runs: tuple[Run, ...], merge: Merge, dead_until_ms: int | None
     ) -> tuple[Run, ...]:
         """Merges the newest runs of about one size once `MERGE_FAN_IN` of them have gathered."""
         tail = _tail_of_one_size(runs)
         if len(tail) < MERGE_FAN_IN:
             return runs
-        merged = merge(self.alive(self.read(tail), closed_end_ms))
+        merged = merge(self.alive(self.read(tail), dead_until_ms))
         self.obsolete.extend(run.path for run in tail)
         return (*runs[: len(runs) - len(tail)], *self.write(merged))
 
-    def alive(self, tables: Sequence[pa.Table], closed_end_ms: int | None) -> list[pa.Table]:
-        if closed_end_ms is None:
+    def alive(self, tables: Sequence[pa.Table], dead_until_ms: int | None) -> list[pa.Table]:
+        if dead_until_ms is None:
             return list(tables)
-        return [t.filter(pc.greater(t.column(self.time_column), closed_end_ms)) for t in tables]
+        return [t.filter(pc.greater(t.column(self.time_column), dead_until_ms)) for t in tables]
+
+
+@dataclass
+class RunState:
+    """A shard's runs as an operator reads them in one step: `StateReader`."""
+
+    runs: RunFolder
+    operator: Operator
+    shard: ShardState
+    dead_until_ms: int | None
+    """What earlier steps have left behind."""
+    _read: dict[str, pa.Table] = field(default_factory=dict)
+
+    def due(self, until_ms: int) -> pa.Table:
+        runs = [r for r in self._all() if r.earliest_ms is None or r.earliest_ms <= until_ms]
+        times = self.runs.time_column
+        due = [
+            table.filter(pc.less_equal(table.column(times), until_ms))
+            for table in self.runs.alive(self._tables(runs), self.dead_until_ms)
+        ]
+        return pa.concat_tables([self.operator.state_schema.empty_table(), *due])
+
+    def find(self, hashes: np.ndarray) -> pa.Table:
+        wanted = np.sort(hashes)
+        found = []
+        for table in self._tables(self._all()):
+            rows = find_rows(table.column(HASH_COLUMN).to_numpy(), wanted)
+            if len(rows):
+                found.append(table.take(pa.array(rows)))
+        return self._merge(found)
+
+    def scan(self) -> pa.Table:
+        return self._merge(self._tables(self._all()))
+
+    def _merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        alive = self.runs.alive(tables, self.dead_until_ms)
+        return self.operator.merge([self.operator.state_schema.empty_table(), *alive])
+
+    def _all(self) -> tuple[Run, ...]:
+        return (*self.shard.saved, *self.shard.unsaved)
+
+    def _tables(self, runs: Iterable[Run]) -> list[pa.Table]:
+        missing = [run for run in runs if run.path not in self._read]
+        for run, table in zip(missing, self.runs.read(missing), strict=True):
+            self._read[run.path] = table
+        return [self._read[run.path] for run in runs]
 
 
 def _tail_of_one_size(runs: Sequence[Run]) -> tuple[Run, ...]:

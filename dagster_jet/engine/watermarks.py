@@ -1,7 +1,7 @@
 """Which watermark each stateful stage works under, from what was observed at the sources.
 
 An epoch runs under what was known when it was planned: its own events move the watermark of the
-next one. So a stage first takes in the epoch's rows, then closes the windows up to its watermark,
+next one. So a stage first takes in the epoch's rows, then closes what lies up to its watermark,
 and a stage behind it sees those results before the same watermark.
 """
 
@@ -13,9 +13,10 @@ from typing import Any
 
 from dagster_jet.core.watermark import EventTimeState
 from dagster_jet.pipeline.graph import Graph, Timestamps, TimestampsNode
+from dagster_jet.pipeline.stateful import StatefulNode
 
 FINAL_WATERMARK_MS = 9_000_000_000_000_000
-"""After the last event of a finite input: every window is closed."""
+"""After the last event of a finite input: everything is closed."""
 
 
 @dataclass
@@ -25,13 +26,14 @@ class WatermarkTracker:
     graph: Graph
     nodes: dict[str, EventTimeState] = field(default_factory=dict)
     """Per timestamps node."""
-    closed_end_ms: dict[str, int | None] = field(default_factory=dict)
-    """Per stateful stage: windows up to this end have been emitted."""
+    reached_ms: dict[str, int | None] = field(default_factory=dict)
+    """Per stateful stage: the watermark under which its last epoch ended: what it closes
+    off has been emitted."""
 
     def __post_init__(self) -> None:
         for stage in self.graph.stages:
-            self.closed_end_ms.setdefault(stage.name, None)
-            for node in self.graph.upstream_timestamps(stage.name):
+            self.reached_ms.setdefault(stage.name, None)
+            for node, _ in self.graph.upstream_timestamps(stage.name):
                 self.nodes.setdefault(node.name, EventTimeState())
 
     def observe(self, node: str, rows: int, top_event_ms: int | None, now_ms: int) -> None:
@@ -47,47 +49,56 @@ class WatermarkTracker:
 
     def watermark_ms(self, stage: str) -> int | None:
         """Least watermark over the inputs that are not idle; if all are, the highest seen."""
-        states = [self.nodes[node.name] for node in self.graph.upstream_timestamps(stage)]
-        active = [state.watermark_ms for state in states if not state.idle]
-        known = [value for value in active if value is not None]
-        if active:
-            return min(known) if len(known) == len(active) else None
-        tops = [state.watermark_ms for state in states if state.watermark_ms is not None]
-        return max(tops) if tops else None
+        inputs = [
+            (self.nodes[node.name], delay_ms)
+            for node, delay_ms in self.graph.upstream_timestamps(stage)
+        ]
+        known = [
+            (state.watermark_ms - delay_ms, state.idle)
+            for state, delay_ms in inputs
+            if state.watermark_ms is not None
+        ]
+        active = [value for value, idle in known if not idle]
+        if any(not state.idle for state, _ in inputs):
+            waiting = sum(not state.idle for state, _ in inputs) > len(active)
+            return None if waiting else min(active)
+        return max((value for value, _ in known), default=None)
 
-    def closing_end_ms(self, stage: str, *, final: bool) -> int | None:
-        """Up to which window end the next epoch may emit; never less than before."""
+    def next_ms(self, stage: str, *, final: bool) -> int | None:
+        """The watermark for the stage's next epoch; never less than the one it has reached."""
         if final:
             return FINAL_WATERMARK_MS
-        closed = self.closed_end_ms[stage]
-        watermark = self.watermark_ms(stage)
+        reached, watermark = self.reached_ms[stage], self.watermark_ms(stage)
         if watermark is None:
-            return closed
-        node = next(s for s in self.graph.stages if s.name == stage)
-        end = node.window.last_closed_end(watermark)
-        return end if closed is None else max(closed, end)
+            return reached
+        watermark = self._stages()[stage].floor_watermark(watermark)
+        return watermark if reached is None else max(reached, watermark)
 
     def wants_epoch(self) -> bool:
-        """Some window is ready to close although no input has arrived."""
+        """Some stage has something to close although no input has arrived."""
         return any(
-            self.closing_end_ms(stage, final=False) != closed
-            for stage, closed in self.closed_end_ms.items()
-            if closed is not None or self.watermark_ms(stage) is not None
+            self.next_ms(stage, final=False) != reached
+            for stage, reached in self.reached_ms.items()
         )
 
     def to_json(self) -> dict[str, Any]:
         return {
             "nodes": {name: asdict(state) for name, state in self.nodes.items()},
-            "closed_end_ms": dict(self.closed_end_ms),
+            "reached_ms": dict(self.reached_ms),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         for name, state in saved.get("nodes", {}).items():
             if name in self.nodes:
                 self.nodes[name] = EventTimeState(**state)
-        for name, end in saved.get("closed_end_ms", {}).items():
-            if name in self.closed_end_ms:
-                self.closed_end_ms[name] = end
+        # Snapshots of 0.1 called it so, when windows were the only stages.
+        reached = saved.get("reached_ms", saved.get("closed_end_ms", {}))
+        for name, watermark in reached.items():
+            if name in self.reached_ms:
+                self.reached_ms[name] = watermark
+
+    def _stages(self) -> dict[str, StatefulNode]:
+        return {stage.name: stage for stage in self.graph.stages}
 
     def _timestamps(self) -> dict[str, Timestamps]:
         return {n.name: n.timestamps for n in self.graph if isinstance(n, TimestampsNode)}

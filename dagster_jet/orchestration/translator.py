@@ -13,7 +13,8 @@ import dagster as dg
 from dagster_jet.engine.connector import REJECT_COLUMNS
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.column_schema import columns_from_ddl
-from dagster_jet.pipeline.graph import AggregateNode, Graph, Node, SinkNode, SourceNode
+from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
+from dagster_jet.pipeline.stateful import StatefulNode
 
 _KINDS_MAX = 10
 """Dagster refuses an asset with more."""
@@ -92,7 +93,7 @@ def stage_data(pipeline: str, graph: Graph, name: str) -> JetStageData:
         stage=node.name,
         kind=node.kind,
         upstream=graph.named_upstreams(node.name),
-        description=_window(node) if connector is None else dict(connector.describe()),
+        description=_description(node, connector),
         columns_ddl=_columns_ddl(node, connector),
         of_rejects=isinstance(node, SinkNode) and node.of_rejects,
     )
@@ -106,14 +107,10 @@ def _connector(node: Node) -> Any | None:
     return None
 
 
-def _window(node: Node) -> dict[str, str]:
-    if not isinstance(node, AggregateNode):
-        return {}
-    return {
-        "keys": ", ".join(node.keys),
-        "window": f"tumbling, {node.window.size_ms / 1000:g} s",
-        "aggregates": ", ".join(f"{n} = {a.name}({a.column or '*'})" for n, a in node.aggregates),
-    }
+def _description(node: Node, connector: Any | None) -> dict[str, str]:
+    if isinstance(node, StatefulNode):
+        return node.describe()
+    return {} if connector is None else dict(connector.describe())
 
 
 def _columns_ddl(node: Node, connector: Any | None) -> str | None:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from dagster_jet.pipeline.aggregates import Aggregate
-from dagster_jet.pipeline.windows import TumblingWindow
+from dagster_jet.pipeline.stateful import StatefulNode
 
 
 @runtime_checkable
@@ -83,31 +82,21 @@ class EnrichNode:
 
 
 @dataclass(frozen=True)
-class AggregateNode:
-    """Stateful: windowed aggregation by key."""
-
-    name: str
-    upstream: tuple[str, ...]
-    keys: tuple[str, ...]
-    window: TumblingWindow
-    aggregates: tuple[tuple[str, Aggregate], ...]
-    time_column: str
-    kind: str = field(default="aggregate", init=False)
-
-
-@dataclass(frozen=True)
 class SinkNode:
-    """Writes a stream out. `of_rejects`: takes the bad rows of its upstream source instead."""
+    """Writes a stream out, or what its upstream node set aside."""
 
     name: str
     upstream: tuple[str, ...]
     sink: Any
     of_rejects: bool = False
+    """Takes the bad rows of its upstream source instead."""
+    of_late: bool = False
+    """Takes the rows that came too late for its upstream stage instead."""
     kind: str = field(default="sink", init=False)
 
 
 Node = (
-    SourceNode | TimestampsNode | TransformNode | MergeNode | EnrichNode | AggregateNode | SinkNode
+    SourceNode | TimestampsNode | TransformNode | MergeNode | EnrichNode | StatefulNode | SinkNode
 )
 
 
@@ -128,9 +117,9 @@ class Graph:
         return tuple(n for n in self if isinstance(n, SourceNode))
 
     @property
-    def stages(self) -> tuple[AggregateNode, ...]:
+    def stages(self) -> tuple[StatefulNode, ...]:
         """The stateful stages."""
-        return tuple(n for n in self if isinstance(n, AggregateNode))
+        return tuple(n for n in self if isinstance(n, StatefulNode))
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
@@ -141,7 +130,7 @@ class Graph:
 
     def is_named(self, name: str) -> bool:
         """Worth showing to people: sources, stateful stages and sinks."""
-        return isinstance(self.nodes[name], SourceNode | AggregateNode | SinkNode)
+        return isinstance(self.nodes[name], SourceNode | StatefulNode | SinkNode)
 
     def named_upstreams(self, name: str) -> tuple[str, ...]:
         """The nearest named nodes upstream of `name`, in order, each once."""
@@ -155,20 +144,28 @@ class Graph:
                 pending = [*self.nodes[upstream].upstream, *pending]
         return tuple(found)
 
-    def upstream_timestamps(self, name: str) -> tuple[TimestampsNode, ...]:
-        """Where the event time of `name` comes from, across stateful stages."""
-        found: dict[str, TimestampsNode] = {}
-        pending = list(self.nodes[name].upstream)
+    def upstream_timestamps(self, name: str) -> tuple[tuple[TimestampsNode, int], ...]:
+        """Where the event time of `name` comes from, across stateful stages.
+
+        With each: by how much the stages in between hold results back, in ms. A node that is
+        reached on several ways counts with its longest delay.
+        """
+        found: dict[str, int] = {}
+        pending = [(upstream, 0) for upstream in self.nodes[name].upstream]
         while pending:
-            node = self.nodes[pending.pop()]
+            reached, delay_ms = pending.pop()
+            node = self.nodes[reached]
             if isinstance(node, TimestampsNode):
-                found[node.name] = node
-            else:
-                pending.extend(node.upstream)
-        return tuple(found.values())
+                found[reached] = max(found.get(reached, 0), delay_ms)
+                continue
+            if isinstance(node, StatefulNode):
+                delay_ms += node.output_delay_ms
+            pending.extend((upstream, delay_ms) for upstream in node.upstream)
+        nodes = ((self.nodes[reached], delay_ms) for reached, delay_ms in found.items())
+        return tuple((node, delay) for node, delay in nodes if isinstance(node, TimestampsNode))
 
     def fingerprint(self) -> str:
-        """Names, kinds, edges, keys, windows and aggregates; not the bodies of functions.
+        """Names, kinds, edges, and what each state's meaning depends on; not the bodies of functions.
 
         Equal fingerprints mean that state and positions fit; it is stored with every snapshot.
         """
@@ -177,9 +174,7 @@ class Graph:
                 node.kind,
                 node.name,
                 list(node.upstream),
-                [list(node.keys), node.window.size_ms, [(n, a.name) for n, a in node.aggregates]]
-                if isinstance(node, AggregateNode)
-                else None,
+                dict(node.shape()) if isinstance(node, StatefulNode) else None,
             ]
             for node in self
         ]

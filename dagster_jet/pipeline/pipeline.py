@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.durations import Duration, to_ms
 from dagster_jet.pipeline.graph import (
-    AggregateNode,
     EnrichNode,
     Graph,
     MergeNode,
@@ -20,13 +19,23 @@ from dagster_jet.pipeline.graph import (
     TimestampsNode,
     TransformNode,
 )
-from dagster_jet.pipeline.windows import TumblingWindow
+from dagster_jet.pipeline.stateful import (
+    AggregateNode,
+    DeduplicateNode,
+    JoinNode,
+    ProcessorNode,
+    RollingNode,
+    StatefulMapNode,
+    StatefulNode,
+)
+from dagster_jet.pipeline.windows import Window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
+IS_EARLY = "is_early"
 
 _N = TypeVar("_N", bound=Node)
 
@@ -164,10 +173,104 @@ class Stage:
         name = name or self._pipeline._fresh("enrich")
         return self._append(EnrichNode(name, (self._node,), table, keys, how))
 
+    def join(
+        self,
+        other: Stage,
+        *,
+        on: str | Sequence[str],
+        within: Duration,
+        name: str,
+        how: str = "inner",
+        suffix: str = "_right",
+    ) -> Stage:
+        """Pairs this stream's rows with `other`'s of equal keys and times at most `within` apart.
+
+        Columns: the keys, this stream's, the other's; where names clash the other's get `suffix`.
+        The result's event time is this stream's.
+
+        Args:
+            how: "inner", "left", "right" or "outer"; a row that found no partner comes out, with
+                nulls, once the watermark has passed its last chance.
+        """
+        if how not in ("inner", "left", "right", "outer"):
+            raise PipelineError(
+                f"how={how!r} is not a way to join.",
+                job=self._pipeline.name,
+                stage=name,
+                cure='Use "inner", "left", "right" or "outer".',
+            )
+        times = (self._event_time(name), other._event_time(name))
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        node = JoinNode(
+            name, (self._node, other._node), keys, to_ms(within, "within"), how, times, suffix
+        )
+        return self._append(node)
+
     def group_by(self, *keys: str) -> KeyedStage:
         if not keys:
             raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
         return KeyedStage(self, keys)
+
+    def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
+        """One row of totals over all rows so far, whenever some arrive (see `KeyedStage`)."""
+        return KeyedStage(self, ()).rolling_aggregate(name=name, **aggregates)
+
+    def deduplicate(
+        self, *, within: Duration, name: str, on: str | Sequence[str] | None = None
+    ) -> Stage:
+        """The first row of each key (`on`; default: all columns) within a time.
+
+        A row is left out if a row of its key that was let through is at most `within` away in
+        event time. Rows that the watermark has passed are late.
+        """
+        keys = (on,) if isinstance(on, str) else tuple(on or ())
+        time = self._event_time(name)
+        return self._append(
+            DeduplicateNode(name, (self._node,), keys, to_ms(within, "within"), time)
+        )
+
+    def map_stateful(
+        self,
+        function: Callable[..., Any],
+        *,
+        create: Callable[[], Any],
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        on_evict: Callable[..., Any] | None = None,
+    ) -> Stage:
+        """One state for all rows; see `KeyedStage.map_stateful`, which has one per key."""
+        return KeyedStage(self, ()).map_stateful(
+            function,
+            create=create,
+            output_schema=output_schema,
+            name=name,
+            ttl=ttl,
+            on_evict=on_evict,
+        )
+
+    def apply_processor(
+        self, supplier: Callable[[], Any], *, output_schema: str, name: str
+    ) -> Stage:
+        """A `dagster_jet.core.Processor` per shard; all rows of this stream go to one of them."""
+        return KeyedStage(self, ()).apply_processor(
+            supplier, output_schema=output_schema, name=name
+        )
+
+    def late_to(self, sink: Any, *, name: str) -> Stage:
+        """Sends the rows that came too late for this stage to `sink`, in the same transaction.
+
+        Without it they are only counted. Rows: as the stage received them.
+        """
+        node = self._pipeline._nodes[self._node]
+        if not isinstance(node, StatefulNode) or isinstance(node, JoinNode | ProcessorNode):
+            raise PipelineError(
+                "late_to() belongs directly after a stateful stage with one input.",
+                job=self._pipeline.name,
+                stage=self._node,
+            )
+        self._pipeline._add(SinkNode(name, (node.name,), sink, of_late=True))
+        return self
 
     def write_to(self, sink: Any, *, name: str) -> None:
         """Ends the branch in a sink (`dagster_jet.sinks`)."""
@@ -190,72 +293,157 @@ class Stage:
         self._pipeline._add(SinkNode(name, (source.name,), sink, of_rejects=True))
         return self
 
+    def _event_time(self, name: str) -> str:
+        if self._time_column is None:
+            raise PipelineError(
+                "the stage needs event time.",
+                job=self._pipeline.name,
+                stage=name,
+                cure="Call with_timestamps() on its source.",
+            )
+        return self._time_column
+
     def _append(self, node: Node) -> Stage:
         return Stage(self._pipeline, self._pipeline._add(node).name, self._time_column)
 
 
 class KeyedStage:
-    """A stream grouped by key, waiting for its window."""
+    """A stream grouped by key: what follows has a state of its own for each."""
 
     def __init__(self, stage: Stage, keys: tuple[str, ...]) -> None:
         self._stage, self._keys = stage, keys
 
-    def window(self, window: TumblingWindow) -> WindowedStage:
-        if self._stage._time_column is None:
-            raise PipelineError(
-                "a window needs event time.",
-                job=self._stage._pipeline.name,
-                stage=self._stage._node,
-                cure="Call with_timestamps() on the source.",
-            )
-        return WindowedStage(self._stage, self._keys, window)
+    def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
+        """Cuts the stream into windows (`dagster_jet.windows`).
+
+        Args:
+            early_results: also emit what open windows hold so far, about this often in wall-clock
+                time. Rows get a column `is_early`; they are not part of the guarantee's results:
+                after a restart they come at other times, with other values.
+        """
+        self._stage._event_time(self._stage._node)
+        every = None if early_results is None else to_ms(early_results, "early_results")
+        return WindowedStage(self._stage, self._keys, window, every)
+
+    def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
+        """One updated row per key that an epoch touched: keys, then the aggregates so far."""
+        stage = self._stage
+        _check_aggregates(stage, name, aggregates, {*self._keys})
+        node = RollingNode(
+            name, (stage._node,), self._keys, tuple(aggregates.items()), stage._time_column
+        )
+        return replace_time(stage._append(node), None)
+
+    def deduplicate(self, *, within: Duration, name: str) -> Stage:
+        """`Stage.deduplicate` on these keys."""
+        return self._stage.deduplicate(within=within, name=name, on=self._keys)
+
+    def map_stateful(
+        self,
+        function: Callable[..., Any],
+        *,
+        create: Callable[[], Any],
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        on_evict: Callable[..., Any] | None = None,
+    ) -> Stage:
+        """Calls `function(state, row)` for every row, with the state of the row's key.
+
+        Rows of one key come in order of event time within an epoch.
+
+        Args:
+            function: see `dagster_jet.processors.stateful_map` for what it may return.
+            create: makes the state of a new key.
+            output_schema: the rows it returns, as DDL ("key string, n bigint").
+            ttl: a state is forgotten once the watermark is further past its last touch.
+            on_evict: called with a forgotten state; may return rows, too.
+        """
+        stage = self._stage
+        lifetime = None if ttl is None else to_ms(ttl, "ttl")
+        time = stage._event_time(name) if ttl is not None else stage._time_column
+        node = StatefulMapNode(
+            name, (stage._node,), self._keys, function, create, on_evict, lifetime, output_schema,
+            time,
+        )  # fmt: skip
+        return replace_time(stage._append(node), _kept(time, output_schema))
+
+    def apply_processor(
+        self, supplier: Callable[[], Any], *, output_schema: str, name: str
+    ) -> Stage:
+        """A `dagster_jet.core.Processor` per shard; rows of one key go to the same one.
+
+        Args:
+            supplier: makes an instance; it must be picklable.
+            output_schema: the rows it offers, as DDL.
+        """
+        stage = self._stage
+        time = stage._time_column
+        node = ProcessorNode(name, (stage._node,), self._keys, supplier, output_schema, time)
+        return replace_time(stage._append(node), _kept(time, output_schema))
 
 
 class WindowedStage:
     """A keyed stream cut into windows, waiting for its aggregates."""
 
-    def __init__(self, stage: Stage, keys: tuple[str, ...], window: TumblingWindow) -> None:
+    def __init__(
+        self, stage: Stage, keys: tuple[str, ...], window: Window, early_results_ms: int | None
+    ) -> None:
         self._stage, self._keys, self._window = stage, keys, window
+        self._early_results_ms = early_results_ms
 
     def aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
         """One row per key and window: keys, window_start, window_end, then the aggregates.
 
         The result's event time is `window_end`.
         """
-        pipeline = self._stage._pipeline
-        taken = {*self._keys, WINDOW_START, WINDOW_END} & set(aggregates)
-        if not aggregates or taken:
-            raise PipelineError(
-                f"output columns are taken already: {sorted(taken)}."
-                if taken
-                else "aggregate() needs at least one aggregate.",
-                job=pipeline.name,
-                stage=name,
-                cure="Name aggregates as keywords: n=agg.count().",
-            )
-        for column, aggregate in aggregates.items():
-            if not isinstance(aggregate, Aggregate):
-                raise PipelineError(
-                    f"{column}={aggregate!r} is not an aggregate.",
-                    job=pipeline.name,
-                    stage=name,
-                    cure="Use dagster_jet.aggregates, for example agg.count().",
-                )
-        assert self._stage._time_column is not None
+        _check_aggregates(
+            self._stage, name, aggregates, {*self._keys, WINDOW_START, WINDOW_END, IS_EARLY}
+        )
         node = AggregateNode(
             name,
             (self._stage._node,),
             self._keys,
             self._window,
             tuple(aggregates.items()),
-            self._stage._time_column,
+            self._stage._event_time(name),
+            self._early_results_ms,
         )
         return replace_time(self._stage._append(node), WINDOW_END)
 
 
-def replace_time(stage: Stage, column: str) -> Stage:
+def replace_time(stage: Stage, column: str | None) -> Stage:
     """The same point of the pipeline, read with another event-time column."""
     return Stage(stage._pipeline, stage._node, column)
+
+
+def _check_aggregates(
+    stage: Stage, name: str, aggregates: Mapping[str, Aggregate], taken: set[str]
+) -> None:
+    taken = taken & set(aggregates)
+    if not aggregates or taken:
+        raise PipelineError(
+            f"output columns are taken already: {sorted(taken)}."
+            if taken
+            else "there has to be at least one aggregate.",
+            job=stage._pipeline.name,
+            stage=name,
+            cure="Name aggregates as keywords: n=agg.count().",
+        )
+    for column, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise PipelineError(
+                f"{column}={aggregate!r} is not an aggregate.",
+                job=stage._pipeline.name,
+                stage=name,
+                cure="Use dagster_jet.aggregates, for example agg.count().",
+            )
+
+
+def _kept(time_column: str | None, output_schema: str) -> str | None:
+    """The event-time column, if the output still has it."""
+    named = (part.split(":")[0].split() for part in output_schema.split(","))
+    return time_column if any(words and words[0] == time_column for words in named) else None
 
 
 __all__ = ["KeyedStage", "Pipeline", "Stage", "WindowedStage"]

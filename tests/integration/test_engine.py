@@ -361,7 +361,7 @@ def test_state_ledger_and_snapshots(world: World) -> None:
         state = jet.read_state(child.JOB, "counts")
         snapshots = jet.snapshots(child.JOB)
         ledger = jet.ledger(child.JOB)
-        closed = jet.manifest(child.JOB).watermarks["closed_end_ms"]["counts"]
+        closed = jet.manifest(child.JOB).watermarks["reached_ms"]["counts"]
     assert state is not None
     state = state.filter(pc.greater(state.column("__window_end"), closed))
     sums = state.group_by(["k", "__window_end"]).aggregate([("__rows", "sum")]).to_pylist()

@@ -9,20 +9,18 @@ the same rows. All branches end in frames of acks; their union is the epoch's si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
-    DoubleType,
     LongType,
     StructField,
     StructType,
@@ -31,16 +29,12 @@ from pyspark.sql.types import (
 
 from dagster_jet.engine.connector import SourceReader
 from dagster_jet.engine.spark.errors import translate
-from dagster_jet.engine.spark.tasks import (
-    ACK_COLUMN,
-    SHARD_COLUMN,
-    Barrier,
-    SinkTask,
-    StageTask,
-)
+from dagster_jet.engine.spark.barrier import ACK_COLUMN, SHARD_COLUMN, Barrier
+from dagster_jet.engine.spark.sink_task import SinkTask
+from dagster_jet.engine.spark.stage_task import StageTask
+from dagster_jet.engine.spark.stages import StagePlan, plan_stage
 from dagster_jet.errors import ExecutorLostError, JetError, PipelineError, UserFunctionError
 from dagster_jet.pipeline.graph import (
-    AggregateNode,
     EnrichNode,
     Graph,
     MergeNode,
@@ -50,16 +44,14 @@ from dagster_jet.pipeline.graph import (
     TimestampsNode,
     TransformNode,
 )
-from dagster_jet.pipeline.pipeline import WINDOW_END, WINDOW_START
-from dagster_jet.processors.window import ROW_COUNT, WINDOW_END_MS, Output, WindowAggregate
-from dagster_jet.snapshot.chunks import PARTITION_COLUMN
+from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.processors.operator import PARTITION_COLUMN, Operator
 from dagster_jet.snapshot.manifest import Ack, ShardState
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])
-_RESULT = {"count": LongType(), "mean": DoubleType()}
 
 
 @dataclass(frozen=True)
@@ -67,9 +59,10 @@ class StageInput:
     """What one stateful stage needs to know in one epoch."""
 
     shards: tuple[ShardState, ...]
-    closed_end_ms: int | None
-    closing_end_ms: int | None
+    before_ms: int | None
+    after_ms: int | None
     obsolete: tuple[str, ...]
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,22 +90,29 @@ class EpochOutput:
     acks: tuple[Ack, ...]
     observed: Mapping[str, Observed]
     source_rows: Mapping[str, int]
+    late_rows: Mapping[str, int]
+    """Per stateful stage: rows taken out before its operator, which could not have told."""
 
 
 @dataclass(frozen=True)
-class _StagePlan:
-    """A stateful stage as analysed once: a call into the JVM per column and epoch adds up."""
+class _Stage:
+    """A stateful stage and who reads its results."""
 
-    operator: WindowAggregate
-    groups: tuple[Column, ...]
-    partials: tuple[Column, ...]
-    input_schema: pa.Schema
-    result_schema: pa.Schema
-    result_type: StructType
-    output_type: StructType
-    """What the stage's task emits: acks, with the results in between where somebody reads on."""
+    plan: StagePlan
     sinks: tuple[SinkNode, ...]
+    """Written by the stage's own task."""
     passes_on: bool
+    """Others read the results too."""
+    wants_late: bool
+
+    @property
+    def takes_out_late(self) -> bool:
+        return self.plan.late is not None and (self.plan.filters_late or self.wants_late)
+
+    @property
+    def output_type(self) -> StructType:
+        """What the stage's task emits: acks, with the results in between where somebody reads."""
+        return StructType([*self.plan.result_type, *_ACK_TYPE]) if self.passes_on else _ACK_TYPE
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class EpochRunner:
     readers: Mapping[str, SourceReader]
     shard_count: int
     partition_count: int
-    _stages: dict[str, _StagePlan] = field(default_factory=dict)
+    _stages: dict[str, _Stage] = field(default_factory=dict)
     _times: dict[str, _TimePlan] = field(default_factory=dict)
     _tables: dict[str, DataFrame] = field(default_factory=dict)
 
@@ -149,7 +149,7 @@ class EpochRunner:
         build = _Build(self, None)
         for node in self.graph:
             frame = build.frame(node)
-            if isinstance(node, AggregateNode) and frame is None:
+            if isinstance(node, StatefulNode) and frame is None:
                 raise PipelineError("the stage has no input.", job=self.job, stage=node.name)
 
     def run(self, epoch: EpochInput) -> EpochOutput:
@@ -162,11 +162,13 @@ class EpochRunner:
         try:
             acked = [frame for node in self.graph for frame in build.acks_of(node)]
             if not acked:
-                return EpochOutput((), {}, {})
+                return EpochOutput((), {}, {}, {})
             union = reduce(lambda a, b: a.union(b), acked)
             acks = tuple(Ack.from_bytes(bytes(row[0])) for row in union.collect())
             self._check_sinks(build, acks)
-            return EpochOutput(acks, build.observed(), build.source_rows())
+            return EpochOutput(
+                acks, build.observed(), build.source_rows(), build.late_rows()
+            )
         except PySparkException as error:
             raise translate(error, self.job, self._user_stages()) from error
         except Exception as error:
@@ -192,9 +194,9 @@ class EpochRunner:
                 cure="The job restarts from its last snapshot.",
             )
 
-    def operator(self, stage: str) -> WindowAggregate:
+    def operator(self, stage: str) -> Operator:
         """The operator of a stateful stage, known after `prepare`."""
-        return self._stages[stage].operator
+        return self._stages[stage].plan.operator
 
     def close(self) -> None:
         for frame in self._tables.values():
@@ -203,74 +205,21 @@ class EpochRunner:
     def _user_stages(self) -> list[str]:
         return [node.name for node in self.graph if isinstance(node, TransformNode)]
 
-    # --- stages ---------------------------------------------------------------------------------
-
-    def stage_plan(self, node: AggregateNode, source: DataFrame) -> _StagePlan:
-        if node.name not in self._stages:
-            self._stages[node.name] = self._plan_stage(node, source)
-        return self._stages[node.name]
-
-    def _plan_stage(self, node: AggregateNode, source: DataFrame) -> _StagePlan:
-        columns: dict[tuple[str, str | None], tuple[str, Column, str]] = {}
-        outputs = []
-        for name, aggregate in node.aggregates:
-            needed = []
-            for partial in aggregate.partials:
-                key = (partial.value, aggregate.column)
-                if key not in columns:
-                    alias = f"__p{len(columns)}"
-                    value = F.lit(1) if aggregate.column is None else F.col(aggregate.column)
-                    function = getattr(F, partial.value)
-                    columns[key] = (alias, function(value).alias(alias), partial.merge)
-                needed.append(columns[key][0])
-            outputs.append(Output(name, aggregate.name, tuple(needed)))
-        operator = WindowAggregate(
-            keys=node.keys,
-            window_size_ms=node.window.size_ms,
-            partials=tuple((alias, merge) for alias, _, merge in columns.values()),
-            outputs=tuple(outputs),
-        )
-        partials = [*(column for _, column, _ in columns.values())]
-        partials.append(F.count(F.lit(1)).alias(ROW_COUNT))
-        groups = self._groups(node, source)
-        types = {f.name: f.dataType for f in source.groupBy(*groups).agg(*partials).schema}
-        result = StructType(
-            [StructField(key, types[key]) for key in node.keys]
-            + [StructField(n, TimestampType()) for n in (WINDOW_START, WINDOW_END)]
-            + [
-                StructField(o.name, _RESULT.get(o.function) or types[o.partials[0]])
-                for o in operator.outputs
-            ]
-        )
-        result_schema = _arrow_schema(result)
+    def plan(self, node: StatefulNode, sources: Sequence[DataFrame]) -> _Stage:
+        plan = plan_stage(self.job, node, sources, self.partition_count)
+        readers = self.graph.downstream(node.name)
+        late = [n for n in readers if isinstance(n, SinkNode) and n.of_late]
         sinks = tuple(
             n
-            for n in self.graph.downstream(node.name)
-            if isinstance(n, SinkNode) and n.sink.takes(result_schema)
+            for n in readers
+            if isinstance(n, SinkNode)
+            and n not in late
+            and n.sink.takes(plan.operator.result_schema)
         )
-        passes_on = len(sinks) < len(self.graph.downstream(node.name))
-        return _StagePlan(
-            operator=operator,
-            groups=tuple(groups),
-            partials=tuple(partials),
-            input_schema=_arrow_schema(StructType([StructField(n, t) for n, t in types.items()])),
-            result_schema=result_schema,
-            result_type=result,
-            output_type=StructType([*result, *_ACK_TYPE]) if passes_on else _ACK_TYPE,
-            sinks=sinks,
-            passes_on=passes_on,
+        self._stages[node.name] = _Stage(
+            plan, sinks, passes_on=len(sinks) + len(late) < len(readers), wants_late=bool(late)
         )
-
-    def _groups(self, node: AggregateNode, source: DataFrame) -> list[Column]:
-        """Partition, keys, window end: what partial aggregates are grouped by."""
-        time = F.col(node.time_column)
-        if isinstance(source.schema[node.time_column].dataType, TimestampType):
-            time = F.unix_millis(time)
-        size = node.window.size_ms
-        end = (time - F.pmod(time, F.lit(size)) + F.lit(size)).cast("long")
-        partition = F.pmod(F.xxhash64(*node.keys), F.lit(self.partition_count)).cast("int")
-        keys = [F.col(key) for key in node.keys]
-        return [partition.alias(PARTITION_COLUMN), *keys, end.alias(WINDOW_END_MS)]
+        return self._stages[node.name]
 
 
 @dataclass
@@ -282,6 +231,8 @@ class _Build:
     _frames: dict[str, DataFrame | None] = field(default_factory=dict)
     _acks: dict[str, list[DataFrame]] = field(default_factory=dict)
     _rejects: dict[str, DataFrame] = field(default_factory=dict)
+    _late: dict[str, DataFrame] = field(default_factory=dict)
+    _late_counts: dict[str, Observation] = field(default_factory=dict)
     _observations: dict[str, Observation] = field(default_factory=dict)
     _row_counts: dict[str, Observation] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
@@ -301,7 +252,7 @@ class _Build:
         """Frames of acks that this node contributes to the epoch's action."""
         if isinstance(node, SinkNode):
             return self._sink_acks(node)
-        if isinstance(node, AggregateNode):
+        if isinstance(node, StatefulNode):
             self.frame(node)
             return self._acks.get(node.name, [])
         return []
@@ -316,6 +267,9 @@ class _Build:
     def source_rows(self) -> dict[str, int]:
         return {name: o.get["rows"] for name, o in self._row_counts.items()}
 
+    def late_rows(self) -> dict[str, int]:
+        return {name: o.get["late"] for name, o in self._late_counts.items()}
+
     def release(self) -> None:
         for frame in self._persisted:
             _unpersist(frame)
@@ -328,8 +282,8 @@ class _Build:
                 return self._source(node)
             case TimestampsNode():
                 return self._timestamps(node)
-            case AggregateNode():
-                return self._aggregate(node)
+            case StatefulNode():
+                return self._stateful(node)
             case SinkNode():
                 return None
             case MergeNode():
@@ -348,12 +302,12 @@ class _Build:
         return self.frame(self.runner.graph[name])
 
     def _is_shared(self, node: Node) -> bool:
-        if self.epoch is None or isinstance(node, AggregateNode | SinkNode):
+        if self.epoch is None or isinstance(node, StatefulNode | SinkNode):
             return False
         readers = [
             n
             for n in self.runner.graph.downstream(node.name)
-            if not (isinstance(n, SinkNode) and n.of_rejects)
+            if not (isinstance(n, SinkNode) and (n.of_rejects or n.of_late))
         ]
         return len(readers) > 1
 
@@ -444,70 +398,80 @@ class _Build:
             )
         )
 
-    def _aggregate(self, node: AggregateNode) -> DataFrame | None:
-        source = self._input(node.upstream[0])
+    def _stateful(self, node: StatefulNode) -> DataFrame | None:
+        inputs = [self._input(name) for name in node.upstream]
         if self.epoch is None:
-            assert source is not None
-            plan = self.runner.stage_plan(node, source)
+            known = [frame for frame in inputs if frame is not None]
+            plan = self.runner.plan(node, known).plan
             return self.runner.session.createDataFrame([], plan.result_type)
-        plan = self.runner._stages[node.name]
-        self.written_sinks.update(dict.fromkeys(sink.name for sink in plan.sinks))
-        stage = self.epoch.stages[node.name]
+        stage, given = self.runner._stages[node.name], self.epoch.stages[node.name]
+        self.written_sinks.update(dict.fromkeys(sink.name for sink in stage.sinks))
+        if stage.takes_out_late and given.before_ms is not None and inputs[0] is not None:
+            inputs = [self._without_late(node, stage, inputs[0], given.before_ms)]
+        source = stage.plan.frame(inputs)
         task = StageTask(
             barrier=self.epoch.barrier,
             vertex=node.name,
-            operator=plan.operator,
+            operator=stage.plan.operator,
             shard_count=self.runner.shard_count,
-            closed_end_ms=stage.closed_end_ms,
-            closing_end_ms=stage.closing_end_ms,
-            shards=stage.shards,
-            result_schema=plan.result_schema,
-            input_schema=plan.input_schema,
-            sinks=tuple((n.name, n.sink) for n in plan.sinks),
-            passes_on=plan.passes_on,
+            before_ms=given.before_ms,
+            after_ms=given.after_ms,
+            shards=given.shards,
+            sinks=tuple((n.name, n.sink) for n in stage.sinks),
+            passes_on=stage.passes_on,
             owns_all=self.epoch.few_groups or self.runner.shard_count == 1,
             has_input=source is not None,
-            obsolete=stage.obsolete,
+            early=given.early,
+            obsolete=given.obsolete,
         )
-        out = self._by_shard(node, plan, source).mapInArrow(task, plan.output_type)
-        if not plan.passes_on:
+        out = self._by_shard(source).mapInArrow(task, stage.output_type)
+        if not stage.passes_on:
             self._acks[node.name] = [out]
             return None
         out = self._persist(out)
         self._acks[node.name] = [out.where(F.col(ACK_COLUMN).isNotNull()).select(ACK_COLUMN)]
         return out.where(F.col(ACK_COLUMN).isNull()).drop(ACK_COLUMN)
 
-    def _by_shard(
-        self, node: AggregateNode, plan: _StagePlan, source: DataFrame | None
+    def _without_late(
+        self, node: StatefulNode, stage: _Stage, frame: DataFrame, before_ms: int
     ) -> DataFrame:
-        """The stage's input, one Spark partition per shard (or one for all shards)."""
+        """Takes out, and counts, what the watermark has passed; keeps it for its sink."""
+        assert stage.plan.late is not None
+        late = stage.plan.late(before_ms)
+        if stage.wants_late:
+            frame = self._persist(frame)
+            self._late[node.name] = frame.where(late)
+        observation = self._late_counts[node.name] = Observation()
+        return frame.observe(observation, F.count_if(late).alias("late")).where(~late)
+
+    def _by_shard(self, source: DataFrame | None) -> DataFrame:
+        """A stage's input, one Spark partition per shard (or one for all shards)."""
         assert self.epoch is not None
         session, shards = self.runner.session, self.runner.shard_count
         tasks = 1 if self.epoch.few_groups else shards
         if source is None:
             return session.range(0, tasks, 1, tasks).select(F.col("id").cast("int"))
-        groups = source.groupBy(*plan.groups).agg(*plan.partials)
         if tasks == 1:
-            return groups.coalesce(1)
+            return source.coalesce(1)
         # An anchor row per shard: a task without data must still know which shard it is.
         shard = F.pmod(F.col(PARTITION_COLUMN), F.lit(shards)).cast("int")
         anchors = session.range(0, shards, 1, 1).select(
-            *[F.lit(None).cast(f.dataType).alias(f.name) for f in groups.schema],
+            *[F.lit(None).cast(f.dataType).alias(f.name) for f in source.schema],
             F.col("id").cast("int").alias(SHARD_COLUMN),
         )
-        sharded = groups.withColumn(SHARD_COLUMN, shard).union(anchors)
+        sharded = source.withColumn(SHARD_COLUMN, shard).union(anchors)
         return sharded.repartitionById(shards, F.col(SHARD_COLUMN))
 
     def _sink_acks(self, node: SinkNode) -> list[DataFrame]:
         upstream = self.runner.graph[node.upstream[0]]
+        frame = self.frame(upstream)
         if node.of_rejects:
-            self.frame(upstream)
             frame = self._rejects.get(upstream.name)
-        else:
-            frame = self.frame(upstream)
-            if isinstance(upstream, AggregateNode):
-                if node in self.runner._stages[upstream.name].sinks:
-                    return []
+        elif node.of_late:
+            frame = self._late.get(upstream.name)
+        elif isinstance(upstream, StatefulNode):
+            if node in self.runner._stages[upstream.name].sinks:
+                return []
         if frame is None or self.epoch is None:
             return []
         self.written_sinks[node.name] = frame
@@ -528,9 +492,3 @@ class _Build:
 def _unpersist(frame: DataFrame) -> None:
     with suppress(Py4JError, OSError):  # a JVM that has died has let go of everything
         frame.unpersist()
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")

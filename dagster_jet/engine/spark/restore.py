@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from dagster_jet.engine.spark.barrier import ACK_COLUMN, Barrier
 from dagster_jet.engine.spark.epoch import EpochRunner
 from dagster_jet.engine.spark.errors import translate
-from dagster_jet.engine.spark.tasks import (
-    ACK_COLUMN,
-    Barrier,
-    RestoreItem,
-    RestoreTask,
-    restored_state,
-)
+from dagster_jet.engine.spark.restore_task import RestoreItem, RestoreTask, restored_state
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
 
 if TYPE_CHECKING:
@@ -28,7 +23,7 @@ def restore_shards(
     runner: EpochRunner,
     barrier: Barrier,
     chains: Mapping[str, tuple[tuple[ChunkSet, ...], ...]],
-    closed_end_ms: Mapping[str, int | None],
+    reached_ms: Mapping[str, int | None],
 ) -> dict[str, tuple[ShardState, ...]]:
     """The state of every stage as local runs, divided among as many shards as there are now.
 
@@ -44,7 +39,7 @@ def restore_shards(
             chains=old if len(old) != count else (old[shard],),
             old_shard_count=len(old),
             new_shard_count=count,
-            closed_end_ms=closed_end_ms.get(vertex),
+            reached_ms=reached_ms.get(vertex),
         )
         for vertex, old in chains.items()
         for shard in range(count)

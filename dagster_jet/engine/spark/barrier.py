@@ -1,0 +1,67 @@
+"""What an epoch tells its tasks, and how they answer: the barrier, shards, acks.
+
+Everything in a task is called from `mapInArrow`: Arrow batches in, Arrow batches out, and one ack
+per (vertex, shard). A task may run twice; whatever it writes is named by attempt and inert until
+the coordinator has decided that the ack counts. Executors import this module, never Dagster.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dagster_jet.engine.connector import TransactionId
+from dagster_jet.snapshot.manifest import Ack
+from dagster_jet.store import StoreHandle
+
+ACK_COLUMN = "__ack"
+SHARD_COLUMN = "__shard"
+ACK_SCHEMA = pa.schema([(ACK_COLUMN, pa.binary())])
+
+
+def ack_batch(ack: Ack) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([ack.to_bytes()], pa.binary())], schema=ACK_SCHEMA)
+
+
+def shard_of(partition: int, shard_count: int) -> int:
+    """The shard that owns a logical partition; the same expression runs in the JVM."""
+    return partition % shard_count
+
+
+def owned_partitions(shard: int, shard_count: int, partition_count: int) -> range:
+    return range(shard, partition_count, shard_count)
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """What an epoch's tasks need to know about the epoch."""
+
+    job: str
+    line: int
+    execution_id: int
+    epoch_id: int
+    snapshot_id: int | None
+    work_dir: str
+    partition_count: int
+    store: StoreHandle | None
+    """Present when the epoch ends in a snapshot."""
+
+    def transaction(self, sink: str, shard: int, attempt: str) -> TransactionId:
+        return TransactionId(
+            self.job, sink, self.line, self.execution_id, self.epoch_id, shard, attempt
+        )
+
+    def chunk_map_name(self) -> str:
+        return f"jobs/{self.job}/state"
+
+
+def new_attempt() -> str:
+    """Unique among all attempts of all tasks of an execution."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = context.taskAttemptId() if context is not None else os.getpid()
+    return f"{number}.{uuid.uuid4().hex[:6]}"

@@ -1,0 +1,248 @@
+"""A stateful stage in one epoch: one step per shard, its results, and at a barrier its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.core.failpoint import fail_point
+from dagster_jet.engine.connector import Sink
+from dagster_jet.engine.spark.barrier import (
+    ACK_COLUMN,
+    ACK_SCHEMA,
+    SHARD_COLUMN,
+    Barrier,
+    ack_batch,
+    new_attempt,
+    owned_partitions,
+)
+from dagster_jet.engine.state import RunFolder, RunState, delete_runs
+from dagster_jet.errors import StoreError
+from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, StepInput
+from dagster_jet.snapshot.chunks import (
+    ChunkSetName,
+    filter_partitions,
+    needs_base,
+    superseded,
+    turn,
+    write_chunk_set,
+)
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
+
+ORDINAL_COLUMN = "__ordinal"
+"""Of a stage with several inputs: which one a row came from."""
+
+
+def input_layout(schemas: tuple[pa.Schema, ...]) -> pa.Schema:
+    """One table for all inputs of a stage: partition, ordinal (if there are several), then the
+    columns of every input, null in the rows of the others. Columns are found by place."""
+    if len(schemas) == 1:
+        return schemas[0]
+    fields = [pa.field(PARTITION_COLUMN, pa.int32()), pa.field(ORDINAL_COLUMN, pa.int32())]
+    for ordinal, schema in enumerate(schemas):
+        fields += [f.with_name(f"{ordinal}.{f.name}") for f in schema if f.name != PARTITION_COLUMN]
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """Drives the operator of one stage in one epoch."""
+
+    barrier: Barrier
+    vertex: str
+    operator: Operator
+    shard_count: int
+    before_ms: int | None
+    """The stage's watermark after earlier epochs: what it closes off is late."""
+    after_ms: int | None
+    """The stage's watermark after this epoch: what it closes is emitted."""
+    shards: tuple[ShardState, ...]
+    sinks: tuple[tuple[str, Sink], ...] = ()
+    """Sinks that take the results right here, without another hop."""
+    passes_on: bool = False
+    """Somebody else downstream reads the results too."""
+    owns_all: bool = False
+    """One task drives all shards: cheaper while there is little to do."""
+    has_input: bool = True
+    early: bool = False
+    obsolete: tuple[str, ...] = field(default=(), repr=False)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        fail_point("stage.before")
+        delete_runs(self.obsolete)
+        attempt = new_attempt()
+        table = self._read(batches)
+        owned = self._owned(table)
+        writers = [
+            (name, sink.open_writer(self.barrier.transaction(name, owned[0], attempt)))
+            for name, sink in self.sinks
+        ]
+        written = 0
+        for shard in owned:
+            ack, results = self.run_shard(shard, self._arrived(table, shard), attempt)
+            for batch in results.to_batches():
+                for _, writer in writers:
+                    writer.write(batch)
+                written += batch.num_rows
+                if self.passes_on and batch.num_rows:
+                    yield self._with_ack(batch, None)
+            yield self._ack_row(ack)
+        for name, writer in writers:
+            artifacts = writer.prepare()
+            yield self._ack_row(
+                Ack(
+                    name,
+                    owned[0],
+                    attempt,
+                    rows_in=written,
+                    rows_out=written,
+                    artifacts=artifacts,
+                )
+            )
+        fail_point("stage.after")
+
+    # --- input and output -----------------------------------------------------------------------
+
+    def _read(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """The epoch's rows with their shard; anchor rows have a shard and nothing else."""
+        layout = input_layout(self.operator.input_schemas)
+        schema = layout.append(pa.field(SHARD_COLUMN, pa.int32()))
+        if not self.has_input:
+            # The rows only say which shard this task is.
+            shards = [s for batch in batches for s in batch.column(0).to_pylist()]
+            columns = [pa.nulls(len(shards), f.type) for f in layout]
+            return pa.Table.from_arrays([*columns, pa.array(shards, pa.int32())], schema=schema)
+        if not self.owns_all:
+            return _as_table(batches, schema)
+        table = _as_table(batches, layout)
+        partition, count = table.column(PARTITION_COLUMN), pa.scalar(self.shard_count, pa.int32())
+        shard = pc.subtract(partition, pc.multiply(pc.divide(partition, count), count))
+        return table.append_column(schema.field(SHARD_COLUMN), shard)
+
+    def _owned(self, table: pa.Table) -> list[int]:
+        if self.owns_all:
+            return list(range(self.shard_count))
+        return sorted(pc.unique(table.column(SHARD_COLUMN)).to_pylist())
+
+    def _arrived(self, table: pa.Table, shard: int) -> tuple[pa.Table, ...]:
+        """The shard's rows by input, without anchor rows: those have no partition."""
+        mine = pc.equal(table.column(SHARD_COLUMN), shard)
+        rows = table.filter(pc.and_(mine, pc.is_valid(table.column(PARTITION_COLUMN))))
+        schemas = self.operator.input_schemas
+        if len(schemas) == 1:
+            return (rows.drop_columns([SHARD_COLUMN]),)
+        arrived, first = [], 2
+        for ordinal, schema in enumerate(schemas):
+            own = rows.filter(pc.equal(rows.column(ORDINAL_COLUMN), ordinal))
+            width = len(schema) - 1
+            columns = [own.column(0), *own.columns[first : first + width]]
+            arrived.append(pa.Table.from_arrays(columns, schema=schema))
+            first += width
+        return tuple(arrived)
+
+    def _ack_row(self, ack: Ack) -> pa.RecordBatch:
+        if not self.passes_on:
+            return ack_batch(ack)
+        schema = self.operator.result_schema
+        nulls = [pa.nulls(1, f.type) for f in schema]
+        row = pa.RecordBatch.from_arrays(nulls, schema=schema)
+        return self._with_ack(row, ack.to_bytes())
+
+    def _with_ack(self, batch: pa.RecordBatch, ack: bytes | None) -> pa.RecordBatch:
+        column = pa.array([ack] * batch.num_rows, pa.binary())
+        schema = self.operator.result_schema.append(ACK_SCHEMA.field(ACK_COLUMN))
+        return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
+
+    # --- one shard ------------------------------------------------------------------------------
+
+    def run_shard(
+        self, shard: int, arrived: tuple[pa.Table, ...], attempt: str
+    ) -> tuple[Ack, pa.Table]:
+        """One step. A crash inside leaves run files and chunks that nothing names."""
+        state, operator = self.shards[shard], self.operator
+        runs = RunFolder(
+            folder=Path(self.barrier.work_dir) / self.vertex,
+            prefix=f"{shard}-{self.barrier.epoch_id}-{attempt}",
+            vertex=self.vertex,
+            time_column=operator.time_column,
+        )
+        step = operator.step(
+            StepInput(arrived, self.before_ms, self.after_ms, self.barrier.epoch_id, self.early),
+            RunState(runs, operator, state, operator.dead_until(self.before_ms)),
+        )
+        dead = operator.dead_until(self.after_ms)
+        saved = runs.drop_dead(state.saved, dead)
+        unsaved = runs.drop_dead(state.unsaved, dead)
+        chunk_set, error, dropped = None, None, 0
+        if self.barrier.snapshot_id is None:
+            unsaved = (*unsaved, *runs.write(step.delta))
+            unsaved = runs.compact(unsaved, operator.merge, dead)
+        else:
+            delta = operator.merge([step.delta, *runs.alive(runs.read(unsaved), dead)])
+            runs.obsolete.extend(run.path for run in unsaved)
+            unsaved = runs.write(delta)
+            saved = runs.compact(saved, operator.merge, dead)
+            try:
+                chunk_set, dropped = self._save(shard, delta, saved, runs, attempt, dead)
+            except (StoreError, OSError) as failure:
+                error = str(failure)
+        ack = Ack(
+            vertex=self.vertex,
+            shard=shard,
+            attempt=attempt,
+            rows_in=step.rows_in,
+            rows_out=step.results.num_rows,
+            late=step.late,
+            groups=sum(table.num_rows for table in arrived),
+            saved=saved,
+            unsaved=unsaved,
+            obsolete=tuple(runs.obsolete),
+            chunk_set=chunk_set,
+            chain_dropped=dropped,
+            snapshot_error=error,
+        )
+        return ack, step.results
+
+    def _save(
+        self,
+        shard: int,
+        delta: pa.Table,
+        saved: tuple[Run, ...],
+        runs: RunFolder,
+        attempt: str,
+        dead_until_ms: int | None,
+    ) -> tuple[ChunkSet | None, int]:
+        """Writes what changed since the last snapshot, and in full what has its turn."""
+        chain = self.shards[shard].chain
+        assert self.barrier.snapshot_id is not None and self.barrier.store is not None
+        if delta.num_rows == 0 and chain:
+            return None, 0
+        owned = owned_partitions(shard, self.shard_count, self.barrier.partition_count)
+        sequence = chain[-1].sequence + 1 if chain else 0
+        is_base = needs_base(chain, delta.num_rows + sum(run.rows for run in saved))
+        full = [p for p in owned if is_base or turn(p, sequence)]
+        old = [filter_partitions(t, full) for t in runs.alive(runs.read(saved), dead_until_ms)]
+        table = self.operator.merge([delta, *old])
+        chunk_set = write_chunk_set(
+            self.barrier.store.map(self.barrier.chunk_map_name()),
+            ChunkSetName(
+                self.vertex, self.barrier.snapshot_id, self.barrier.execution_id, shard, attempt
+            ),
+            table,
+            full,
+            sequence=sequence,
+            is_base=is_base,
+            partition_count=self.barrier.partition_count,
+        )
+        return chunk_set, superseded(chain, sequence)
+
+
+def _as_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """The batches under `schema`: Spark's own differs in nullability and metadata."""
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in batches], schema
+    )

@@ -1,0 +1,32 @@
+"""How Spark feeds the operator of each kind of stateful stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dagster_jet.engine.spark.stages.aggregation import plan_windows
+from dagster_jet.engine.spark.stages.plan import Partitions, StagePlan
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.stateful import AggregateNode, StatefulNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def plan_stage(
+    job: str, node: StatefulNode, sources: Sequence[DataFrame], partition_count: int
+) -> StagePlan:
+    """Analyses the stage on its inputs' schemas.
+
+    Raises:
+        PipelineError: a key or an event-time column does not exist, or types do not fit.
+    """
+    partitions = Partitions(partition_count)
+    match node:
+        case AggregateNode():
+            return plan_windows(node, sources[0], partitions)
+    raise PipelineError(f"there is no operator for {node.kind}.", job=job, stage=node.name)
+
+
+__all__ = ["StagePlan", "plan_stage"]

@@ -1,0 +1,110 @@
+"""From a stateful stage as users wrote it to an operator, and the frame that feeds it.
+
+Each plan says what the JVM does before any row enters Python: windows send partial aggregates, row
+operators send the rows with their key's hash and event time. Columns are built once per execution:
+a call into the JVM per column and epoch adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType, TimestampType
+
+from dagster_jet.engine.spark.stage_task import ORDINAL_COLUMN, input_layout
+from dagster_jet.processors.operator import PARTITION_COLUMN, Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Late = Callable[[int], "Column"]
+"""From the watermark of earlier epochs to a condition on an input row."""
+Shape = Callable[["DataFrame"], "DataFrame"]
+"""From an input's rows to what the operator takes, partition first."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stateful stage as analysed once."""
+
+    operator: Operator
+    shapes: tuple[Shape, ...]
+    """Per input."""
+    late: Late | None
+    """Which rows are too late: for a sink that wants them."""
+    filters_late: bool
+    """Late rows are always taken out before: a row that the operator gets stands for several, and
+    it could not tell."""
+    result_type: StructType = field(repr=False)
+
+    def frame(self, inputs: Sequence[DataFrame | None]) -> DataFrame | None:
+        """The rows of all inputs in the layout of `input_layout`; None if there are none."""
+        shaped = [
+            None if frame is None else shape(frame)
+            for frame, shape in zip(inputs, self.shapes, strict=True)
+        ]
+        if len(shaped) == 1:
+            return shaped[0]
+        own = [
+            self._in_layout(ordinal, frame)
+            for ordinal, frame in enumerate(shaped)
+            if frame is not None
+        ]
+        return reduce(lambda a, b: a.union(b), own) if own else None
+
+    def _in_layout(self, ordinal: int, frame: DataFrame) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        columns = [F.col(PARTITION_COLUMN), F.lit(ordinal).alias(ORDINAL_COLUMN)]
+        for number, schema in enumerate(self.operator.input_schemas):
+            for name, type_ in ((f.name, f.type) for f in schema if f.name != PARTITION_COLUMN):
+                own = quoted([name])[0] if number == ordinal else F.lit(None).cast(from_arrow_type(type_))
+                columns.append(own.alias(f"{number}.{name}"))
+        return frame.select(*columns)
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The key's hash and logical partition; the same expressions everywhere."""
+
+    count: int
+
+    def hash(self, keys: Sequence[str]) -> Column:
+        return F.xxhash64(*quoted(keys)) if keys else F.lit(0).cast("long")
+
+    def of(self, keys: Sequence[str]) -> Column:
+        return F.pmod(self.hash(keys), F.lit(self.count)).cast("int").alias(PARTITION_COLUMN)
+
+
+def event_time_ms(frame: DataFrame, column: str) -> Column:
+    return F.expr(time_sql(frame, column))
+
+
+def time_sql(frame: DataFrame, column: str) -> str:
+    """Event time in ms as SQL over `frame`'s columns."""
+    name = "`" + column.replace("`", "``") + "`"
+    if isinstance(frame.schema[column].dataType, TimestampType):
+        return f"unix_millis({name})"
+    return f"cast({name} as bigint)"
+
+
+def quoted(columns: Sequence[str]) -> list[Column]:
+    """Columns by their whole names, dots and all."""
+    return [F.col("`" + name.replace("`", "``") + "`").alias(name) for name in columns]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=False)

@@ -1,0 +1,173 @@
+"""The stateful stages as users wrote them. The engine finds an operator for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dagster_jet.pipeline.aggregates import Aggregate
+from dagster_jet.pipeline.windows import Window
+
+
+@dataclass(frozen=True)
+class StatefulNode:
+    """What all of them share. State is matched by `name` from one run to the next."""
+
+    name: str
+    upstream: tuple[str, ...]
+    kind: ClassVar[str]
+
+    def floor_watermark(self, watermark_ms: int) -> int:
+        """The last watermark up to this one that could close something."""
+        return watermark_ms
+
+    @property
+    def output_delay_ms(self) -> int:
+        """How far behind the watermark a result's event time may be when it is emitted."""
+        return 0
+
+    def describe(self) -> dict[str, str]:
+        """For people and lineage."""
+        return {}
+
+    def shape(self) -> Mapping[str, Any]:
+        """What the meaning of the saved state depends on, as JSON; functions are left out."""
+        return {}
+
+
+@dataclass(frozen=True)
+class AggregateNode(StatefulNode):
+    """Windowed aggregation by key."""
+
+    keys: tuple[str, ...]
+    window: Window
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    time_column: str
+    early_results_ms: int | None = None
+    kind: ClassVar[str] = "aggregate"
+
+    def floor_watermark(self, watermark_ms: int) -> int:
+        return self.window.floor_watermark(watermark_ms)
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "keys": ", ".join(self.keys),
+            "window": str(self.window),
+            "aggregates": _text(self.aggregates),
+        }
+
+    def shape(self) -> Mapping[str, Any]:
+        return {
+            "keys": list(self.keys),
+            "window": str(self.window),
+            "aggregates": [[name, a.name, a.column] for name, a in self.aggregates],
+        }
+
+
+@dataclass(frozen=True)
+class RollingNode(StatefulNode):
+    """Aggregation by key over everything so far: one updated row per touched key."""
+
+    keys: tuple[str, ...]
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    time_column: str | None
+    kind: ClassVar[str] = "rolling_aggregate"
+
+    def describe(self) -> dict[str, str]:
+        return {"keys": ", ".join(self.keys), "aggregates": _text(self.aggregates)}
+
+    def shape(self) -> Mapping[str, Any]:
+        return {
+            "keys": list(self.keys),
+            "aggregates": [[name, a.name, a.column] for name, a in self.aggregates],
+        }
+
+
+@dataclass(frozen=True)
+class DeduplicateNode(StatefulNode):
+    """The first row of each key within a time."""
+
+    keys: tuple[str, ...]
+    within_ms: int
+    time_column: str
+    kind: ClassVar[str] = "deduplicate"
+
+    def describe(self) -> dict[str, str]:
+        return {"keys": ", ".join(self.keys), "within": f"{self.within_ms / 1000:g} s"}
+
+    def shape(self) -> Mapping[str, Any]:
+        return {"keys": list(self.keys)}
+
+
+@dataclass(frozen=True)
+class JoinNode(StatefulNode):
+    """Interval join of two streams."""
+
+    keys: tuple[str, ...]
+    within_ms: int
+    how: str
+    time_columns: tuple[str, str]
+    suffix: str
+    kind: ClassVar[str] = "join"
+
+    @property
+    def output_delay_ms(self) -> int:
+        # A left row waits for its partner, or for being sure that it has none.
+        return self.within_ms
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "keys": ", ".join(self.keys),
+            "within": f"{self.within_ms / 1000:g} s",
+            "how": self.how,
+        }
+
+    def shape(self) -> Mapping[str, Any]:
+        return {"keys": list(self.keys), "how": self.how}
+
+
+@dataclass(frozen=True)
+class StatefulMapNode(StatefulNode):
+    """A user's function with state per key."""
+
+    keys: tuple[str, ...]
+    function: Callable[..., Any]
+    create: Callable[[], Any]
+    on_evict: Callable[..., Any] | None
+    ttl_ms: int | None
+    output_schema: str
+    time_column: str | None
+    kind: ClassVar[str] = "map_stateful"
+
+    @property
+    def output_delay_ms(self) -> int:
+        return self.ttl_ms or 0 if self.on_evict else 0
+
+    def describe(self) -> dict[str, str]:
+        ttl = {} if self.ttl_ms is None else {"ttl": f"{self.ttl_ms / 1000:g} s"}
+        return {"keys": ", ".join(self.keys), **ttl}
+
+    def shape(self) -> Mapping[str, Any]:
+        return {"keys": list(self.keys), "ttl": self.ttl_ms is not None}
+
+
+@dataclass(frozen=True)
+class ProcessorNode(StatefulNode):
+    """A user's `Processor`, one instance per shard."""
+
+    keys: tuple[str, ...]
+    supplier: Callable[[], Any]
+    output_schema: str
+    time_column: str | None
+    kind: ClassVar[str] = "processor"
+
+    def describe(self) -> dict[str, str]:
+        return {"keys": ", ".join(self.keys)} if self.keys else {}
+
+    def shape(self) -> Mapping[str, Any]:
+        return {"keys": list(self.keys)}
+
+
+def _text(aggregates: tuple[tuple[str, Aggregate], ...]) -> str:
+    return ", ".join(f"{name} = {a.name}({a.column or '*'})" for name, a in aggregates)
