@@ -1,28 +1,117 @@
-"""Windows over event time. A frame is named by its exclusive end (vectors.md, section 3)."""
+"""Windows over event time: which events are aggregated together.
+
+Every definition answers the same two questions for the engine: `floor_watermark`, the watermark a
+stage works under given that of its inputs (a step is due when it moves), and `last_closed_end`,
+up to which window end everything has been emitted then.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dagster_jet.core.frames import Frames
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.pipeline.durations import Duration, to_ms
 
 
 @dataclass(frozen=True)
 class TumblingWindow:
-    """Back-to-back windows of one size, aligned to the epoch (1970-01-01 UTC)."""
+    """Back-to-back windows of one size, aligned to the epoch (1970-01-01 UTC) plus an offset."""
 
     size_ms: int
+    offset_ms: int = 0
 
     def __post_init__(self) -> None:
         if self.size_ms <= 0:
             raise ConfigurationError("size: a window must be longer than 0 ms.")
+        self.frames  # noqa: B018  raises what is wrong with the offset
+
+    @property
+    def slide_ms(self) -> int:
+        return self.size_ms
+
+    @property
+    def frames(self) -> Frames:
+        return Frames(self.size_ms, self.size_ms, self.offset_ms)
+
+    def floor_watermark(self, watermark_ms: int) -> int:
+        return self.frames.floor(watermark_ms)
 
     def last_closed_end(self, watermark_ms: int) -> int:
         """The newest window end that `watermark_ms` closes; all ends up to it are closed."""
-        return watermark_ms - watermark_ms % self.size_ms
+        return self.frames.floor(watermark_ms)
 
 
-def tumbling(size: Duration) -> TumblingWindow:
-    """Windows [0, size), [size, 2*size), ...: every event is in exactly one."""
-    return TumblingWindow(to_ms(size, "windows.tumbling(size)"))
+@dataclass(frozen=True)
+class SlidingWindow:
+    """Windows of `size_ms`, one ending every `slide_ms`: an event is in several."""
+
+    size_ms: int
+    slide_ms: int
+    offset_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.frames  # noqa: B018  raises what is wrong
+
+    @property
+    def frames(self) -> Frames:
+        return Frames(self.size_ms, self.slide_ms, self.offset_ms)
+
+    def floor_watermark(self, watermark_ms: int) -> int:
+        return self.frames.floor(watermark_ms)
+
+    def last_closed_end(self, watermark_ms: int) -> int:
+        """The newest window end that `watermark_ms` closes; all ends up to it are closed."""
+        return self.frames.floor(watermark_ms)
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """Per key, events less than `gap_ms` apart; from the first event to the last plus the gap."""
+
+    gap_ms: int
+
+    def __post_init__(self) -> None:
+        if self.gap_ms <= 0:
+            raise ConfigurationError("gap: a session's gap must be longer than 0 ms.")
+
+    def floor_watermark(self, watermark_ms: int) -> int:
+        """Sessions end anywhere: every millisecond may close some."""
+        return watermark_ms
+
+    def last_closed_end(self, watermark_ms: int) -> int:
+        """A session closes when its end is *before* the watermark: an event at the watermark
+        itself is not late and may still begin a session that touches it."""
+        return watermark_ms - 1
+
+
+Window = TumblingWindow | SlidingWindow | SessionWindow
+
+
+def tumbling(size: Duration, offset: Duration = "0 ms") -> TumblingWindow:
+    """Windows [0, size), [size, 2*size), ...: every event is in exactly one.
+
+    Args:
+        offset: shifts all windows, by less than `size`: days that begin at 06:00 UTC are
+            ``tumbling("1 day", offset="6 hours")``.
+    """
+    size_ms = to_ms(size, "windows.tumbling(size)")
+    return TumblingWindow(size_ms, to_ms(offset, "windows.tumbling(offset)"))
+
+
+def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> SlidingWindow:
+    """Windows of `size`, one ending every `slide`; an event is in `size / slide` of them.
+
+    Raises:
+        PipelineError: `size` is not a whole multiple of `slide`.
+    """
+    return SlidingWindow(
+        to_ms(size, "windows.sliding(size)"),
+        to_ms(slide, "windows.sliding(slide)"),
+        to_ms(offset, "windows.sliding(offset)"),
+    )
+
+
+def session(gap: Duration) -> SessionWindow:
+    """Windows of activity per key: they end when `gap` has passed without an event."""
+    return SessionWindow(to_ms(gap, "windows.session(gap)"))

@@ -1,106 +1,185 @@
-"""Windowed aggregation: partials come in, windows go out, everything vectorised.
+"""Tumbling and sliding windows: partials of frames come in, windows go out.
 
-State is a table of mergeable partials, one row or more per (key, window): appended, never looked
-up. Rows of one (key, window) are merged when the window closes, at snapshots, and when there are
-too many runs; so the cost of an epoch follows what arrived, not what is stored.
+State is one row or more per (key, frame): appended, never looked up. Rows of a window are put
+together when the watermark closes it, so the cost of a step follows what arrived and what closes,
+not what is stored. This is the second of two stages; the first (in the JVM, or
+`Aggregation.first_stage`) is stateless.
 
 At-least-once: after a restart the rows between the snapshot and the crash are counted again in
-windows that were open at the snapshot; windows emitted before it are never emitted again.
-Source: Hazelcast Jet `SlidingWindowP` (tumbling case), vectors.md section 3.
+windows that were open at the snapshot; a window emitted since then is emitted again, and what
+was late by the lost watermark may be on time now.
+Source: Hazelcast Jet `SlidingWindowP`; vectors.md section 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dagster_jet.snapshot.chunks import PARTITION_COLUMN
+from dagster_jet.core.frames import Frames
+from dagster_jet.processors.aggregation import ROW_COUNT, Aggregation, row_count
+from dagster_jet.processors.operator import PARTITION_COLUMN, StateReader, Step, StepInput
+from dagster_jet.processors.window_aggregate import WINDOW_END_MS, Output, WindowAggregate
+from dagster_jet.processors.window_results import window_result_schema, window_results
 
-WINDOW_END_MS = "__window_end"
-ROW_COUNT = "__rows"
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-
-@dataclass(frozen=True)
-class Output:
-    """One result column: how it is finished from partial columns, and its Arrow type."""
-
-    name: str
-    function: str
-    partials: tuple[str, ...]
+MAX_ROWS_AT_ONCE = 1 << 20
+"""Frames are spread over their windows in portions of about this many rows: a watermark that
+leaps, or the end of the input, must not need memory for every window at once."""
 
 
 @dataclass(frozen=True)
-class WindowAggregate:
-    """The operator. Frozen and small: it travels to the tasks.
+class SlidingWindows:
+    """The operator; with `Frames.per_window` = 1 the windows are tumbling.
 
-    State and input schema: `__partition` int32, the key columns, `__window_end` int64 (ms),
-    the partial columns, `__rows` int64 (input rows behind the partials).
+    Every window whose end is at or before the watermark is emitted once, provided that it has
+    rows. A row is late if its *frame* has ended at or before the watermark; it is then dropped
+    whole, also from later windows it is part of.
+
+    Changing the code: a new `size_ms` with the same slide and offset takes effect with the next
+    window; frames that the old size had already given up are missing from a longer window once.
+    After a change of slide or offset, `realigned` must be applied to the restored state.
     """
 
+    input_schema: pa.Schema
+    """`__partition`, keys, `WINDOW_END_MS` (the frame's end), partials, `__rows`."""
     keys: tuple[str, ...]
-    window_size_ms: int
-    partials: tuple[tuple[str, str], ...]
-    """(column, Arrow merge function)."""
-    outputs: tuple[Output, ...]
+    frames: Frames
+    aggregation: Aggregation
+    early_results: bool = False
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        return (self.input_schema,)
+
+    @cached_property
+    def state_schema(self) -> pa.Schema:
+        return self.aggregation.state_schema(self.input_schema)
+
+    @cached_property
+    def result_schema(self) -> pa.Schema:
+        return window_result_schema(
+            self.aggregation, self.keys, self.state_schema, early=self.early_results
+        )
+
+    @property
+    def time_column(self) -> str:
+        return WINDOW_END_MS
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """One row per (key, window). Input: at least one table, all of one schema."""
+        """One row per (key, frame)."""
         table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-        if table.num_rows == 0:
-            return table
-        group = [PARTITION_COLUMN, *self.keys, WINDOW_END_MS]
-        keep_null = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
-        columns = [*self.partials, (ROW_COUNT, "sum")]
-        merged = table.group_by(group, use_threads=False).aggregate(
-            [(column, function, keep_null) for column, function in columns]
-        )
-        arrays = [merged.column(name) for name in group]
-        arrays += [merged.column(f"{column}_{function}") for column, function in columns]
-        names = [*group, *(column for column, _ in columns)]
-        return pa.Table.from_arrays(arrays, names).select(table.column_names).cast(table.schema)
+        merged = self.aggregation.merge(table, [PARTITION_COLUMN, *self.keys, WINDOW_END_MS])
+        return merged.select(self.state_schema.names).cast(self.state_schema)
 
-    def split_late(self, table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, int]:
-        """Drops rows of windows that were emitted already; returns the rest and how many fell."""
-        if closed_end_ms is None or table.num_rows == 0:
-            return table, 0
-        open_ = pc.greater(table.column(WINDOW_END_MS), closed_end_ms)
-        kept = table.filter(open_)
-        if kept.num_rows == table.num_rows:
-            return table, 0
-        total = pc.sum(table.column(ROW_COUNT)).as_py() or 0
-        left = pc.sum(kept.column(ROW_COUNT)).as_py() or 0
-        return kept, total - left
-
-    def split_closed(self, table: pa.Table, closed_end_ms: int) -> tuple[pa.Table, pa.Table]:
-        """(rows of windows with end <= `closed_end_ms`, rows of windows still open)."""
-        closed = pc.less_equal(table.column(WINDOW_END_MS), closed_end_ms)
-        return table.filter(closed), table.filter(pc.invert(closed))
-
-    def finish(self, merged: pa.Table, schema: pa.Schema) -> pa.Table:
-        """Results of closed windows: keys, window_start, window_end, aggregates, as `schema`."""
-        ends_ms = merged.column(WINDOW_END_MS)
-        starts_ms = pc.subtract(ends_ms, self.window_size_ms)
-        columns = [merged.column(key) for key in self.keys]
-        columns += [_timestamp(starts_ms), _timestamp(ends_ms)]
-        columns += [self._finish_one(merged, output) for output in self.outputs]
-        return pa.Table.from_arrays(
-            [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        (arrived,) = given.arrived
+        closed, closing = self._floor(given.before_ms), self._floor(given.after_ms)
+        timely, late = _split_late(arrived, closed)
+        timely = self.aggregation.admit(timely)
+        results = []
+        if closing is not None and closing != closed:
+            results += self._windows([timely, state.due(closing)], closed, closing)
+        if given.early and self.early_results:
+            results += self._windows([timely, state.scan()], closing, None, early=True)
+        dead = self.dead_until(given.after_ms)
+        if dead is not None:
+            timely = _where(timely, _ends(timely) > dead)
+        return Step(
+            results=pa.concat_tables(results) if results else self.result_schema.empty_table(),
+            delta=self.merge([timely]),
+            rows_in=row_count(arrived),
+            late=late,
         )
 
-    def _finish_one(self, merged: pa.Table, output: Output) -> pa.ChunkedArray:
-        columns = [merged.column(name) for name in output.partials]
-        if output.function == "mean":
-            total, count = columns
-            counted = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
-            return pc.divide(total.cast(pa.float64()), counted.cast(pa.float64()))
-        if output.function == "count":
-            return pc.fill_null(columns[0], 0)
-        return columns[0]
+    def dead_until(self, watermark_ms: int | None) -> int | None:
+        return None if watermark_ms is None else self.frames.dead_until(watermark_ms)
+
+    def realigned(self, state: pa.Table) -> pa.Table:
+        """State written under another slide or offset, each frame moved to the next end there is.
+
+        Rows of an old frame may so be counted in a window that begins up to one slide later.
+        """
+        frames = self.frames
+        ends = _ends(state)
+        up = ends + (frames.offset_ms - ends) % frames.slide_ms
+        return self.merge([_with_ends(state, up)])
+
+    def _floor(self, watermark_ms: int | None) -> int | None:
+        return None if watermark_ms is None else self.frames.floor(watermark_ms)
+
+    def _windows(
+        self, tables: list[pa.Table], after: int | None, until: int | None, *, early: bool = False
+    ) -> list[pa.Table]:
+        """Results of the windows with an end in (`after`, `until`], None: without bound.
+
+        Works from frames to windows, so that windows without rows cost nothing.
+        """
+        size, slide = self.frames.size_ms, self.frames.slide_ms
+        table = pa.concat_tables(tables)
+        ends = _ends(table)
+        first = ends if after is None else np.maximum(ends, after + slide)
+        last = ends + (size - slide)
+        if until is not None:
+            last = np.minimum(last, until)
+        counts = np.maximum((last - first) // slide + 1, 0)
+        total = int(counts.sum())
+        if total == 0:
+            return []
+        if total < len(counts) or counts.max() > 1:
+            wanted = counts > 0
+            low, high = int(first[wanted].min()), int(last[wanted].max())
+            if total > MAX_ROWS_AT_ONCE and low < high:
+                table = _where(table, wanted)
+                middle = low + (high - low) // (2 * slide) * slide
+                lower = self._windows([table], low - slide, middle, early=early)
+                return lower + self._windows([table], middle, high, early=early)
+            rows = np.repeat(np.arange(len(counts)), counts)
+            nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+            table = table.take(pa.array(rows))
+            first = first[rows] + nth * slide
+        # Here a row stands for one window, and its frame's label gives way to the window's.
+        merged = self.merge([_with_ends(table, first)])
+        window_ends = _ends(merged)
+        starts = window_ends - size
+        return [
+            window_results(
+                self.aggregation,
+                self.keys,
+                self.result_schema,
+                merged,
+                starts,
+                window_ends,
+                early=early,
+            )
+        ]
 
 
-def _timestamp(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
-    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
+def _split_late(table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, int]:
+    """Drops rows of frames that a watermark has closed; returns the rest and how many fell."""
+    if closed_end_ms is None or table.num_rows == 0:
+        return table, 0
+    timely = _where(table, _ends(table) > closed_end_ms)
+    if timely.num_rows == table.num_rows:
+        return table, 0
+    return timely, row_count(table) - row_count(timely)
+
+
+def _ends(table: pa.Table) -> np.ndarray:
+    ends: np.ndarray = table.column(WINDOW_END_MS).to_numpy()
+    return ends
+
+
+def _with_ends(table: pa.Table, ends: np.ndarray) -> pa.Table:
+    place = table.schema.get_field_index(WINDOW_END_MS)
+    return table.set_column(place, table.schema.field(place), pa.array(ends, pa.int64()))
+
+
+def _where(table: pa.Table, wanted: np.ndarray) -> pa.Table:
+    return table if wanted.all() else table.filter(pa.array(wanted))
+
+
+__all__ = ["ROW_COUNT", "WINDOW_END_MS", "Output", "SlidingWindows", "WindowAggregate"]

@@ -1,0 +1,1 @@
+"""Mergeable partial values: what an aggregate keeps between rows and result, one kind per file."""

@@ -1,0 +1,154 @@
+"""A keyed stage stepped by hand: raw events in, result rows out, restored whenever a test likes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.processors.aggregation import Aggregation
+from dagster_jet.processors.operator import (
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+    Operator,
+    Step,
+    StepInput,
+)
+from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, key_hash
+
+EVENT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
+FINAL = 9_000_000_000_000_000
+
+
+def event_table(events: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """(key, time ms, value) rows with hash and partition, as the front end adds them."""
+    rows = [dict(zip(EVENT.names, event, strict=True)) for event in events]
+    table = pa.Table.from_pylist(rows, schema=EVENT)
+    hashes = [key_hash(row["k"]) for row in rows]
+    partitions = [h % DEFAULT_PARTITION_COUNT for h in hashes]
+    return table.append_column(HASH_COLUMN, pa.array(hashes, pa.int64())).append_column(
+        PARTITION_COLUMN, pa.array(partitions, pa.int32())
+    )
+
+
+def times_of(table: pa.Table) -> np.ndarray:
+    return table.column("t").to_numpy()
+
+
+class DeltaState:
+    """State as a list of deltas that are put together at random: as runs, snapshots and restores
+    do, though never two tables in the same way twice."""
+
+    def __init__(self, operator: Operator, rng: random.Random) -> None:
+        self._operator, self._rng = operator, rng
+        self._deltas: list[pa.Table] = []
+        self._dead: int | None = None
+
+    def append(self, delta: pa.Table, watermark_ms: int | None) -> None:
+        assert delta.schema.equals(self._operator.state_schema)
+        self._dead = self._operator.dead_until(watermark_ms)
+        if self._dead is not None and delta.num_rows:
+            assert min(self._times(delta)) > self._dead, "a delta has no dead rows"
+        self._deltas.append(delta)
+        if self._rng.random() < 0.3:
+            self.compact()
+
+    def compact(self) -> None:
+        """Merges some of the deltas; drops what is dead, or leaves that for later."""
+        self._rng.shuffle(self._deltas)
+        some = self._rng.randint(1, len(self._deltas))
+        merged = self._operator.merge(self._deltas[:some])
+        if self._rng.random() < 0.5:
+            merged = self._alive(merged)
+        self._deltas = [merged, *self._deltas[some:]]
+
+    def restore(self) -> None:
+        """Through bytes, by partition, in any grouping, as a snapshot is read back."""
+        if not self._deltas:
+            return
+        table = pa.concat_tables(self._deltas)
+        half = self._rng.randrange(DEFAULT_PARTITION_COUNT)
+        partitions = table.column(PARTITION_COLUMN).to_numpy()
+        parts = [
+            table.filter(pa.array(partitions <= half)),
+            table.filter(pa.array(partitions > half)),
+        ]
+        self._deltas = [_through_bytes(self._operator.merge([part])) for part in parts]
+
+    def due(self, until_ms: int) -> pa.Table:
+        table = self._alive(pa.concat_tables([self._empty(), *self._deltas]))
+        return table.filter(pa.array(self._times(table) <= until_ms))
+
+    def find(self, hashes: np.ndarray) -> pa.Table:
+        assert len(np.unique(hashes)) == len(hashes)
+        table = self.scan()
+        return table.filter(pa.array(np.isin(table.column(HASH_COLUMN).to_numpy(), hashes)))
+
+    def scan(self) -> pa.Table:
+        return self._operator.merge([self._alive(t) for t in [self._empty(), *self._deltas]])
+
+    def _empty(self) -> pa.Table:
+        return self._operator.state_schema.empty_table()
+
+    def _alive(self, table: pa.Table) -> pa.Table:
+        if self._dead is None:
+            return table
+        return table.filter(pa.array(self._times(table) > self._dead))
+
+    def _times(self, table: pa.Table) -> np.ndarray:
+        return table.column(self._operator.time_column).to_numpy()
+
+
+class Stage:
+    """One operator with its first stage and its state."""
+
+    def __init__(self, operator: Any, aggregation: Aggregation, seed: int = 0) -> None:
+        self.operator, self.aggregation = operator, aggregation
+        self.state = DeltaState(operator, random.Random(seed))
+        self.watermark: int | None = None
+        self.version = 0
+        self.late = self.rows_in = 0
+
+    def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
+        raise NotImplementedError
+
+    def floor(self, watermark: int) -> int:
+        return watermark
+
+    def step(
+        self, *events: tuple[Any, ...], wm: int | None = None, early: bool = False
+    ) -> list[dict[str, Any]]:
+        """One step: these events, then this watermark. Returns the results."""
+        before = self.watermark
+        if wm is not None:
+            wm = self.floor(wm)
+            self.watermark = wm if before is None else max(before, wm)
+        self.version += 1
+        given = StepInput((self.first_stage(events),), before, self.watermark, self.version, early)
+        step: Step = self.operator.step(given, self.state)
+        assert step.results.schema.equals(self.operator.result_schema)
+        self.state.append(step.delta, self.watermark)
+        self.late += step.late
+        self.rows_in += step.rows_in
+        return step.results.to_pylist()
+
+    def restore(self) -> None:
+        self.state.restore()
+
+
+def ms(moment: Any) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _through_bytes(table: pa.Table) -> pa.Table:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
+__all__ = ["EVENT", "FINAL", "TIME_COLUMN", "DeltaState", "Stage", "event_table", "ms", "times_of"]
