@@ -94,6 +94,11 @@ def group_rows(table: pa.Table, group: Sequence[str]) -> Groups:
     return _groups(merged.column(f"{_ROW}_list"))
 
 
+def rows_where(table: pa.Table, wanted: np.ndarray) -> pa.Table:
+    """The wanted rows; costs nothing if that is all of them."""
+    return table if wanted.all() else table.filter(pa.array(wanted))
+
+
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)

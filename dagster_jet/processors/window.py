@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from dagster_jet.core.frames import Frames
 from dagster_jet.processors.aggregation import ROW_COUNT, Aggregation, row_count
+from dagster_jet.processors.grouping import rows_where
 from dagster_jet.processors.operator import PARTITION_COLUMN, StateReader, Step, StepInput
 from dagster_jet.processors.window_aggregate import WINDOW_END_MS, Output, WindowAggregate
 from dagster_jet.processors.window_results import window_result_schema, window_results
@@ -87,7 +88,7 @@ class SlidingWindows:
             results += self._windows([timely, state.scan()], closing, None, early=True)
         dead = self.dead_until(given.after_ms)
         if dead is not None:
-            timely = _where(timely, _ends(timely) > dead)
+            timely = rows_where(timely, _ends(timely) > dead)
         return Step(
             results=pa.concat_tables(results) if results else self.result_schema.empty_table(),
             delta=self.merge([timely]),
@@ -129,11 +130,11 @@ class SlidingWindows:
         total = int(counts.sum())
         if total == 0:
             return []
-        if total < len(counts) or counts.max() > 1:
+        if counts.max() > 1:
             wanted = counts > 0
             low, high = int(first[wanted].min()), int(last[wanted].max())
             if total > MAX_ROWS_AT_ONCE and low < high:
-                table = _where(table, wanted)
+                table = rows_where(table, wanted)
                 middle = low + (high - low) // (2 * slide) * slide
                 lower = self._windows([table], low - slide, middle, early=early)
                 return lower + self._windows([table], middle, high, early=early)
@@ -141,6 +142,8 @@ class SlidingWindows:
             nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
             table = table.take(pa.array(rows))
             first = first[rows] + nth * slide
+        elif total < len(counts):
+            table, first = rows_where(table, counts > 0), first[counts > 0]
         # Here a row stands for one window, and its frame's label gives way to the window's.
         merged = self.merge([_with_ends(table, first)])
         window_ends = _ends(merged)
@@ -162,7 +165,7 @@ def _split_late(table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, i
     """Drops rows of frames that a watermark has closed; returns the rest and how many fell."""
     if closed_end_ms is None or table.num_rows == 0:
         return table, 0
-    timely = _where(table, _ends(table) > closed_end_ms)
+    timely = rows_where(table, _ends(table) > closed_end_ms)
     if timely.num_rows == table.num_rows:
         return table, 0
     return timely, row_count(table) - row_count(timely)
@@ -176,10 +179,6 @@ def _ends(table: pa.Table) -> np.ndarray:
 def _with_ends(table: pa.Table, ends: np.ndarray) -> pa.Table:
     place = table.schema.get_field_index(WINDOW_END_MS)
     return table.set_column(place, table.schema.field(place), pa.array(ends, pa.int64()))
-
-
-def _where(table: pa.Table, wanted: np.ndarray) -> pa.Table:
-    return table if wanted.all() else table.filter(pa.array(wanted))
 
 
 __all__ = ["ROW_COUNT", "WINDOW_END_MS", "Output", "SlidingWindows", "WindowAggregate"]
