@@ -41,10 +41,10 @@ from dagster_jet.engine.events import (
 )
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.spark.barrier import Barrier
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
 from dagster_jet.engine.spark.session import is_local, parallelism
-from dagster_jet.engine.spark.barrier import Barrier
 from dagster_jet.engine.state import delete_runs
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import (
@@ -835,12 +835,9 @@ class Execution:
 
 def _with_late(acks: Sequence[Ack], late_rows: Mapping[str, int]) -> list[Ack]:
     """Adds the late rows that were taken out before a stage to the ack of its first shard."""
-    told: set[str] = set()
+    missing = {stage: late for stage, late in late_rows.items() if late}
     result = []
     for ack in acks:
-        late = late_rows.get(ack.vertex, 0)
-        if late and ack.vertex not in told:
-            told.add(ack.vertex)
-            ack = replace(ack, rows_in=ack.rows_in + late, late=ack.late + late)
-        result.append(ack)
+        late = missing.pop(ack.vertex, 0)
+        result.append(replace(ack, rows_in=ack.rows_in + late, late=ack.late + late))
     return result

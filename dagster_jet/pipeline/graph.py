@@ -165,7 +165,7 @@ class Graph:
         return tuple((node, delay) for node, delay in nodes if isinstance(node, TimestampsNode))
 
     def fingerprint(self) -> str:
-        """Names, kinds, edges, and what each state's meaning depends on; not the bodies of functions.
+        """Names, kinds, edges, what states depend on; not the bodies of functions.
 
         Equal fingerprints mean that state and positions fit; it is stored with every snapshot.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
@@ -180,7 +180,7 @@ class Stage:
         on: str | Sequence[str],
         within: Duration,
         name: str,
-        how: str = "inner",
+        how: Literal["inner", "left", "right", "outer"] = "inner",
         suffix: str = "_right",
     ) -> Stage:
         """Pairs this stream's rows with `other`'s of equal keys and times at most `within` apart.
@@ -326,13 +326,16 @@ class KeyedStage:
         return WindowedStage(self._stage, self._keys, window, every)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
-        """One updated row per key that an epoch touched: keys, then the aggregates so far."""
+        """One updated row per key that an epoch touched.
+
+        Columns: keys, the key's newest event time (if the stream has event time), the aggregates.
+        """
         stage = self._stage
         _check_aggregates(stage, name, aggregates, {*self._keys})
         node = RollingNode(
             name, (stage._node,), self._keys, tuple(aggregates.items()), stage._time_column
         )
-        return replace_time(stage._append(node), None)
+        return stage._append(node)
 
     def deduplicate(self, *, within: Duration, name: str) -> Stage:
         """`Stage.deduplicate` on these keys."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.windows import Window
@@ -106,7 +106,7 @@ class JoinNode(StatefulNode):
 
     keys: tuple[str, ...]
     within_ms: int
-    how: str
+    how: Literal["inner", "left", "right", "outer"]
     time_columns: tuple[str, str]
     suffix: str
     kind: ClassVar[str] = "join"

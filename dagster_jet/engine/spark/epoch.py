@@ -28,8 +28,8 @@ from pyspark.sql.types import (
 )
 
 from dagster_jet.engine.connector import SourceReader
-from dagster_jet.engine.spark.errors import translate
 from dagster_jet.engine.spark.barrier import ACK_COLUMN, SHARD_COLUMN, Barrier
+from dagster_jet.engine.spark.errors import translate
 from dagster_jet.engine.spark.sink_task import SinkTask
 from dagster_jet.engine.spark.stage_task import StageTask
 from dagster_jet.engine.spark.stages import StagePlan, plan_stage
@@ -166,9 +166,7 @@ class EpochRunner:
             union = reduce(lambda a, b: a.union(b), acked)
             acks = tuple(Ack.from_bytes(bytes(row[0])) for row in union.collect())
             self._check_sinks(build, acks)
-            return EpochOutput(
-                acks, build.observed(), build.source_rows(), build.late_rows()
-            )
+            return EpochOutput(acks, build.observed(), build.source_rows(), build.late_rows())
         except PySparkException as error:
             raise translate(error, self.job, self._user_stages()) from error
         except Exception as error:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dagster_jet.engine.spark.stages.aggregation import plan_windows
+from dagster_jet.engine.spark.stages.aggregation import plan_rolling, plan_sessions, plan_windows
 from dagster_jet.engine.spark.stages.plan import Partitions, StagePlan
+from dagster_jet.engine.spark.stages.rows import plan_deduplicate, plan_join, plan_map
 from dagster_jet.errors import PipelineError
-from dagster_jet.pipeline.stateful import AggregateNode, StatefulNode
+from dagster_jet.pipeline.stateful import (
+    AggregateNode,
+    DeduplicateNode,
+    JoinNode,
+    RollingNode,
+    StatefulMapNode,
+    StatefulNode,
+)
+from dagster_jet.pipeline.windows import SessionWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,8 +33,18 @@ def plan_stage(
     """
     partitions = Partitions(partition_count)
     match node:
+        case AggregateNode(window=SessionWindow()):
+            return plan_sessions(node, sources[0], partitions)
         case AggregateNode():
             return plan_windows(node, sources[0], partitions)
+        case RollingNode():
+            return plan_rolling(node, sources[0], partitions)
+        case DeduplicateNode():
+            return plan_deduplicate(node, sources[0], partitions)
+        case JoinNode():
+            return plan_join(node, sources, partitions, job)
+        case StatefulMapNode():
+            return plan_map(node, sources[0], partitions)
     raise PipelineError(f"there is no operator for {node.kind}.", job=job, stage=node.name)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
-from dagster_jet.engine.spark.stage_task import ORDINAL_COLUMN, input_layout
+from dagster_jet.engine.spark.stage_task import ORDINAL_COLUMN
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ class StagePlan:
         columns = [F.col(PARTITION_COLUMN), F.lit(ordinal).alias(ORDINAL_COLUMN)]
         for number, schema in enumerate(self.operator.input_schemas):
             for name, type_ in ((f.name, f.type) for f in schema if f.name != PARTITION_COLUMN):
-                own = quoted([name])[0] if number == ordinal else F.lit(None).cast(from_arrow_type(type_))
+                own = (
+                    quoted([name])[0]
+                    if number == ordinal
+                    else F.lit(None).cast(from_arrow_type(type_))
+                )
                 columns.append(own.alias(f"{number}.{name}"))
         return frame.select(*columns)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from dagster_jet.engine.spark.stages.plan import (
     Partitions,
@@ -15,13 +16,14 @@ from dagster_jet.engine.spark.stages.plan import (
     quoted,
     spark_schema,
 )
-from dagster_jet.pipeline.stateful import DeduplicateNode
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.stateful import DeduplicateNode, JoinNode, StatefulMapNode
 from dagster_jet.processors.deduplicate import Deduplicate
+from dagster_jet.processors.interval_join import IntervalJoin
 from dagster_jet.processors.operator import HASH_COLUMN, TIME_COLUMN, Operator
+from dagster_jet.processors.stateful_map import StatefulMap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import Column, DataFrame
 
     from dagster_jet.engine.spark.stages.plan import Late, Shape
@@ -30,12 +32,89 @@ if TYPE_CHECKING:
 def plan_deduplicate(node: DeduplicateNode, source: DataFrame, partitions: Partitions) -> StagePlan:
     keys = node.keys or tuple(source.columns)
     operator = Deduplicate(keys, arrow_schema(source.schema), node.within_ms)
-    return _row_plan(operator, [addressed(source, keys, node.time_column, partitions)], source,
+    return _row_plan(operator, [_addressed(source, keys, node.time_column, partitions)], source,
                      node.time_column)  # fmt: skip
 
 
-def addressed(
-    source: DataFrame, keys: Sequence[str], time_column: str | None, partitions: Partitions
+def plan_join(
+    node: JoinNode, sources: Sequence[DataFrame], partitions: Partitions, job: str
+) -> StagePlan:
+    """Interval join: each side's keys first; clashing names of the right side get the suffix."""
+    left, right = sources
+    keys = node.keys
+    for frame, side in ((left, "left"), (right, "right")):
+        missing = [key for key in keys if key not in frame.columns]
+        if missing:
+            raise PipelineError(
+                f"the {side} side has no column {', '.join(missing)} to join on; it has "
+                f"{', '.join(frame.columns)}.",
+                job=job,
+                stage=node.name,
+            )
+    own = [name for name in left.columns if name not in keys]
+    other = {
+        name: f"{name}{node.suffix}" if name in own else name
+        for name in right.columns
+        if name not in keys
+    }
+    right = right.withColumnsRenamed(other)
+    types = left.select(*quoted(keys)).schema
+    differing = [f.name for f in types if right.schema[f.name].dataType != f.dataType]
+    if differing:
+        raise PipelineError(
+            f"the sides have different types of {', '.join(differing)}.",
+            job=job,
+            stage=node.name,
+            cure="Cast one of them before the join.",
+        )
+    operator = IntervalJoin(
+        key_schema=arrow_schema(types),
+        left_schema=arrow_schema(left.select(*quoted(own)).schema),
+        right_schema=arrow_schema(right.select(*quoted(list(other.values()))).schema),
+        within_ms=node.within_ms,
+        how=node.how,
+    )
+    left_time, right_time = node.time_columns
+    left_shape = _addressed(left, keys, left_time, partitions, [*keys, *own])
+    right_columns = [*keys, *other.values()]
+    right_shape = _addressed(
+        right, keys, other.get(right_time, right_time), partitions, right_columns
+    )
+    return StagePlan(
+        operator=operator,
+        shapes=(left_shape, lambda frame: right_shape(frame.withColumnsRenamed(other))),
+        late=None,
+        filters_late=False,
+        result_type=spark_schema(operator.result_schema),
+    )
+
+
+def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -> StagePlan:
+    """A user's function: it gets whole rows."""
+    operator = StatefulMap(
+        stage=node.name,
+        keys=node.keys,
+        row_schema=arrow_schema(source.schema),
+        output_schema=arrow_schema(_parsed(node.output_schema)),
+        function=node.function,
+        create=node.create,
+        ttl_ms=node.ttl_ms,
+        on_evict=node.on_evict,
+    )
+    shape = _addressed(source, node.keys, node.time_column, partitions)
+    return _row_plan(operator, [shape], source, node.time_column if node.ttl_ms else None)
+
+
+def _parsed(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)
+
+
+def _addressed(
+    source: DataFrame,
+    keys: Sequence[str],
+    time_column: str | None,
+    partitions: Partitions,
+    columns: Sequence[str] | None = None,
 ) -> Shape:
     """Rows with their address in front: partition, key hash, event time."""
     time = F.lit(0).cast("long") if time_column is None else event_time_ms(source, time_column)
@@ -44,8 +123,8 @@ def addressed(
         partitions.hash(keys).alias(HASH_COLUMN),
         time.alias(TIME_COLUMN),
     ]
-    columns = [*address, *quoted(source.columns)]
-    return lambda frame: frame.select(*columns)
+    selected = [*address, *quoted(columns or source.columns)]
+    return lambda frame: frame.select(*selected)
 
 
 def _row_plan(
