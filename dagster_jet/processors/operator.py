@@ -28,6 +28,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.processors.keys import key_codes
 from dagster_jet.snapshot.chunks import PARTITION_COLUMN
 
 HASH_COLUMN = "__hash"
@@ -136,27 +137,12 @@ def newest_version(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
     if table.num_rows == 0:
         return table
-    group = [HASH_COLUMN, *keys]
-    top = table.group_by(group, use_threads=False).aggregate([(VERSION_COLUMN, "max")])
-    if top.num_rows == table.num_rows:
-        return table
-    # Hashes hardly ever collide, so rows are matched by hash first and by key only if they do.
-    order = np.argsort(top.column(HASH_COLUMN).to_numpy(), kind="stable")
-    hashes = top.column(HASH_COLUMN).to_numpy()[order]
-    if len(hashes) == len(np.unique(hashes)):
-        places = np.searchsorted(hashes, table.column(HASH_COLUMN).to_numpy())
-        newest = top.column(f"{VERSION_COLUMN}_max").to_numpy()[order][places]
-        return table.filter(pa.array(table.column(VERSION_COLUMN).to_numpy() == newest))
-    joined = table.append_column("__row", pa.array(np.arange(table.num_rows))).join(
-        top, group, join_type="inner", use_threads=False
-    )
-    kept = joined.filter(
-        pa.array(
-            joined.column(VERSION_COLUMN).to_numpy()
-            == joined.column(f"{VERSION_COLUMN}_max").to_numpy()
-        )
-    )
-    return table.take(kept.column("__row"))
+    (codes,) = key_codes(keys, table)
+    versions = table.column(VERSION_COLUMN).to_numpy()
+    newest = np.full(codes.max() + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, codes, versions)
+    kept = versions == newest[codes]
+    return table if kept.all() else table.filter(pa.array(kept))
 
 
 def find_rows(sorted_hashes: np.ndarray, hashes: np.ndarray) -> np.ndarray:
