@@ -28,7 +28,7 @@ def merge_groups(
 ) -> pa.Table:
     """One row per distinct `group`: those columns, then the merged ones, types unchanged.
 
-    Groups come in the order of their first row. Null is a group of its own.
+    Groups come in no particular order. Null is a group of its own.
 
     Args:
         merged_before: the values are partials already: a group of one row stays as it is. Not so

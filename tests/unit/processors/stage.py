@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,6 @@ from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
     PARTITION_COLUMN,
-    TIME_COLUMN,
     Operator,
     Step,
     StepInput,
@@ -21,18 +21,28 @@ from dagster_jet.processors.operator import (
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, key_hash
 
 EVENT = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
+DERIVED = pa.schema([("x", pa.float64()), ("s", pa.string())])
 FINAL = 9_000_000_000_000_000
 
 
 def event_table(events: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """(key, time ms, value) rows with hash and partition, as the front end adds them."""
-    rows = [dict(zip(EVENT.names, event, strict=True)) for event in events]
-    table = pa.Table.from_pylist(rows, schema=EVENT)
+    """(key, time ms, value) rows with hash and partition, as the front end adds them, and the
+    value once more as a float and as a text."""
+    rows = [
+        {"k": k, "t": t, "v": v, "x": as_float(v), "s": None if v is None else str(v)}
+        for k, t, v in events
+    ]
+    table = pa.Table.from_pylist(rows, schema=pa.schema([*EVENT, *DERIVED]))
     hashes = [key_hash(row["k"]) for row in rows]
     partitions = [h % DEFAULT_PARTITION_COUNT for h in hashes]
     return table.append_column(HASH_COLUMN, pa.array(hashes, pa.int64())).append_column(
         PARTITION_COLUMN, pa.array(partitions, pa.int32())
     )
+
+
+def as_float(value: int | None) -> float | None:
+    """Some are NaN."""
+    return None if value is None else math.nan if value % 5 == 4 else value / 2
 
 
 def times_of(table: pa.Table) -> np.ndarray:
@@ -151,4 +161,4 @@ def _through_bytes(table: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
-__all__ = ["EVENT", "FINAL", "TIME_COLUMN", "DeltaState", "Stage", "event_table", "ms", "times_of"]
+__all__ = ["FINAL", "DeltaState", "Stage", "as_float", "event_table", "ms", "times_of"]

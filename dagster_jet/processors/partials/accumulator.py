@@ -1,0 +1,102 @@
+"""A user's own aggregate: Python functions over rows, with a pickled accumulator as the partial.
+
+Spark collects a group's rows, the operator runs `accumulate` over them, and state holds one
+accumulator per group. Pickles are only read back from the job's own state.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.errors import UserFunctionError
+from dagster_jet.processors.partials.lists import AllValues
+from dagster_jet.processors.partials.partial import Groups, Merger, Partial, sql_name
+
+
+@dataclass(frozen=True)
+class Accumulator(Partial):
+    """Arrives as list<struct<columns>>, is kept as binary."""
+
+    columns: tuple[str, ...]
+    create: Callable[[], Any]
+    accumulate: Callable[[Any, dict[str, Any]], Any]
+    combine_two: Callable[[Any, Any], Any]
+
+    def column_name(self, result: str) -> str:
+        return f"__custom({result})"
+
+    def sql(self, time: str) -> str:
+        pairs = ", ".join(f"'{name}', {sql_name(name)}" for name in self.columns)
+        return f"collect_list(named_struct({pairs}))"
+
+    def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
+        return rows.select(list(self.columns)).to_struct_array().combine_chunks()
+
+    @property
+    def gather(self) -> Merger:
+        return AllValues("").gather
+
+    @property
+    def combine(self) -> Merger:
+        return self._combine
+
+    def state_type(self, arrived: pa.DataType) -> pa.DataType:
+        return pa.binary()
+
+    def admit(self, arrived: pa.ChunkedArray) -> pa.Array:
+        return pa.array([self._accumulated(rows) for rows in arrived.to_pylist()], pa.binary())
+
+    def _accumulated(self, rows: list[dict[str, Any]]) -> bytes:
+        accumulator = guarded(self.create)
+        for row in rows:
+            accumulator = guarded(self.accumulate, accumulator, row)
+        return _pickled(accumulator)
+
+    def _combine(self, values: pa.Array, groups: Groups) -> pa.Array:
+        pickles = values.to_pylist()
+        out = [
+            pickles[rows[0]]
+            if len(rows) == 1
+            else _pickled(
+                reduce(
+                    lambda a, b: guarded(self.combine_two, a, b),
+                    [pickle.loads(pickles[row]) for row in rows],
+                )
+            )
+            for rows in np.split(groups.rows, groups.starts[1:-1])
+        ]
+        return pa.array(out, pa.binary())
+
+
+def guarded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a user's function.
+
+    Raises:
+        UserFunctionError: it raised; names the function.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise UserFunctionError(
+            f"custom aggregate: {name} raised {type(error).__name__}: {error}.",
+            cure="Correct the function; nothing of this epoch was written.",
+        ) from error
+
+
+def _pickled(accumulator: Any) -> bytes:
+    try:
+        return pickle.dumps(accumulator, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise UserFunctionError(
+            f"custom aggregate: an accumulator of type {type(accumulator).__name__} cannot be "
+            f"pickled: {error}.",
+            cure="Keep plain values: numbers, text, lists, dicts, importable classes.",
+        ) from error

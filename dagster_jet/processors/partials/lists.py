@@ -1,0 +1,165 @@
+"""Partials that are lists: distinct values, all values, the greatest ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.processors.partials.by_time import timed, timed_sql
+from dagster_jet.processors.partials.ordering import order_in_groups
+from dagster_jet.processors.partials.partial import (
+    Groups,
+    Merger,
+    Partial,
+    as_list,
+    sql_name,
+    take_groups,
+)
+
+
+@dataclass(frozen=True)
+class DistinctValues(Partial):
+    """Every value once, in no order: exact, and as large as that."""
+
+    column: str
+
+    def column_name(self, result: str) -> str:
+        return f"__distinct({self.column})"
+
+    def sql(self, time: str) -> str:
+        return f"collect_set({sql_name(self.column)})"
+
+    def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
+        return rows.column(self.column)
+
+    @property
+    def gather(self) -> Merger:
+        return self._gather
+
+    @property
+    def combine(self) -> Merger:
+        return self._union
+
+    def state_type(self, arrived: pa.DataType) -> pa.DataType:
+        if pa.types.is_nested(arrived.value_type):
+            raise PipelineError(
+                f"count_distinct({self.column!r}): {arrived.value_type} cannot be compared.",
+                cure="Count a hash of it: select xxhash64(...) first.",
+            )
+        return arrived
+
+    def _gather(self, values: pa.Array, groups: Groups) -> pa.Array:
+        lists = _gathered(values, groups)
+        starts = np.arange(groups.count + 1)
+        return self._union(lists, Groups(np.arange(groups.count), starts))
+
+    def _union(self, lists: pa.Array, groups: Groups) -> pa.Array:
+        values, starts = take_groups(lists, groups)
+        numbers = np.repeat(np.arange(groups.count), np.diff(starts))
+        pairs = pa.table({"group": numbers, "value": values})
+        once = pairs.group_by(["group", "value"], use_threads=False).aggregate([])
+        # A hash aggregation promises no order of its groups.
+        owners = once["group"].to_numpy()
+        order = np.argsort(owners, kind="stable")
+        distinct = once["value"].combine_chunks().take(pa.array(order))
+        counts = np.bincount(owners, minlength=groups.count)
+        return as_list(distinct, np.concatenate(([0], np.cumsum(counts))), lists.type)
+
+
+@dataclass(frozen=True)
+class AllValues(Partial):
+    """Every non-null value with its event time; they are put in order at the end."""
+
+    column: str
+
+    def column_name(self, result: str) -> str:
+        return f"__list({self.column})"
+
+    def sql(self, time: str) -> str:
+        name = sql_name(self.column)
+        return f"collect_list({timed_sql(time, name)}) FILTER (WHERE {name} IS NOT NULL)"
+
+    def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
+        return timed(rows.column(self.column), times)
+
+    @property
+    def gather(self) -> Merger:
+        return _gathered
+
+    @property
+    def combine(self) -> Merger:
+        return self._concatenate
+
+    def _concatenate(self, lists: pa.Array, groups: Groups) -> pa.Array:
+        values, starts = take_groups(lists, groups)
+        return as_list(values, starts, lists.type)
+
+
+@dataclass(frozen=True)
+class TopValues(Partial):
+    """The `n` values with the greatest rank (or smallest), as list<struct<rank, value>> in order.
+
+    Of equal ranks the greater (smaller) value comes first. Rows without rank or value are passed
+    over.
+    """
+
+    column: str
+    rank: str
+    n: int
+    smallest: bool
+
+    def column_name(self, result: str) -> str:
+        end = "bottom" if self.smallest else "top"
+        return f"__{end}({self.n},{self.column},{self.rank})"
+
+    def sql(self, time: str) -> str:
+        value, rank = sql_name(self.column), sql_name(self.rank)
+        pairs = (
+            f"collect_list(named_struct('rank', {rank}, 'value', {value})) "
+            f"FILTER (WHERE {rank} IS NOT NULL AND {value} IS NOT NULL)"
+        )
+        ascending = "true" if self.smallest else "false"
+        return f"slice(sort_array({pairs}, {ascending}), 1, {self.n})"
+
+    def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
+        columns = [rows.column(name).combine_chunks() for name in (self.rank, self.column)]
+        arrays = [pa.concat_arrays([c]) for c in columns]
+        fields = [pa.field("rank", arrays[0].type), pa.field("value", arrays[1].type)]
+        missing = pc.or_(arrays[0].is_null(), arrays[1].is_null())
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=missing)
+
+    @property
+    def gather(self) -> Merger:
+        return self._gather
+
+    @property
+    def combine(self) -> Merger:
+        return self._best
+
+    def _gather(self, values: pa.Array, groups: Groups) -> pa.Array:
+        lists = _gathered(values, groups)
+        return self._best(lists, Groups(np.arange(groups.count), np.arange(groups.count + 1)))
+
+    def _best(self, lists: pa.Array, groups: Groups) -> pa.Array:
+        pairs, starts = take_groups(lists, groups)
+        numbers = np.repeat(np.arange(groups.count), np.diff(starts))
+        fields = [pc.struct_field(pairs, name) for name in ("rank", "value")]
+        order = order_in_groups(numbers, fields, descending=not self.smallest)
+        # The groups' own sizes have not changed by sorting inside them.
+        place = np.arange(len(order)) - starts[numbers]
+        counts = np.minimum(np.diff(starts), self.n)
+        best = pairs.take(pa.array(order[place < self.n]))
+        return as_list(best, np.concatenate(([0], np.cumsum(counts))), lists.type)
+
+
+def _gathered(values: pa.Array, groups: Groups) -> pa.Array:
+    """The non-null values of every group as a list, typed as Spark types it."""
+    taken = values.take(pa.array(groups.rows))
+    valid = np.asarray(taken.is_valid())
+    counts = np.bincount(groups.numbers[valid], minlength=groups.count)
+    kind = pa.list_(pa.field("element", values.type, nullable=False))
+    return as_list(taken.drop_null(), np.concatenate(([0], np.cumsum(counts))), kind)
