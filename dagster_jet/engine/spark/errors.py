@@ -68,6 +68,13 @@ def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> Jet
             job=job,
             cure="Correct the schema of the source, or the file.",
         )
+    if cause.startswith("ModuleNotFoundError"):
+        return UserFunctionError(
+            f"Spark's Python workers cannot import what a function needs: {cause}.",
+            job=job,
+            stage=", ".join(user_stages) or None,
+            cure="Install the module where the executors run, or define the function in one that is.",
+        )
     return UserFunctionError(
         f"a row could not be processed: {cause}",
         job=job,

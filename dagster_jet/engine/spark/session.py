@@ -67,6 +67,10 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
             signal.signal(signal.SIGINT, handler)
     # For fail points in tasks. Not in our own environment: other children would inherit it.
     running.sparkContext.environment["JET_DRIVER_PID"] = str(os.getpid())
+    if is_local(running):
+        # Users' functions travel by the name of their module: workers must find what we find,
+        # also in the working directory that Dagster put on our path alone.
+        running.sparkContext.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     if "spark.sql.shuffle.partitions" not in settings:
         # Spark's default of 200 makes 200 tiny aggregates of every epoch.
         running.conf.set("spark.sql.shuffle.partitions", str(parallelism(running)))

@@ -44,7 +44,7 @@ def input_layout(schemas: tuple[pa.Schema, ...]) -> pa.Schema:
         return schemas[0]
     fields = [pa.field(PARTITION_COLUMN, pa.int32()), pa.field(ORDINAL_COLUMN, pa.int32())]
     for ordinal, schema in enumerate(schemas):
-        fields += [f.with_name(f"{ordinal}.{f.name}") for f in schema if f.name != PARTITION_COLUMN]
+        fields += [f.with_name(f"{ordinal}_{f.name}") for f in schema if f.name != PARTITION_COLUMN]
     return pa.schema(fields)
 
 

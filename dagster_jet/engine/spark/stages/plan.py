@@ -68,7 +68,7 @@ class StagePlan:
                     if number == ordinal
                     else F.lit(None).cast(from_arrow_type(type_))
                 )
-                columns.append(own.alias(f"{number}.{name}"))
+                columns.append(own.alias(f"{number}_{name}"))
         return frame.select(*columns)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -106,7 +106,7 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
 
 
 def _parsed(ddl: str) -> StructType:
-    return StructType.fromDDL(ddl)
+    return cast(StructType, StructType.fromDDL(ddl))
 
 
 def _addressed(
