@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dagster_jet.core.watermark import EventTimeState
+from dagster_jet.core.watermark import EventTimeState, coalesced_minimum
 from dagster_jet.pipeline.graph import Graph, Timestamps, TimestampsNode
 
 FINAL_WATERMARK_MS = 9_000_000_000_000_000
@@ -48,12 +48,7 @@ class WatermarkTracker:
     def watermark_ms(self, stage: str) -> int | None:
         """Least watermark over the inputs that are not idle; if all are, the highest seen."""
         states = [self.nodes[node.name] for node in self.graph.upstream_timestamps(stage)]
-        active = [state.watermark_ms for state in states if not state.idle]
-        known = [value for value in active if value is not None]
-        if active:
-            return min(known) if len(known) == len(active) else None
-        tops = [state.watermark_ms for state in states if state.watermark_ms is not None]
-        return max(tops) if tops else None
+        return coalesced_minimum((state.watermark_ms, state.idle) for state in states)[0]
 
     def closing_end_ms(self, stage: str, *, final: bool) -> int | None:
         """Up to which window end the next epoch may emit; never less than before."""
