@@ -20,6 +20,7 @@
     ├── SourceError                   fix: a source's input is not what it was
     ├── BadRowError                   fix: a row does not fit the schema
     ├── UserFunctionError             fix: a user's function raised
+    ├── ProcessorError                fix: a processor broke its contract, or raised
     ├── ExecutorLostError             restart: a Spark task, executor or local state file is gone
     └── JobStateError                 fix: the call does not fit the job's status
 
@@ -160,6 +161,39 @@ class BadRowError(JetError):
 
 class UserFunctionError(JetError):
     """A user's function raised."""
+
+
+class ProcessorError(JetError):
+    """A processor broke its contract or raised in a callback.
+
+    The job reacts as to the error behind it where that is a `JetError`; otherwise it fails,
+    because the same call would end the same way again. Nothing of the snapshot in progress counts.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        vertex: str,
+        index: int,
+        callback: str,
+        cure: str | None = None,
+        job: str | None = None,
+    ) -> None:
+        self.vertex, self.index, self.callback = vertex, index, callback
+        super().__init__(
+            message, job=job, stage=vertex, position=f"processor {index}, {callback}", cure=cure
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickle, (type(self), self.args, self.__dict__)
+
+
+def _unpickle(kind: type[JetError], args: tuple[object, ...], state: dict[str, object]) -> JetError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ExecutorLostError(JetError):

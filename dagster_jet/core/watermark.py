@@ -5,13 +5,13 @@ Pure: time is handed in. Sources: Hazelcast Jet `WatermarkCoalescer` and `EventT
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
-IDLE: Final = "IDLE"
-"""Takes an input out of the minimum until it shows an event or a watermark again."""
+from dagster_jet.core.items import IDLE, Signal
 
-Emission = int | str | None
+Emission = int | Signal | None
 """A watermark to emit, `IDLE`, or nothing."""
 
 
@@ -24,16 +24,44 @@ class _Input:
     watermark: int | None = None
     idle: bool = False
     done: bool = False
+    since_ms: int = 0
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """An input that keeps the coalesced watermark from advancing."""
+
+    input: int
+    watermark: int | None
+    """Its last watermark; None: it never had one."""
+    since_ms: int
+    """Wall-clock time since which it has been there: of that watermark, or of its return."""
+    for_ms: int
 
 
 class WatermarkCoalescer:
-    """Several inputs, one output: the minimum over inputs that are neither idle nor done."""
+    """Several inputs, one output: the minimum over inputs that are neither idle nor done.
 
-    def __init__(self, input_count: int) -> None:
-        self._inputs = [_Input() for _ in range(input_count)]
+    Args:
+        input_count: queues of an edge, or edges of a processor.
+        max_retention_ms: the highest watermark seen is forwarded once it is this old, even if an
+            input lags; the laggard's events are late then. None: never. Needs more than one input.
+        now_ms: the wall clock at the start; later it is known from `check` and `observe_*`.
+    """
+
+    def __init__(
+        self, input_count: int, *, max_retention_ms: int | None = None, now_ms: int = 0
+    ) -> None:
+        if max_retention_ms is not None and max_retention_ms < 0:
+            raise ValueError(f"max_retention_ms is {max_retention_ms}; expected 0 or more, or None")
+        self._inputs = [_Input(since_ms=now_ms) for _ in range(input_count)]
         self._last_emitted: int | None = None
         self._all_idle_told = False
         self._idle_due = False
+        self._retention = max_retention_ms if input_count > 1 else None
+        self._tops: deque[tuple[int, int]] = deque()
+        """(seen at, highest watermark), not forwarded yet, oldest first."""
+        self._now_ms = now_ms
 
     @property
     def last_emitted(self) -> int | None:
@@ -43,45 +71,80 @@ class WatermarkCoalescer:
         """After a restart: nothing at or below `last_emitted` is emitted again."""
         self._last_emitted = last_emitted
 
-    def observe_watermark(self, input: int, value: int) -> Emission:
+    def observe_watermark(self, input: int, value: int, *, now_ms: int | None = None) -> Emission:
+        self._at(now_ms)
         state = self._live(input, f"watermark {value}")
         if state.watermark is not None and value <= state.watermark:
             raise WatermarkError(
                 f"input {input}: watermark {value} is not greater than {state.watermark}"
             )
-        state.watermark, state.idle = value, False
+        state.watermark, state.idle, state.since_ms = value, False, self._now_ms
         self._all_idle_told = self._idle_due = False
         if len(self._inputs) == 1:
             self._last_emitted = value
             return value
+        if self._retention is not None and (not self._tops or value > self._tops[-1][1]):
+            self._tops.append((self._now_ms, value))
         return self._coalesce()
 
-    def observe_event(self, input: int) -> None:
+    def observe_event(self, input: int, *, now_ms: int | None = None) -> None:
         """An idle input is active again, with its old watermark."""
-        self._inputs[input].idle = False
+        self._at(now_ms)
+        state = self._inputs[input]
+        if state.idle:
+            state.idle, state.since_ms = False, self._now_ms
         self._all_idle_told = self._idle_due = False
 
-    def observe_idle(self, input: int) -> Emission:
+    def observe_idle(self, input: int, *, now_ms: int | None = None) -> Emission:
+        self._at(now_ms)
         state = self._live(input, "idle")
         if len(self._inputs) == 1:
+            state.idle = True
             return IDLE
         if state.idle:
             return None
         state.idle = True
         return self._coalesce()
 
-    def observe_done(self, input: int) -> Emission:
+    def observe_done(self, input: int, *, now_ms: int | None = None) -> Emission:
+        self._at(now_ms)
         self._live(input, "done").done = True
         if len(self._inputs) == 1:
             return None
         return self._coalesce()
 
     def check(self, now_ms: int = 0) -> Emission:
-        """A chance to emit the IDLE that follows the last watermark of idle inputs."""
+        """A chance to emit what time brings: the IDLE that follows the last watermark of idle
+        inputs, or the highest watermark when it was retained for long enough."""
+        self._at(now_ms)
         if self._idle_due:
             self._idle_due, self._all_idle_told = False, True
             return IDLE
-        return None
+        due: int | None = None
+        while self._tops and self._retention is not None:
+            seen_at, top = self._tops[0]
+            if self._now_ms < seen_at + self._retention:
+                break
+            due = top
+            self._tops.popleft()
+        return None if due is None else self._emit(due)
+
+    def held_back_by(self, now_ms: int | None = None) -> tuple[HeldBack, ...]:
+        """The active inputs that hold the watermark back; empty if they are all equally far."""
+        self._at(now_ms)
+        active = [(n, s) for n, s in enumerate(self._inputs) if not s.idle and not s.done]
+        seen = [s.watermark for s in self._inputs if s.watermark is not None]
+        waiting = [(n, s) for n, s in active if s.watermark is None]
+        if not waiting and active:
+            least = min(s.watermark for _, s in active if s.watermark is not None)
+            waiting = [(n, s) for n, s in active if s.watermark == least and least < max(seen)]
+        return tuple(
+            HeldBack(n, s.watermark, s.since_ms, self._now_ms - s.since_ms) for n, s in waiting
+        )
+
+    def _at(self, now_ms: int | None) -> None:
+        if now_ms is not None:
+            self._now_ms = max(self._now_ms, now_ms)
 
     def _live(self, input: int, what: str) -> _Input:
         state = self._inputs[input]
@@ -90,17 +153,12 @@ class WatermarkCoalescer:
         return state
 
     def _coalesce(self) -> Emission:
-        active = [s for s in self._inputs if not s.idle and not s.done]
-        if active:
-            values = [s.watermark for s in active]
-            known = [v for v in values if v is not None]
-            if len(known) < len(values):
-                return None
-            return self._emit(min(known))
+        least, all_idle = coalesced_minimum([(s.watermark, s.idle or s.done) for s in self._inputs])
+        if not all_idle:
+            return None if least is None else self._emit(least)
         if all(s.done for s in self._inputs):
             return None
-        tops = [s.watermark for s in self._inputs if s.watermark is not None]
-        emitted = self._emit(max(tops)) if tops else None
+        emitted = None if least is None else self._emit(least)
         if emitted is not None:
             self._idle_due = True
             return emitted
@@ -113,7 +171,27 @@ class WatermarkCoalescer:
         if self._last_emitted is not None and value <= self._last_emitted:
             return None
         self._last_emitted = value
+        while self._tops and self._tops[0][1] <= value:
+            self._tops.popleft()
         return value
+
+
+def coalesced_minimum(inputs: Iterable[tuple[int | None, bool]]) -> tuple[int | None, bool]:
+    """The one rule: the least watermark of the active inputs; if none is active, the highest.
+
+    Args:
+        inputs: (last watermark, out of the minimum because idle or done). An active input without
+            a watermark blocks.
+
+    Returns:
+        (watermark or None, no input is active).
+    """
+    inputs = list(inputs)
+    active = [watermark for watermark, out in inputs if not out]
+    if active:
+        known = [watermark for watermark in active if watermark is not None]
+        return (min(known) if len(known) == len(active) else None), False
+    return max((w for w, _ in inputs if w is not None), default=None), True
 
 
 @dataclass(frozen=True)

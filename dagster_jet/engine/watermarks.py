@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dagster_jet.core.watermark import EventTimeState
+from dagster_jet.core.watermark import EventTimeState, coalesced_minimum
 from dagster_jet.pipeline.graph import Graph, Timestamps, TimestampsNode
 from dagster_jet.pipeline.stateful import StatefulNode
 
@@ -53,16 +53,10 @@ class WatermarkTracker:
             (self.nodes[node.name], delay_ms)
             for node, delay_ms in self.graph.upstream_timestamps(stage)
         ]
-        known = [
-            (state.watermark_ms - delay_ms, state.idle)
+        return coalesced_minimum(
+            (None if state.watermark_ms is None else state.watermark_ms - delay_ms, state.idle)
             for state, delay_ms in inputs
-            if state.watermark_ms is not None
-        ]
-        active = [value for value, idle in known if not idle]
-        if any(not state.idle for state, _ in inputs):
-            waiting = sum(not state.idle for state, _ in inputs) > len(active)
-            return None if waiting else min(active)
-        return max((value for value, _ in known), default=None)
+        )[0]
 
     def next_ms(self, stage: str, *, final: bool) -> int | None:
         """The watermark for the stage's next epoch; never less than the one it has reached."""

@@ -11,16 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from dagster_jet.core.guarantee import Guarantee as Guarantee  # noqa: PLC0414 - re-exported
 from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
-
-
-class Guarantee(str, Enum):
-    """What the committed output looks like after a crash (protocol.md, section 3)."""
-
-    NONE = "none"
-    AT_LEAST_ONCE = "at-least-once"
-    EXACTLY_ONCE = "exactly-once"
 
 
 class StopKind(str, Enum):

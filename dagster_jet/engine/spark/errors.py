@@ -73,7 +73,7 @@ def translate(error: BaseException, job: str, user_stages: Sequence[str]) -> Jet
             f"Spark's Python workers cannot import what a function needs: {cause}.",
             job=job,
             stage=", ".join(user_stages) or None,
-            cure="Install the module where the executors run, or define the function in one that is.",
+            cure="Install that module where the executors run.",
         )
     return UserFunctionError(
         f"a row could not be processed: {cause}",

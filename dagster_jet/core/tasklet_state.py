@@ -1,0 +1,93 @@
+"""The states of a processor tasklet and the legal moves between them.
+
+::
+
+    START ─► RESTORE ─► FINISH_RESTORE ─┐
+      └────────────────────────────────►│
+      ┌─────────────────────────────────▼
+      │  PROCESS_WATERMARK ─► TRY_PROCESS ─► PROCESS_INBOX ─┬─► PROCESS_WATERMARK
+      │                                                     ├─► COMPLETE_EDGE
+      │                                                     ├─► SAVE_SNAPSHOT
+      │                                                     ├─► COMMIT_IN_PROCESS
+      │                                                     └─► COMPLETE
+      │  COMPLETE ─┬─► SAVE_SNAPSHOT ─► PREPARE_COMMIT ─► EMIT_BARRIER ─┬─► (back to processing)
+      │            ├─► COMMIT_IN_COMPLETE ─► COMPLETE                   └─► AWAIT_PHASE_2
+      │            ├─► AWAIT_PHASE_2 ─► COMMIT_AT_END ─► EMIT_DONE
+      │            └─► EMIT_DONE ─► CLOSE ─► END
+
+Source: Hazelcast Jet `ProcessorState` and `ProcessorTasklet`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(Enum):
+    """What a tasklet does next. Any state may also move to CLOSE when the execution is cancelled
+    or has failed."""
+
+    START = "start"
+    """`init` has not been called."""
+    RESTORE = "restore"
+    """Saved entries are handed to `restore_from_snapshot`."""
+    FINISH_RESTORE = "finish restore"
+    """`finish_snapshot_restore` until True."""
+    PROCESS_WATERMARK = "process watermark"
+    """A coalesced watermark is handed to `try_process_watermark`; IDLE is forwarded unseen."""
+    TRY_PROCESS = "try process"
+    """`try_process` until True; phase 2 waits for it."""
+    PROCESS_INBOX = "process inbox"
+    """The inbox is filled if it is empty, and handed to `process`."""
+    COMPLETE_EDGE = "complete edge"
+    """`complete_edge` until True."""
+    COMPLETE = "complete"
+    """No input is left: `complete` until True. Sources are here from the start."""
+    SAVE_SNAPSHOT = "save snapshot"
+    """Phase 1, `save_to_snapshot` until True."""
+    PREPARE_COMMIT = "prepare commit"
+    """Phase 1, `snapshot_commit_prepare` until True; skipped for exports."""
+    EMIT_BARRIER = "emit barrier"
+    """Phase 1 ends for this tasklet: the barrier goes out on all edges and to the snapshot."""
+    COMMIT_IN_PROCESS = "commit in process"
+    """Phase 2, `snapshot_commit_finish` between two calls of `process`."""
+    COMMIT_IN_COMPLETE = "commit in complete"
+    """Phase 2, `snapshot_commit_finish` between two calls of `complete`."""
+    AWAIT_PHASE_2 = "await phase 2"
+    """Everything is done but the decision about a snapshot; nothing is read or emitted."""
+    COMMIT_AT_END = "commit at end"
+    """Phase 2, `snapshot_commit_finish` after `complete` returned True or a terminal barrier."""
+    EMIT_DONE = "emit done"
+    """DONE goes out on all edges and to the snapshot."""
+    CLOSE = "close"
+    """`close` is called."""
+    END = "end"
+    """Nothing is called any more."""
+
+
+_PROCESSING = frozenset({State.PROCESS_WATERMARK, State.COMPLETE})
+"""Where a tasklet goes on after an interruption: with inputs left, and without."""
+
+LEGAL_MOVES: dict[State, frozenset[State]] = {
+    State.START: _PROCESSING | {State.RESTORE, State.EMIT_DONE},
+    State.RESTORE: frozenset({State.FINISH_RESTORE}),
+    State.FINISH_RESTORE: _PROCESSING,
+    State.PROCESS_WATERMARK: frozenset({State.TRY_PROCESS}),
+    State.TRY_PROCESS: frozenset({State.PROCESS_INBOX}),
+    State.PROCESS_INBOX: _PROCESSING
+    | {State.COMPLETE_EDGE, State.SAVE_SNAPSHOT, State.COMMIT_IN_PROCESS},
+    State.COMPLETE_EDGE: _PROCESSING,
+    State.COMPLETE: frozenset(
+        {State.SAVE_SNAPSHOT, State.COMMIT_IN_COMPLETE, State.AWAIT_PHASE_2, State.EMIT_DONE}
+    ),
+    State.SAVE_SNAPSHOT: frozenset({State.PREPARE_COMMIT, State.EMIT_BARRIER}),
+    State.PREPARE_COMMIT: frozenset({State.EMIT_BARRIER}),
+    State.EMIT_BARRIER: _PROCESSING | {State.AWAIT_PHASE_2, State.EMIT_DONE},
+    State.COMMIT_IN_PROCESS: frozenset({State.PROCESS_INBOX}),
+    State.COMMIT_IN_COMPLETE: frozenset({State.COMPLETE}),
+    State.AWAIT_PHASE_2: frozenset({State.COMMIT_AT_END}),
+    State.COMMIT_AT_END: frozenset({State.EMIT_DONE}),
+    State.EMIT_DONE: frozenset({State.CLOSE}),
+    State.CLOSE: frozenset({State.END}),
+    State.END: frozenset(),
+}

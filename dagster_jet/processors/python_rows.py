@@ -1,0 +1,140 @@
+"""Arrow rows as Python dicts for a user's function, and back, checked against a schema.
+
+Columns are converted as a whole in both directions: per row nothing is done but building a dict.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from itertools import repeat
+from numbers import Integral
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """One new dict per row. Timestamps with a time zone become datetimes in UTC."""
+    columns = [_python_values(column) for column in table.columns]
+    return map(dict, map(zip, repeat(table.column_names), zip(*columns, strict=True)))
+
+
+def _python_values(column: pa.ChunkedArray) -> list[Any]:
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.unit == "ns":
+        return list(column.to_pylist())
+    # Through numpy, because to_pylist costs microseconds for every timestamp; and by addition,
+    # because that makes a datetime with a zone at once.
+    since = column.cast(pa.timestamp("us")).to_numpy().astype("datetime64[us]")
+    epoch = _EPOCH if kind.tz is not None else _EPOCH.replace(tzinfo=None)
+    passed = since.astype("timedelta64[us]").tolist()
+    return [None if value is None else epoch + value for value in passed]
+
+
+class OutputMismatchError(ValueError):
+    """What a function returned does not fit the output schema."""
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+        """Which of the rows added: the how-manieth, from 0."""
+
+
+class OutputRows:
+    """Collects what a function returns, call after call, and makes one table of it."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._width = len(schema)
+        names = schema.names
+        self._pick = itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
+        # A function may return parts of its state and change them afterwards. Values are taken
+        # out of the returned dict at once; what is mutable itself must be copied too.
+        self._nested = any(pa.types.is_nested(field.type) for field in schema)
+        # Row after row in one flat list: a tuple kept per row would keep Python's cyclic garbage
+        # collector busy, which costs a third of a step.
+        self._values: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._values) // self._width
+
+    def add(self, returned: Any) -> None:
+        """Takes a row, several rows, or None for no row.
+
+        Raises:
+            OutputMismatchError: a row is no mapping, or has other columns than the schema.
+        """
+        if isinstance(returned, dict):
+            self._add_row(returned)
+        elif returned is None:
+            return
+        elif isinstance(returned, Mapping) or not hasattr(returned, "__iter__"):
+            self._add_row(returned)
+        else:
+            for row in returned:
+                self._add_row(row)
+
+    def to_table(self) -> pa.Table:
+        """
+        Raises:
+            OutputMismatchError: a value does not fit its column's type.
+        """
+        if not self._values:
+            return self._schema.empty_table()
+        columns = [
+            self._column(self._values[place :: self._width], field)
+            for place, field in enumerate(self._schema)
+        ]
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _add_row(self, row: Any) -> None:
+        try:
+            values = self._pick(row)
+            if len(row) != self._width:
+                raise KeyError
+        except (KeyError, IndexError, TypeError):
+            raise OutputMismatchError(self._shape_mistake(row), len(self)) from None
+        self._values += copy.deepcopy(values) if self._nested else values
+
+    def _shape_mistake(self, row: Any) -> str:
+        if not isinstance(row, Mapping):
+            return f"a {type(row).__name__} where a row (a dict) was expected"
+        missing = [name for name in self._schema.names if name not in row]
+        extra = [str(name) for name in row if name not in self._schema.names]
+        parts = [f"without the column {', '.join(missing)}"] if missing else []
+        parts += [f"with the column {', '.join(extra)} that is not in output_schema"] * bool(extra)
+        return f"a row {' and '.join(parts)}"
+
+    def _column(self, values: Sequence[Any], field: pa.Field) -> pa.Array:
+        try:
+            array = _strict_array(values, field)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for place, value in enumerate(values):
+                try:
+                    _strict_array((value,), field)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    raise OutputMismatchError(
+                        f"{value!r:.200} for the column {field.name}, which is {field.type} "
+                        f"({error})",
+                        place,
+                    ) from None
+            raise  # pragma: no cover - each value fits alone, but not all together
+        return array
+
+
+def _strict_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    if pa.types.is_integer(field.type):
+        # Arrow would cut 1.5 down to 1 without a word.
+        for kind in set(map(type, values)):
+            if not issubclass(kind, (Integral, type(None), np.bool_)):
+                raise TypeError(f"expected an integer, got a {kind.__name__}")
+    array = pa.array(values, field.type)
+    if array.null_count and not field.nullable:
+        raise TypeError("it must not be null")
+    return array

@@ -1,0 +1,231 @@
+"""A user's function over the rows of a stream, with a state per key: `map_stateful`.
+
+    def running_total(state: State[int], row: dict) -> dict:
+        state.value += row["amount"]
+        return {"account": row["account"], "total": state.value}
+
+    StatefulMap("totals", ("account",), ..., function=running_total, create=int, ttl_ms=None)
+
+The rows of one key that came in one step are handed over by event time, then by arrival. With a
+time to live, a row before the watermark is late (dropped, counted), and a key is forgotten when
+its last touch < watermark - ttl (strict); `on_evict` may have a last word. Without one nothing is
+ever late and nothing is forgotten, save by `State.clear`.
+
+Saved: per key the pickled state and the event time of its last touch, which never goes back. A
+step reads and writes the keys it touched, no others. A cleared key leaves a small row without
+state that hides its past; it goes with the time to live.
+
+At-least-once: rows between the snapshot and the crash are handed to the function again, with the
+states as the snapshot has them; so each row changes the state once in each history that counts,
+but rows emitted after the snapshot are emitted again. A side effect of the function itself is
+at-least-once under every guarantee.
+
+Source: Jet `TransformStatefulP`; vector V12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.processors.keys import key_codes
+from dagster_jet.processors.lateness import drop_late, event_times
+from dagster_jet.processors.operator import (
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+    VERSION_COLUMN,
+    StateReader,
+    Step,
+    StepInput,
+    newest_version,
+)
+from dagster_jet.processors.python_rows import row_dicts
+from dagster_jet.processors.user_calls import Function, OnEvict, UserCalls
+
+STATE_COLUMN = "__state"
+"""binary: `state_to_bytes`, or null for a key that was cleared."""
+
+_ADDRESS = (
+    pa.field(PARTITION_COLUMN, pa.int32()),
+    pa.field(HASH_COLUMN, pa.int64()),
+    pa.field(TIME_COLUMN, pa.int64()),
+)
+
+
+@dataclass(frozen=True)
+class StatefulMap:
+    """The operator. One input."""
+
+    stage: str
+    """For messages."""
+    keys: tuple[str, ...]
+    row_schema: pa.Schema
+    """The stream's columns, `keys` among them: what a row dict has."""
+    output_schema: pa.Schema
+    function: Function
+    """(state of the row's key, row) -> a row, several rows, or None."""
+    create: Callable[[], Any]
+    """The state of a key never seen, or forgotten."""
+    ttl_ms: int | None = None
+    on_evict: OnEvict | None = None
+    """(key columns, state value, watermark in ms) -> as `function`; called when the time to live
+    is over, not after `State.clear`."""
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        return (pa.schema([*_ADDRESS, *self.row_schema]),)
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        keys = [self.row_schema.field(key) for key in self.keys]
+        version = pa.field(VERSION_COLUMN, pa.int64())
+        return pa.schema([*_ADDRESS, version, *keys, pa.field(STATE_COLUMN, pa.binary())])
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        return self.output_schema
+
+    @property
+    def time_column(self) -> str:
+        return TIME_COLUMN
+
+    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        return newest_version(tables, self.keys)
+
+    def dead_until(self, watermark_ms: int | None) -> int | None:
+        if watermark_ms is None or self.ttl_ms is None:
+            return None
+        return watermark_ms - self.ttl_ms - 1
+
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        (arrived,) = given.arrived
+        rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
+        saved = self._saved(rows, given.after_ms, state)
+        touched = _Touched.of(self.keys, saved, rows)
+        calls = UserCalls(self.stage, self.keys, self.output_schema, touched.rows)
+        delta = self._touch(touched, calls, given)
+        self._evict(saved.filter(pa.array(~touched.saved_is_touched)), calls, given.after_ms)
+        return Step(calls.results(), delta, rows_in=arrived.num_rows, late=late)
+
+    def _saved(self, rows: pa.Table, after_ms: int | None, state: StateReader) -> pa.Table:
+        """What is known of the keys that came, and of those whose eviction is to be told."""
+        hashes = rows.column(HASH_COLUMN).to_numpy()
+        dead = self.dead_until(after_ms)
+        if dead is not None and self.on_evict is not None:
+            # Some of them were touched again since: `find` has their newest version.
+            hashes = np.append(hashes, state.due(dead).column(HASH_COLUMN).to_numpy())
+        if len(hashes) == 0:
+            return self.state_schema.empty_table()
+        return state.find(np.unique(hashes))
+
+    def _touch(self, touched: _Touched, calls: UserCalls, given: StepInput) -> pa.Table:
+        """Hands all rows over; returns the states that the step leaves changed."""
+        rows = row_dicts(touched.rows.select(self.row_schema.names))
+        dying = _up_to(touched.touches, self.dead_until(given.after_ms))
+        moved = touched.touches > touched.saved_touches
+        changed: list[int] = []
+        states: list[bytes | None] = []
+        last: dict[int, Any] = {}
+        for number, (start, stop, before) in enumerate(touched.spans()):
+            of_key = islice(rows, stop - start)
+            state = calls.over_rows(self.function, self.create, before, of_key, start)
+            if dying[number]:
+                # Over in the step that brought it: not saved, and older versions are as dead.
+                if not state.is_cleared:
+                    last[number] = state.value
+                continue
+            after = None if state.is_cleared else calls.save(state.value, start)
+            if after != before or (self.ttl_ms is not None and moved[number]):
+                changed.append(number)
+                states.append(after)
+        self._tell(touched.firsts(list(last)), last.values(), calls, given.after_ms)
+        firsts = touched.firsts(changed)
+        own = {
+            TIME_COLUMN: pa.array(touched.touches[np.asarray(changed, np.int64)]),
+            VERSION_COLUMN: pa.array(np.full(len(changed), given.version)),
+            STATE_COLUMN: pa.array(states, pa.binary()),
+        }
+        schema = self.state_schema
+        return pa.Table.from_arrays(
+            [own[name] if name in own else firsts.column(name) for name in schema.names],
+            schema=schema,
+        )
+
+    def _evict(self, untouched: pa.Table, calls: UserCalls, after_ms: int | None) -> None:
+        """The last word about saved keys whose time to live is over and that did not come."""
+        if self.on_evict is None or untouched.num_rows == 0:
+            return
+        dying = _up_to(event_times(untouched), self.dead_until(after_ms))
+        known = untouched.column(STATE_COLUMN).is_valid().to_numpy()
+        over = untouched.filter(pa.array(dying & known))
+        values = (calls.load(s, None) for s in over.column(STATE_COLUMN).to_pylist())
+        self._tell(over, values, calls, after_ms)
+
+    def _tell(
+        self, keys: pa.Table, values: Iterable[Any], calls: UserCalls, after_ms: int | None
+    ) -> None:
+        if self.on_evict is None or after_ms is None:
+            return
+        for key, value in zip(row_dicts(keys.select(self.keys)), values, strict=True):
+            calls.on_eviction(self.on_evict, key, value, after_ms)
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """The rows of a step by key, in the order in which the function sees them."""
+
+    rows: pa.Table
+    starts: np.ndarray
+    """Per key: its rows are `rows[start:stop]`."""
+    stops: np.ndarray
+    touches: np.ndarray
+    """Per key: its latest event time, now or before."""
+    saved_touches: np.ndarray
+    saved_states: list[bytes | None]
+    """Per key; None if it is new, or was cleared."""
+    saved_is_touched: np.ndarray
+    """Per saved row: its key is among these."""
+
+    @classmethod
+    def of(cls, keys: Sequence[str], saved: pa.Table, rows: pa.Table) -> _Touched:
+        codes, saved_codes = key_codes(keys, rows, saved)  # in order of arrival
+        order = np.lexsort((event_times(rows), codes))
+        rows, codes = rows.take(pa.array(order)), codes[order]
+        starts = np.flatnonzero(np.diff(codes, prepend=-1))
+        stops = np.append(starts[1:], len(codes))[: len(starts)]
+        place_of = np.full(len(saved_codes) + len(codes), -1)
+        place_of[saved_codes] = np.arange(len(saved_codes))
+        places = place_of[codes[starts]]
+        new = places < 0
+        saved_is_touched = np.zeros(len(saved_codes), bool)
+        saved_is_touched[places[~new]] = True
+        before = saved.take(pa.array(places, mask=new))
+        never = np.iinfo(np.int64).min
+        saved_touches = before.column(TIME_COLUMN).fill_null(never).to_numpy()
+        return cls(
+            rows,
+            starts,
+            stops,
+            np.maximum(saved_touches, event_times(rows)[stops - 1]),
+            saved_touches,
+            before.column(STATE_COLUMN).to_pylist(),
+            saved_is_touched,
+        )
+
+    def spans(self) -> Iterator[tuple[int, int, bytes | None]]:
+        """Per key: where its rows start and stop, and its saved state."""
+        return zip(self.starts.tolist(), self.stops.tolist(), self.saved_states, strict=True)
+
+    def firsts(self, numbers: Sequence[int]) -> pa.Table:
+        """The first row of each of these keys, for what its rows have in common."""
+        return self.rows.take(pa.array(self.starts[np.asarray(numbers, np.int64)]))
+
+
+def _up_to(times: np.ndarray, dead: int | None) -> np.ndarray:
+    return np.zeros(len(times), bool) if dead is None else times <= dead
