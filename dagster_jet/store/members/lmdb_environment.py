@@ -59,6 +59,7 @@ class LmdbEnvironment:
         self._values: lmdb._Database | None = None
         self._versioned: lmdb._Database | None = None
         self._identity: _Identity | None = None
+        self._retired = False
         self._gate = WriterGate(os.path.join(folder, "writer.lock"))
 
     def run(self, work: Callable[[Batch], T], *, write: bool) -> T:
@@ -108,6 +109,12 @@ class LmdbEnvironment:
         with self._lock:
             self._close()
 
+    def retire(self) -> None:
+        """Close the files for good: nobody may open them a second time beside a successor."""
+        with self._lock:
+            self._retired = True
+            self._close()
+
     def hold_closed(self) -> None:
         """Close the files and keep every thread out until ``let_go``: a fork is about to happen."""
         self._lock.acquire()
@@ -125,6 +132,8 @@ class LmdbEnvironment:
 
     def _opened(self) -> tuple[lmdb.Environment, lmdb._Database, lmdb._Database]:
         if self._environment is None or self._values is None or self._versioned is None:
+            if self._retired:
+                raise StoreUnavailableError(f"the store member {self.member_id} was closed.")
             if self._identity is not None:
                 self._check_in_place()  # before opening: opening would create the files anew
             _create_folder(self.folder)
@@ -248,7 +257,7 @@ def release(environment: LmdbEnvironment) -> None:
             return
         if _environments.get(environment.folder) is environment:
             del _environments[environment.folder]
-        environment.close()
+        environment.retire()
 
 
 def _before_fork() -> None:

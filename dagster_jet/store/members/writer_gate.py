@@ -17,6 +17,9 @@ from contextlib import contextmanager
 WAIT_SECONDS_MAX = 15.0
 """Longer than any batch takes on a working disk, also behind a few other writers."""
 
+WAIT_SECONDS_WHILE_STUCK = 0.1
+"""Once a wait has ended in vain: until the gate opens again, nobody pays for it a second time."""
+
 _PAUSE_SECONDS_MAX = 0.002
 
 
@@ -30,6 +33,7 @@ class WriterGate:
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor: int | None = None
+        self._is_stuck = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -42,7 +46,7 @@ class WriterGate:
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         descriptor = self._descriptor
-        _lock(descriptor)
+        self._lock(descriptor)
         try:
             yield
         finally:
@@ -54,19 +58,22 @@ class WriterGate:
             os.close(self._descriptor)
             self._descriptor = None
 
-
-def _lock(descriptor: int) -> None:
-    begun = time.monotonic()
-    pause_s = 0.0001
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() - begun > WAIT_SECONDS_MAX:
-                message = f"another process has been writing for {WAIT_SECONDS_MAX:.0f} seconds"
-                raise TimeoutError(message) from None
-            # flock has no time-out of its own, hence the looking again.
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_SECONDS_MAX)
-        else:
-            return
+    def _lock(self, descriptor: int) -> None:
+        begun = time.monotonic()
+        wait_s = WAIT_SECONDS_WHILE_STUCK if self._is_stuck else WAIT_SECONDS_MAX
+        pause_s = 0.0001
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() - begun > wait_s:
+                    self._is_stuck = True
+                    raise TimeoutError(
+                        f"another process has been writing for {WAIT_SECONDS_MAX:.0f} seconds"
+                    ) from None
+                # flock has no time-out of its own, hence the looking again.
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_SECONDS_MAX)
+            else:
+                self._is_stuck = False
+                return
