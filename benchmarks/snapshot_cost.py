@@ -105,7 +105,7 @@ def _run_job(
         )
         state = jet.read_state("windowed_count", "counts")
     assert state is not None
-    partials = [name for name in state.column_names if re.fullmatch(r"__p\d+", name)]
+    partials = [name for name in state.column_names if re.fullmatch(r"__\w+\(.*\)", name)]
     merged = state.group_by([PARTITION_COLUMN, "k", WINDOW_END_MS]).aggregate(
         [(name, "sum") for name in [*partials, ROW_COUNT]]
     )

@@ -24,9 +24,10 @@ from dagster_jet.core.frames import Frames
 from dagster_jet.processors.aggregation import ROW_COUNT, Aggregation, row_count
 from dagster_jet.processors.grouping import rows_where
 from dagster_jet.processors.operator import PARTITION_COLUMN, StateReader, Step, StepInput
-from dagster_jet.processors.window_aggregate import WINDOW_END_MS, Output, WindowAggregate
 from dagster_jet.processors.window_results import window_result_schema, window_results
 
+WINDOW_END_MS = "__window_end"
+"""int64 ms: the exclusive end that names a frame, or a window."""
 MAX_ROWS_AT_ONCE = 1 << 20
 """Frames are spread over their windows in portions of about this many rows: a watermark that
 leaps, or the end of the input, must not need memory for every window at once."""
@@ -181,4 +182,4 @@ def _with_ends(table: pa.Table, ends: np.ndarray) -> pa.Table:
     return table.set_column(place, table.schema.field(place), pa.array(ends, pa.int64()))
 
 
-__all__ = ["ROW_COUNT", "WINDOW_END_MS", "Output", "SlidingWindows", "WindowAggregate"]
+__all__ = ["ROW_COUNT", "WINDOW_END_MS", "SlidingWindows"]

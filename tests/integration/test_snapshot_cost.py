@@ -11,9 +11,12 @@ import pyarrow.parquet
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.core.frames import Frames
 from dagster_jet.engine.events import SnapshotCommitted
-from dagster_jet.engine.spark.tasks import Barrier, StageTask
-from dagster_jet.processors.window import WINDOW_END_MS, Output, WindowAggregate
+from dagster_jet.engine.spark.barrier import Barrier
+from dagster_jet.engine.spark.stage_task import StageTask
+from dagster_jet.processors.aggregation import Aggregation
+from dagster_jet.processors.window import WINDOW_END_MS, SlidingWindows
 from dagster_jet.snapshot.chunks import ROTATION, read_chain
 from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.store import Store, StoreConfig
@@ -21,7 +24,7 @@ from dagster_jet.store import Store, StoreConfig
 from .world import World
 
 KEYS, CHANGED = 1_000_000, 10_000
-_LONGS = ("k", WINDOW_END_MS, "__p0", "__rows")
+_LONGS = ("k", WINDOW_END_MS, "__sum(v)", "__rows")
 STATE = pa.schema([("__partition", pa.int32()), *((name, pa.int64()) for name in _LONGS)])
 
 
@@ -36,7 +39,8 @@ def groups(keys: np.ndarray) -> pa.Table:
 def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
     """A shard with 1 M keys of which 1 % change from snapshot to snapshot, right in the task."""
     config = StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc"), 1, 271, "default")
-    operator = WindowAggregate(("k",), 1_000, (("__p0", "sum"),), (Output("s", "sum", ("__p0",)),))
+    aggregation = Aggregation((("s", agg.sum("v")),))
+    operator = SlidingWindows(STATE, ("k",), Frames(1_000, 1_000), aggregation)
     rng = np.random.default_rng(1)
     changes = [rng.choice(KEYS, CHANGED, replace=False) for _ in range(2 * ROTATION + 10)]
     expected = np.arange(KEYS) % 97
@@ -52,13 +56,11 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
                 vertex="counts",
                 operator=operator,
                 shard_count=1,
-                closed_end_ms=None,
-                closing_end_ms=None,
+                before_ms=None,
+                after_ms=None,
                 shards=(state,),
-                result_schema=pa.schema([("k", pa.int64()), ("s", pa.int64())]),
-                input_schema=STATE,
             )
-            ack, _ = task._run_shard(0, groups(keys), str(number))
+            ack, _ = task.run_shard(0, (groups(keys),), str(number))
             assert ack.chunk_set is not None and ack.snapshot_error is None
             for path in ack.obsolete:
                 Path(path).unlink(missing_ok=True)
@@ -76,7 +78,7 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
         assert table is not None
         merged = operator.merge([table])
         found = np.zeros(KEYS, np.int64)
-        found[merged.column("k").to_numpy()] = merged.column("__p0").to_numpy()
+        found[merged.column("k").to_numpy()] = merged.column("__sum(v)").to_numpy()
         assert np.array_equal(found, expected), "the chain does not add up to the state"
 
 

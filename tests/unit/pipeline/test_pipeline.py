@@ -37,7 +37,7 @@ def test_lineage_skips_what_has_no_name_of_its_own():
 
 
 def test_event_time_is_found_across_stages():
-    (node,) = airport_delays().graph.upstream_timestamps("hourly_out")
+    ((node, _),) = airport_delays().graph.upstream_timestamps("hourly_out")
     assert node.timestamps.allowed_lag_ms == 2 * 3600 * 1000
 
 
