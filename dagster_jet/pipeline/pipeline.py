@@ -211,6 +211,10 @@ class Stage:
             raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
         return KeyedStage(self, keys)
 
+    def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
+        """Windows over all rows together; `KeyedStage.window` has them per key."""
+        return KeyedStage(self, ()).window(window, early_results=early_results)
+
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
         """One row of totals over all rows so far, whenever some arrive (see `KeyedStage`)."""
         return KeyedStage(self, ()).rolling_aggregate(name=name, **aggregates)
