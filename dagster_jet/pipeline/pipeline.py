@@ -121,6 +121,24 @@ class Stage:
         self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
         return Stage(self._pipeline, name, column)
 
+    def with_ingestion_timestamps(
+        self, *, column: str = "ingested_at", idle_timeout: Duration = "60 seconds"
+    ) -> Stage:
+        """Adds a column with the wall-clock time at which the row was read, as event time.
+
+        All rows of an epoch have the same, and it never goes back, so none is ever late. Rows
+        that are read again after a crash get a new time: the guarantee holds for the rows, not
+        for their times. Windows close as further rows come.
+
+        Args:
+            column: timestamp; the stream must not have it yet.
+            idle_timeout: as in `with_timestamps`.
+        """
+        timestamps = Timestamps(column, 0, to_ms(idle_timeout, "idle_timeout"), of_ingestion=True)
+        name = f"{self._node}.timestamps"
+        self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
+        return Stage(self._pipeline, name, column)
+
     def transform(
         self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None
     ) -> Stage:
