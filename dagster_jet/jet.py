@@ -23,6 +23,7 @@ from dagster_jet.pipeline.durations import to_ms
 from dagster_jet.pipeline.pipeline import Pipeline
 from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.plan import StageChange, compare_plans
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store, StoreConfig
@@ -166,6 +167,17 @@ class Jet:
             if snapshot_id in (None, ref.snapshot_id):
                 return SnapshotStore(self.store, name).load(ref)
         raise JobStateError(f"there is no snapshot {snapshot_id or ''}.", job=name)
+
+    def plan(self, pipeline: Pipeline) -> tuple[StageChange, ...]:
+        """What a changed pipeline would do with the state of the job's newest snapshot.
+
+        Changes nothing, starts nothing. Before the first snapshot everything is new.
+        """
+        saved: dict[str, Any] = {}
+        if self.snapshots(pipeline.name):
+            manifest = self.manifest(pipeline.name)
+            saved = {**{name: {} for name in manifest.shards}, **manifest.plan}
+        return compare_plans(saved, pipeline.graph.plan())
 
     def read_state(self, name: str, stage: str) -> pa.Table | None:
         """State of a stage as of the newest snapshot: keys, window end, partials; None if empty."""

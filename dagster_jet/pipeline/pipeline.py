@@ -293,10 +293,10 @@ class Stage:
         self._pipeline._add(SinkNode(name, (source.name,), sink, of_rejects=True))
         return self
 
-    def _event_time(self, name: str) -> str:
+    def _event_time(self, name: str, what: str = "the stage") -> str:
         if self._time_column is None:
             raise PipelineError(
-                "the stage needs event time.",
+                f"{what} needs event time.",
                 job=self._pipeline.name,
                 stage=name,
                 cure="Call with_timestamps() on its source.",
@@ -321,7 +321,7 @@ class KeyedStage:
                 time. Rows get a column `is_early`; they are not part of the guarantee's results:
                 after a restart they come at other times, with other values.
         """
-        self._stage._event_time(self._stage._node)
+        self._stage._event_time(self._stage._node, "a window")
         every = None if early_results is None else to_ms(early_results, "early_results")
         return WindowedStage(self._stage, self._keys, window, every)
 
