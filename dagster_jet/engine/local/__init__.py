@@ -1,0 +1,21 @@
+"""The same DAG without Spark: tasklets in one process, with real queues, barriers and watermarks.
+
+For development and tests of processors, in milliseconds and without a JVM; and the executable
+definition of the barrier rules.
+"""
+
+from dagster_jet.engine.local.job import Holdup, LocalJob, LocalResult, LocalStatus
+from dagster_jet.engine.local.partitioner import partition_of_key, partitioning
+from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot, Snapshots
+
+__all__ = [
+    "Holdup",
+    "LocalJob",
+    "LocalResult",
+    "LocalStatus",
+    "MemorySnapshots",
+    "Snapshot",
+    "Snapshots",
+    "partition_of_key",
+    "partitioning",
+]
