@@ -6,7 +6,7 @@ Pure: time is handed in. Sources: Hazelcast Jet `WatermarkCoalescer` and `EventT
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from dagster_jet.core.items import IDLE, Signal
@@ -31,7 +31,8 @@ class _Input:
 class HeldBack:
     """An input that keeps the coalesced watermark from advancing."""
 
-    input: int
+    input: Hashable
+    """Its ordinal; for a source, the name of the partition."""
     watermark: int | None
     """Its last watermark; None: it never had one."""
     since_ms: int
