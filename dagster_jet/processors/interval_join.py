@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +72,8 @@ class IntervalJoin:
     how: JoinType = "inner"
 
     def __post_init__(self) -> None:
+        if self.how not in get_args(JoinType):
+            raise PipelineError(f"how={self.how!r}; expected one of {get_args(JoinType)}.")
         names = self.result_schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

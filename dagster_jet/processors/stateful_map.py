@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.errors import PipelineError
 from dagster_jet.processors.address import ADDRESS, readable_time
 from dagster_jet.processors.keys import key_codes
 from dagster_jet.processors.lateness import drop_late, event_times
@@ -71,6 +72,14 @@ class StatefulMap:
     on_evict: OnEvict | None = None
     """(key columns, state value, watermark in ms) -> as `function`; called when the time to live
     is over, not after `State.clear`."""
+
+    def __post_init__(self) -> None:
+        if len(self.output_schema) == 0:
+            raise PipelineError(
+                "output_schema has no columns.",
+                stage=self.stage,
+                cure="Name the columns of the rows that the function returns.",
+            )
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
