@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from dagster_jet.core.items import IDLE, Signal
 
+FINAL_WATERMARK_MS = 9_000_000_000_000_000
+"""After every event: the end of a stream's time, with room left for adding to it in int64."""
+
 Emission = int | Signal | None
 """A watermark to emit, `IDLE`, or nothing."""
 

@@ -166,6 +166,7 @@ class ProcessorNode(StatefulNode):
     supplier: Callable[[], Any]
     output_schema: str
     time_column: str | None
+    in_batches: bool
     kind: ClassVar[str] = "processor"
 
     def describe(self) -> dict[str, str]:

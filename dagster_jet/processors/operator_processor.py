@@ -32,11 +32,9 @@ from dagster_jet.core import (
     broadcast_key,
     snapshot_emitter,
 )
+from dagster_jet.core.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.processors.operator import PARTITION_COLUMN, MemoryState, Operator, StepInput
-
-FINAL_WATERMARK_MS = 9_000_000_000_000_000
-"""After every event: the end of a stream's time, with room left for adding to it in int64."""
 
 _STATE = "state"
 _PROGRESS = broadcast_key("progress")

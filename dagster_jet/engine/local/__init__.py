@@ -5,8 +5,9 @@ definition of the barrier rules.
 """
 
 from dagster_jet.engine.local.job import Holdup, LocalJob, LocalResult, LocalStatus
-from dagster_jet.engine.local.partitioner import partition_of_key, partitioning
+from dagster_jet.engine.local.partitioner import partitioning
 from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot, Snapshots
+from dagster_jet.store.partition import partition_of_key
 
 __all__ = [
     "Holdup",
