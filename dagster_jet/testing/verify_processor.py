@@ -16,7 +16,7 @@ from functools import partial
 
 from dagster_jet.core import IDLE, Guarantee, Inbox, Partitioning, Processor, Watermark
 from dagster_jet.core.calls import Callback
-from dagster_jet.core.edge import KeyFunction
+from dagster_jet.core.edge import KeyFunction, Splitter
 from dagster_jet.core.items import Signal
 from dagster_jet.core.saved_entry import SavedEntry, redistribute
 from dagster_jet.core.watermark import WatermarkCoalescer
@@ -43,6 +43,7 @@ def verify_processor(
     ordered: bool = True,
     unpack: Callable[[object], Iterable[object]] | None = None,
     key: KeyFunction | None = None,
+    split: Splitter | None = None,
     parallelisms: Sequence[int] = (2, 1, 3),
     snapshots: bool = True,
     ends: bool = True,
@@ -58,8 +59,8 @@ def verify_processor(
     Every mode hands in the same input: item by item and at once, with a snapshot after every step
     and a new instance restored from every one, every second one, or none, with the crash before or
     after phase 2, and with discarded snapshots. The outbox takes one item per edge; after each
-    refusal the callback is called once more before there is room again. With `key`, several
-    instances share the input, and each restore changes their number.
+    refusal the callback is called once more before there is room again. With `key` or `split`,
+    several instances share the input, and each restore changes their number.
 
     Args:
         supplier: makes an instance; called once for each restart.
@@ -73,6 +74,7 @@ def verify_processor(
             left alone.
         key: of an item, as on a partitioned edge. Then instances run side by side as well; their
             outputs are compared as multisets without watermarks, for each one emits its own.
+        split: instead of `key`, for items that hold many keys: `Edge.partitioned_by`.
         parallelisms: the numbers of instances, one after the other.
         snapshots: False: the processor is for jobs without a guarantee.
         ends: False: `complete` never returns True; it is called until the expected output is there,
@@ -112,6 +114,7 @@ def verify_processor(
         ordered=ordered,
         unpack=unpack or (lambda item: [item]),
         key=key,
+        split=split,
         ends=ends,
         assert_progress=assert_progress,
         guarantee=guarantee,
@@ -120,7 +123,8 @@ def verify_processor(
         call_limit_s=call_limit_s,
         clock=clock,
     )
-    for mode in modes(snapshots=snapshots, parallelisms=tuple(parallelisms) if key else None):
+    several = tuple(parallelisms) if key is not None or split is not None else None
+    for mode in modes(snapshots=snapshots, parallelisms=several):
         try:
             _Run(check, mode).run()
         except ProcessorError as error:
@@ -140,6 +144,7 @@ class _Check:
     ordered: bool
     unpack: Callable[[object], Iterable[object]]
     key: KeyFunction | None
+    split: Splitter | None
     ends: bool
     assert_progress: bool
     guarantee: Guarantee
@@ -246,11 +251,20 @@ class _Run:
         count = len(self.instances)
         inboxes = [Inbox() for _ in range(count)]
         for item in items:
-            key = self.check.key(item) if self.check.key is not None else None
-            owner = 0 if count == 1 else self.check.partitioning.owner_of(key, count)
-            inboxes[owner].add(item)
+            for owner, part in self._parts(item, count):
+                inboxes[owner].add(part)
         for instance, inbox in zip(self.instances, inboxes, strict=True):
             instance.process(ordinal, inbox)
+
+    def _parts(self, item: object, count: int) -> Iterable[tuple[int, object]]:
+        partitioning = self.check.partitioning
+        if count == 1:
+            return [(0, item)]
+        if self.check.split is not None:
+            parts = self.check.split(item, partitioning.partition_count)
+            return [(partition % count, part) for partition, part in parts]
+        assert self.check.key is not None
+        return [(partitioning.owner_of(self.check.key(item), count), item)]
 
     def _observe(
         self, coalescer: WatermarkCoalescer, ordinal: int, found: Watermark | Signal | None

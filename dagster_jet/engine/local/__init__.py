@@ -7,6 +7,7 @@ definition of the barrier rules.
 from dagster_jet.engine.local.job import Holdup, LocalJob, LocalResult, LocalStatus
 from dagster_jet.engine.local.partitioner import partitioning
 from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot, Snapshots
+from dagster_jet.engine.local.stored_snapshots import StoredSnapshots
 from dagster_jet.store.partition import partition_of_key
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "MemorySnapshots",
     "Snapshot",
     "Snapshots",
+    "StoredSnapshots",
     "partition_of_key",
     "partitioning",
 ]

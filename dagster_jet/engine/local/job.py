@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import cast
@@ -19,7 +21,7 @@ from dagster_jet.engine.local.coordinator import SnapshotCoordinator
 from dagster_jet.engine.local.partitioner import partitioning as default_partitioning
 from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot, Snapshots
 from dagster_jet.engine.local.wiring import Wiring
-from dagster_jet.errors import ConfigurationError, JobStateError
+from dagster_jet.errors import ConfigurationError, JetError, JobStateError
 
 _logger = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class LocalJob:
         slow_call_s: cooperative calls that take longer are logged, once per vertex and callback.
         now_ms: wall clock, for intervals and idle inputs.
         name: of the job in errors; default: the DAG's.
+        on_completed: called on the last thread when every processor is through.
 
     Example:
         >>> from dagster_jet.core import DAG, Processor
@@ -114,6 +117,7 @@ class LocalJob:
         slow_call_s: float = SLOW_CALL_S,
         now_ms: Callable[[], int] = _now_ms,
         name: str | None = None,
+        on_completed: Callable[[], None] | None = None,
     ) -> None:
         self.name = name or dag.name
         self.guarantee = _guarantee(guarantee)
@@ -137,6 +141,7 @@ class LocalJob:
         self._cancelled = self._is_stepped = False
         self._ended = threading.Event()
         self._now_ms = now_ms
+        self._on_completed = on_completed
         context = SnapshotContext(0 if restore is None else restore.snapshot_id + 1)
         wiring = Wiring(
             dag=dag,
@@ -171,6 +176,10 @@ class LocalJob:
     @property
     def status(self) -> LocalStatus:
         return self._status
+
+    @property
+    def is_running(self) -> bool:
+        return self._status is LocalStatus.RUNNING and not self._ended.is_set()
 
     # --- running --------------------------------------------------------------------------------
 
@@ -256,6 +265,15 @@ class LocalJob:
         self.result(timeout_s)
         return snapshot
 
+    def shut_down(self, timeout_s: float = 60) -> None:
+        """Ends it with a terminal snapshot if that is possible, and without one if not."""
+        with suppress(JetError, FutureTimeoutError):
+            if self.is_running and self.guarantee is not Guarantee.NONE:
+                self.request_snapshot(terminal=True).result(timeout_s)
+                self._ended.wait(timeout_s)
+        if self.is_running:
+            self.cancel()
+
     def cancel(self) -> None:
         """Ends it without a snapshot, as a crash would, but in order: processors are closed."""
         if self._status is LocalStatus.NOT_RUNNING:
@@ -300,6 +318,8 @@ class LocalJob:
         else:
             self._status = LocalStatus.CANCELLED if self._cancelled else LocalStatus.COMPLETED
         self._coordinator.end(error)
+        if self._status is LocalStatus.COMPLETED and self._on_completed is not None:
+            self._on_completed()
         self._ended.set()
 
     def _slow(self, context: ProcessorContext, callback: Callback, took_s: float) -> None:

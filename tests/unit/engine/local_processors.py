@@ -200,7 +200,9 @@ def counting_dag(count: int, place: Place, gate: Event | None = None) -> DAG:
     dag.new_vertex("numbers", lambda: Numbers(count, gate))
     dag.new_vertex("counts", Counts)
     dag.new_vertex("sink", lambda: TwoPhaseSink(place))
-    dag.edge(Edge.between("numbers", "counts").partitioned(lambda item: item[0]).distributed())
+    # Short queues: barriers arrive at different times, as on a busy cluster.
+    by_partition = Edge.between("numbers", "counts").partitioned(lambda item: item[0])
+    dag.edge(by_partition.distributed().with_queue_size(2))
     dag.edge(Edge.between("counts", "sink").with_queue_size(2))
     return dag
 

@@ -11,6 +11,7 @@ from dagster_jet.core import (
     Emitter,
     Inbox,
     ItemProcessor,
+    PartitionKey,
     Processor,
     Watermark,
     broadcast_key,
@@ -302,7 +303,7 @@ def test_saving_what_it_cannot_restore():
             return self.outbox.offer_to_snapshot("key", 1)
 
     with pytest.raises(ProcessorError, match="could not take back"):
-        verify_processor(Saves, input=[1])
+        verify_processor(Saves)
 
 
 def test_a_prepare_that_is_not_re_entrant_is_found():
@@ -323,7 +324,7 @@ def test_a_prepare_that_is_not_re_entrant_is_found():
             return True
 
     with pytest.raises(ProcessorError, match="which would be lost"):
-        verify_processor(Prepares, input=[1])
+        verify_processor(Prepares)
 
 
 class DoublesBatches(Processor):
@@ -344,6 +345,61 @@ def test_batches_are_compared_row_by_row():
     rows = [{"v": v, "w": v} for v in (1, 2, 3)]
     verify_processor(
         DoublesBatches, input=batches, expect=rows, unpack=lambda table: table.to_pylist()
+    )
+
+
+def split_batches(batch, partition_count):
+    """By the value, as a partitioned edge would."""
+    partitions = [value % partition_count for value in batch["v"].to_pylist()]
+    for partition in sorted(set(partitions)):
+        yield partition, batch.filter(pa.array([p == partition for p in partitions]))
+
+
+class SumsBatches(Processor):
+    """Keeps whole batches as its state, one entry per partition."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, list] = {}
+
+    def init(self, outbox, context):
+        super().init(outbox, context)
+        self.entries = snapshot_emitter(outbox.offer_to_snapshot)
+        self.results = Emitter(outbox.offer)
+
+    def process(self, ordinal, inbox):
+        for batch in inbox.drain():
+            for partition, part in split_batches(batch, 271):
+                self.runs.setdefault(partition, []).append(part)
+        return True
+
+    def complete(self):
+        while self.runs:
+            partition = min(self.runs)
+            table = pa.Table.from_batches(self.runs[partition])
+            if not self.outbox.offer(table):
+                return False
+            del self.runs[partition]
+        return True
+
+    def save_to_snapshot(self):
+        return self.entries.emit(
+            lambda: [(PartitionKey(p), pa.Table.from_batches(r)) for p, r in self.runs.items()]
+        )
+
+    def restore_from_snapshot(self, inbox):
+        for key, table in inbox.drain():
+            self.runs.setdefault(key.partition, []).extend(table.to_batches())
+        return True
+
+
+def test_batches_as_state_move_with_their_partitions():
+    batches = [pa.record_batch({"v": [1, 2, 272]}), pa.record_batch({"v": [3, 1]})]
+    verify_processor(
+        SumsBatches,
+        input=batches,
+        expect=[{"v": v} for v in (1, 272, 1, 2, 3)],
+        unpack=lambda table: table.to_pylist(),
+        split=split_batches,
     )
 
 
