@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from dagster_jet.engine.config import JobConfig
+from dagster_jet.core import DAG
+from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.events import JobEvent
 from dagster_jet.engine.execution import Until
+from dagster_jet.engine.local import LocalJob, LocalResult, StoredSnapshots
 from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.errors import ConfigurationError, JobStateError
@@ -23,7 +25,8 @@ from dagster_jet.pipeline.durations import to_ms
 from dagster_jet.pipeline.pipeline import Pipeline
 from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.manifest import Manifest
-from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.plan import StageChange, compare_plans
+from dagster_jet.snapshot.protocol import Guarantee, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store, StoreConfig
 
@@ -82,10 +85,12 @@ class Jet:
         store_id = self.store.store_id[:12]
         self._work_dir = Path(work_dir or folder) / f"{namespace}-{store_id}"
         self._jobs: dict[str, Job] = {}
+        self._local_jobs: dict[str, LocalJob] = {}
         self._maps: dict[str, JetMap] = {}
 
     # --- running --------------------------------------------------------------------------------
 
+    @overload
     def run(
         self,
         pipeline: Pipeline,
@@ -94,8 +99,23 @@ class Jet:
         until: UntilSpec = "drained",
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
-    ) -> JobResult:
+    ) -> JobResult: ...
+
+    @overload
+    def run(self, pipeline: DAG, config: JobConfig | None = None) -> LocalResult: ...
+
+    def run(
+        self,
+        pipeline: Pipeline | DAG,
+        config: JobConfig | None = None,
+        *,
+        until: UntilSpec = "drained",
+        on_event: Callable[[JobEvent], None] | None = None,
+        run_id: str | None = None,
+    ) -> JobResult | LocalResult:
         """Runs a pipeline in this process and waits for the end.
+
+        A DAG runs without Spark, until all its processors are through.
 
         Args:
             until: "drained" (all that was there at the start, then a terminal snapshot; open
@@ -106,8 +126,11 @@ class Jet:
         Raises:
             JetError: what the job ended with. Nothing is half-committed; run again to go on.
         """
+        if isinstance(pipeline, DAG):
+            return self.submit(pipeline, config).result()
         return self.submit(pipeline, config, until=until, on_event=on_event, run_id=run_id).result()
 
+    @overload
     def submit(
         self,
         pipeline: Pipeline,
@@ -116,12 +139,31 @@ class Jet:
         until: UntilSpec = "stopped",
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
-    ) -> Job:
+    ) -> Job: ...
+
+    @overload
+    def submit(self, pipeline: DAG, config: JobConfig | None = None) -> LocalJob: ...
+
+    def submit(
+        self,
+        pipeline: Pipeline | DAG,
+        config: JobConfig | None = None,
+        *,
+        until: UntilSpec = "stopped",
+        on_event: Callable[[JobEvent], None] | None = None,
+        run_id: str | None = None,
+    ) -> Job | LocalJob:
         """Starts a pipeline on a driver thread of its own and returns at once.
+
+        A DAG runs without Spark, in this process only: its snapshots are kept in the store and it
+        goes on from the last one, but it has no record, no lease and no Dagster. When all its
+        processors are through, its snapshots are dropped.
 
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
         stays completed: the run ends at once and reads nothing.
         """
+        if isinstance(pipeline, DAG):
+            return self._submit_dag(pipeline, config or JobConfig())
         running = self._jobs.get(pipeline.name)
         if running is not None and not running.done.is_set():
             raise JobStateError(
@@ -141,6 +183,28 @@ class Jet:
             run_id=run_id,
         )
         self._jobs[pipeline.name] = job
+        return job.start()
+
+    def _submit_dag(self, dag: DAG, config: JobConfig) -> LocalJob:
+        running = self._local_jobs.get(dag.name)
+        if running is not None and running.is_running:
+            raise JobStateError(
+                "the job is running in this process already.",
+                job=dag.name,
+                cure="Cancel it first, or use the job that submit() returned.",
+            )
+        has_snapshots = config.guarantee is not Guarantee.NONE
+        snapshots = StoredSnapshots(self.store, dag.name) if has_snapshots else None
+        job = LocalJob(
+            dag,
+            guarantee=config.guarantee,
+            snapshot_interval_ms=milliseconds(config.snapshot_interval) if has_snapshots else None,
+            parallelism=config.parallelism or 1,
+            snapshots=snapshots,
+            restore=snapshots.latest() if snapshots is not None else None,
+            on_completed=snapshots.clear if snapshots is not None else None,
+        )
+        self._local_jobs[dag.name] = job
         return job.start()
 
     def session(self) -> SparkSession:
@@ -166,6 +230,17 @@ class Jet:
             if snapshot_id in (None, ref.snapshot_id):
                 return SnapshotStore(self.store, name).load(ref)
         raise JobStateError(f"there is no snapshot {snapshot_id or ''}.", job=name)
+
+    def plan(self, pipeline: Pipeline) -> tuple[StageChange, ...]:
+        """What a changed pipeline would do with the state of the job's newest snapshot.
+
+        Changes nothing, starts nothing. Before the first snapshot everything is new.
+        """
+        saved: dict[str, Any] = {}
+        if self.snapshots(pipeline.name):
+            manifest = self.manifest(pipeline.name)
+            saved = {**{name: {} for name in manifest.shards}, **manifest.plan}
+        return compare_plans(saved, pipeline.graph.plan())
 
     def read_state(self, name: str, stage: str) -> pa.Table | None:
         """State of a stage as of the newest snapshot: keys, window end, partials; None if empty."""
@@ -238,6 +313,8 @@ class Jet:
         for job in self._jobs.values():
             if not job.done.is_set():
                 job.request_stop(StopKind.SHUTDOWN)
+        for local in self._local_jobs.values():
+            local.shut_down()
         for job in self._jobs.values():
             job.done.wait(60)
         self.store.close()

@@ -13,6 +13,7 @@ import typer
 
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import show
+from dagster_jet.cli.pipeline_reference import load_pipeline
 from dagster_jet.cli.store import store_app
 from dagster_jet.engine.lease import looks_held, wall_clock_ms
 from dagster_jet.errors import JetError
@@ -111,6 +112,30 @@ def ledger(target: Target, name: JobArgument) -> None:
     with target.open_jet() as jet:
         rows = [{"sink": sink, "epoch": epoch} for sink, epoch in jet.ledger(name).items()]
         show(rows, title=f"Ledger of {name}", as_json=target.as_json)
+
+
+@app.command()
+@on_store
+def plan(
+    target: Target,
+    pipeline: Annotated[
+        str, typer.Argument(help="package.module:name; a function is called without arguments.")
+    ],
+) -> None:
+    """What a changed pipeline would do with the state of its last snapshot.
+
+    Exit code 1: some state could not go on, so the job would not start.
+    """
+    found = load_pipeline(pipeline)
+    with target.open_jet() as jet:
+        changes = jet.plan(found)
+    rows = [
+        {"stage": c.stage, "kind": c.kind, "state": c.change.value, "reason": c.reason}
+        for c in changes
+    ]
+    show(rows, title=f"Plan of {found.name}", as_json=target.as_json)
+    if any(change.is_refused for change in changes):
+        raise typer.Exit(1)
 
 
 def _job_row(record: ExecutionRecord) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from dagster_jet.core.calls import Callback, ProcessorCalls
 from dagster_jet.core.dag import DAG, Supplier, Vertex
 from dagster_jet.core.edge import Edge, Routing
 from dagster_jet.core.emitter import Emitter, snapshot_emitter
+from dagster_jet.core.event_time import EventTimeMapper, EventTimePolicy, watermark_frame_ms
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.inbound import InboundEdge, ProcessorInput
 from dagster_jet.core.inbox import Inbox
@@ -25,7 +26,7 @@ from dagster_jet.core.queue import BoundedQueue
 from dagster_jet.core.snapshot_context import Phase1, Phase2, SnapshotContext
 from dagster_jet.core.tasklet import ProcessorTasklet, Progress
 from dagster_jet.core.tasklet_state import State
-from dagster_jet.core.watermark import WatermarkCoalescer, WatermarkError
+from dagster_jet.core.watermark import HeldBack, WatermarkCoalescer, WatermarkError
 from dagster_jet.errors import ProcessorError
 
 __all__ = [
@@ -38,7 +39,10 @@ __all__ = [
     "ContractError",
     "Edge",
     "Emitter",
+    "EventTimeMapper",
+    "EventTimePolicy",
     "Guarantee",
+    "HeldBack",
     "InboundEdge",
     "Inbox",
     "ItemProcessor",
@@ -69,4 +73,5 @@ __all__ = [
     "WatermarkError",
     "broadcast_key",
     "snapshot_emitter",
+    "watermark_frame_ms",
 ]

@@ -42,7 +42,7 @@ class DAG:
         >>> dag = DAG("copy")
         >>> source = dag.new_vertex("source", Processor)
         >>> sink = dag.new_vertex("sink", Processor)
-        >>> dag.edge(Edge.between("source", "sink").isolated())
+        >>> dag.edge(Edge.between(source, sink).isolated())
         DAG('copy', vertices=['source', 'sink'])
     """
 

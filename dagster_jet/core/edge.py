@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Protocol
 
 from dagster_jet.core.queue import QUEUE_SIZE
 
@@ -15,6 +16,13 @@ KeyFunction = Callable[[object], object]
 """The key of an item; the partitioner must know its type."""
 Splitter = Callable[[object, int], Iterable[tuple[int, object]]]
 """(item, partition count) -> (partition, part of the item)s; for items that hold many keys."""
+
+
+class Named(Protocol):
+    """A vertex, as far as an edge needs to know it."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class Routing(Enum):
@@ -53,16 +61,16 @@ class Edge:
     split: Splitter | None = None
 
     @classmethod
-    def between(cls, source: str, destination: str) -> Edge:
-        """From ordinal 0 to ordinal 0."""
-        return cls(source, destination=destination)
+    def between(cls, source: str | Named, destination: str | Named) -> Edge:
+        """From ordinal 0 to ordinal 0; vertices or their names."""
+        return cls(_name(source), destination=_name(destination))
 
     @classmethod
-    def from_vertex(cls, source: str, ordinal: int = 0) -> Edge:
-        return cls(source, ordinal)
+    def from_vertex(cls, source: str | Named, ordinal: int = 0) -> Edge:
+        return cls(_name(source), ordinal)
 
-    def to_vertex(self, destination: str, ordinal: int = 0) -> Edge:
-        return replace(self, destination=destination, destination_ordinal=ordinal)
+    def to_vertex(self, destination: str | Named, ordinal: int = 0) -> Edge:
+        return replace(self, destination=_name(destination), destination_ordinal=ordinal)
 
     def unicast(self) -> Edge:
         return replace(self, routing=Routing.UNICAST, key=None, split=None)
@@ -99,3 +107,7 @@ class Edge:
             f"{self.source}[{self.source_ordinal}] -> "
             f"{self.destination}[{self.destination_ordinal}]"
         )
+
+
+def _name(vertex: str | Named) -> str:
+    return vertex if isinstance(vertex, str) else vertex.name

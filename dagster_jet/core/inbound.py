@@ -91,12 +91,15 @@ class InboundEdge:
         exactly_once: bool,
         priority: int = 0,
         max_retention_ms: int | None = None,
+        now_ms: int = 0,
     ) -> None:
         self.ordinal, self.priority = ordinal, priority
         self._queues: list[BoundedQueue | None] = list(queues)
         self._first = 0
         self._alignment = BarrierAlignment(len(queues), exactly_once=exactly_once)
-        self.coalescer = WatermarkCoalescer(len(queues), max_retention_ms=max_retention_ms)
+        self.coalescer = WatermarkCoalescer(
+            len(queues), max_retention_ms=max_retention_ms, now_ms=now_ms
+        )
 
     @property
     def is_done(self) -> bool:
@@ -118,8 +121,8 @@ class InboundEdge:
             progress = progress or moved or found is not None
             events = events or moved
             if moved:
-                self.coalescer.observe_event(number)
-            emission = self._observe(number, found)
+                self.coalescer.observe_event(number, now_ms=now_ms)
+            emission = self._observe(number, found, now_ms)
             if emission is not None:
                 return Drained(True, events, _in_band(emission))
             if (barrier := self._alignment.complete) is not None:
@@ -150,9 +153,9 @@ class InboundEdge:
             moved, limit = True, limit - 1
         return moved, None
 
-    def _observe(self, number: int, found: object) -> Emission:
+    def _observe(self, number: int, found: object, now_ms: int) -> Emission:
         if isinstance(found, Watermark):
-            return self.coalescer.observe_watermark(number, found.timestamp_ms)
+            return self.coalescer.observe_watermark(number, found.timestamp_ms, now_ms=now_ms)
         if isinstance(found, SnapshotBarrier):
             self._alignment.observe(number, found)
         elif found is IDLE:
@@ -177,12 +180,15 @@ class ProcessorInput:
         *,
         exactly_once: bool,
         max_retention_ms: int | None = None,
+        now_ms: int = 0,
     ) -> None:
         self._edges = sorted(edges, key=lambda edge: edge.ordinal)
         self._open = {edge.ordinal for edge in edges}
         self._cursor = 0
         self._alignment = BarrierAlignment(len(edges), exactly_once=exactly_once)
-        self.coalescer = WatermarkCoalescer(len(edges), max_retention_ms=max_retention_ms)
+        self.coalescer = WatermarkCoalescer(
+            len(edges), max_retention_ms=max_retention_ms, now_ms=now_ms
+        )
         self.ordinal: int | None = None
         self.exhausted: int | None = None
         self.watermark: Watermark | Signal | None = None
@@ -205,6 +211,11 @@ class ProcessorInput:
         if self.watermark is None:
             self.watermark = _in_band_watermark(self.coalescer.check(now_ms))
 
+    @property
+    def open_edges(self) -> list[InboundEdge]:
+        """The edges that are not exhausted."""
+        return [edge for edge in self._edges if edge.ordinal in self._open]
+
     def fill(self, inbox: Inbox, limit: int, now_ms: int) -> bool:
         """Reads the next edge that has something; True if there was anything."""
         group = self._group()
@@ -217,7 +228,7 @@ class ProcessorInput:
             if drained.progress:
                 self._cursor = position + 1
                 self.ordinal = edge.ordinal
-                self._observe(edge, drained)
+                self._observe(edge, drained, now_ms)
                 return True
         return False
 
@@ -225,10 +236,10 @@ class ProcessorInput:
         best = min((e.priority for e in self._edges if e.ordinal in self._open), default=0)
         return [e for e in self._edges if e.ordinal in self._open and e.priority == best]
 
-    def _observe(self, edge: InboundEdge, drained: Drained) -> None:
+    def _observe(self, edge: InboundEdge, drained: Drained, now_ms: int) -> None:
         ordinal = edge.ordinal
         if drained.events:
-            self.coalescer.observe_event(ordinal)
+            self.coalescer.observe_event(ordinal, now_ms=now_ms)
         emission: Emission = None
         if isinstance(drained.in_band, SnapshotBarrier):
             if any(e.ordinal in self._open and e.priority > edge.priority for e in self._edges):
@@ -238,7 +249,9 @@ class ProcessorInput:
                 )
             self._alignment.observe(ordinal, drained.in_band)
         elif isinstance(drained.in_band, Watermark):
-            emission = self.coalescer.observe_watermark(ordinal, drained.in_band.timestamp_ms)
+            emission = self.coalescer.observe_watermark(
+                ordinal, drained.in_band.timestamp_ms, now_ms=now_ms
+            )
         elif drained.in_band is IDLE:
             emission = self.coalescer.observe_idle(ordinal)
         if edge.is_done:

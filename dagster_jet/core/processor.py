@@ -119,7 +119,10 @@ class Processor:
             False: something is pending; called again with the same inbox, even if that is empty by
             now. Between the two only `snapshot_commit_finish` may come.
         """
-        return self._ignore(inbox)
+        raise ContractError(
+            f"was given {len(inbox)} items of edge {ordinal} but does not implement process().",
+            "Implement it, or process_item() of an ItemProcessor.",
+        )
 
     def complete_edge(self, ordinal: int) -> bool:
         """The edge `ordinal` is exhausted. When: once per edge, until True."""
@@ -178,11 +181,6 @@ class Processor:
         It must neither commit nor roll back what is prepared: the restart decides about that.
         Errors are logged only.
         """
-
-    @staticmethod
-    def _ignore(inbox: Inbox) -> bool:
-        inbox.drain()
-        return True
 
 
 class ItemProcessor(Processor):

@@ -57,7 +57,7 @@ class ProcessorTasklet:
     ) -> None:
         self.calls = calls
         self.state = State.START
-        self._input = input
+        self.input = input
         self._outbox = calls.outbox
         self._inbox = Inbox()
         self._inbox_limit = inbox_limit
@@ -74,8 +74,6 @@ class ProcessorTasklet:
         self._phase1: Phase1 | None = None
         self._to_commit: int | None = None
         """Prepared, and its phase 2 has not been seen yet."""
-        self.has_completed = is_finished
-        """`complete` has returned True: nothing is saved any more."""
 
     # --- for the coordinator --------------------------------------------------------------------
 
@@ -88,11 +86,23 @@ class ProcessorTasklet:
         """Phase 1 of this snapshot is over here: the barrier went out, or nothing is left."""
         return self._next_snapshot_id > snapshot_id or self.is_done
 
+    def ended_before(self, snapshot_id: int) -> bool:
+        """It was through before it saw the barrier: the snapshot has nothing of it."""
+        return self.is_done and self._next_snapshot_id <= snapshot_id
+
     def has_committed(self, snapshot_id: int) -> bool:
         """Phase 2 of this snapshot is over here."""
         return self._to_commit is None or self._to_commit > snapshot_id or self.is_done
 
     # --- for the scheduler ----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return f"{self.calls.context.vertex}#{self.calls.context.index}"
+
+    @property
+    def is_cooperative(self) -> bool:
+        return self.calls.is_cooperative
 
     def call(self) -> Progress:
         """Goes on until there is something to wait for, or one callback has done some work.
@@ -130,7 +140,7 @@ class ProcessorTasklet:
         self.state = to
 
     def _resume(self) -> None:
-        self._move(State.COMPLETE if self._input.is_done else State.PROCESS_WATERMARK)
+        self._move(State.COMPLETE if self.input.is_done else State.PROCESS_WATERMARK)
 
     # --- steps: True = go on in the same call ---------------------------------------------------
 
@@ -164,8 +174,8 @@ class ProcessorTasklet:
         return False
 
     def _process_watermark(self) -> bool:
-        self._input.check(self._now_ms())
-        found = self._input.watermark
+        self.input.check(self._now_ms())
+        found = self.input.watermark
         if found is not None:
             if isinstance(found, Watermark):
                 done = self.calls.watermark(found)
@@ -173,7 +183,7 @@ class ProcessorTasklet:
                 done = self._outbox.offer_in_band(IDLE, to_snapshot=False)
             if not done:
                 return False
-            self._input.watermark = None
+            self.input.watermark = None
             self._moved = True
         self._move(State.TRY_PROCESS)
         return True
@@ -191,9 +201,9 @@ class ProcessorTasklet:
         if not self._inbox and not self._is_pending:
             self._fill()
         if self._inbox or self._is_pending:
-            assert self._input.ordinal is not None
+            assert self.input.ordinal is not None
             before = len(self._inbox)
-            done = self.calls.process(self._input.ordinal, self._inbox)
+            done = self.calls.process(self.input.ordinal, self._inbox)
             # A processor that drains at once and emits slowly is called with an empty inbox.
             self._is_pending = not done and not self._inbox
             self._moved = self._moved or len(self._inbox) < before
@@ -202,21 +212,21 @@ class ProcessorTasklet:
         return self._after_inbox()
 
     def _after_inbox(self) -> bool:
-        if self._input.watermark is not None:
+        if self.input.watermark is not None:
             self._move(State.PROCESS_WATERMARK)
-        elif self._input.exhausted is not None:
+        elif self.input.exhausted is not None:
             self._move(State.COMPLETE_EDGE)
-        elif self._input.barrier is not None:
-            self._begin_snapshot(self._input.barrier)
+        elif self.input.barrier is not None:
+            self._begin_snapshot(self.input.barrier)
         else:
             self._resume()
         return False
 
     def _fill(self) -> None:
-        if self._input.exhausted is not None or self._input.watermark is not None:
+        if self.input.exhausted is not None or self.input.watermark is not None:
             return
         try:
-            if self._input.fill(self._inbox, self._inbox_limit, self._now_ms()):
+            if self.input.fill(self._inbox, self._inbox_limit, self._now_ms()):
                 self._moved = True
         except WatermarkError as error:
             raise self.calls.error(
@@ -226,9 +236,9 @@ class ProcessorTasklet:
             ) from error
 
     def _complete_edge(self) -> bool:
-        assert self._input.exhausted is not None
-        if self.calls.complete_edge(self._input.exhausted):
-            self._input.exhausted = None
+        assert self.input.exhausted is not None
+        if self.calls.complete_edge(self.input.exhausted):
+            self.input.exhausted = None
             self._resume()
         return False
 
@@ -247,7 +257,6 @@ class ProcessorTasklet:
             self._outbox.block()
         if self.calls.complete():
             self._outbox.unblock()
-            self.has_completed = True
             self._move(State.AWAIT_PHASE_2 if self._to_commit is not None else State.EMIT_DONE)
         return False
 
@@ -285,7 +294,7 @@ class ProcessorTasklet:
         if not self._phase1.export_only:
             self._to_commit = barrier.snapshot_id
         self._next_snapshot_id += 1
-        self._input.barrier_passed()
+        self.input.barrier_passed()
         if not barrier.terminal:
             self._resume()
         else:

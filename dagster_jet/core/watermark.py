@@ -6,10 +6,13 @@ Pure: time is handed in. Sources: Hazelcast Jet `WatermarkCoalescer` and `EventT
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from dagster_jet.core.items import IDLE, Signal
+
+FINAL_WATERMARK_MS = 9_000_000_000_000_000
+"""After every event: the end of a stream's time, with room left for adding to it in int64."""
 
 Emission = int | Signal | None
 """A watermark to emit, `IDLE`, or nothing."""
@@ -31,7 +34,8 @@ class _Input:
 class HeldBack:
     """An input that keeps the coalesced watermark from advancing."""
 
-    input: int
+    input: Hashable
+    """Its ordinal; for a source, the name of the partition."""
     watermark: int | None
     """Its last watermark; None: it never had one."""
     since_ms: int

@@ -57,6 +57,7 @@ from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNo
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
 from dagster_jet.snapshot.manifest import Ack, Artifact, ChunkSet, Manifest, ShardState
+from dagster_jet.snapshot.plan import Change, compare_plans
 from dagster_jet.snapshot.protocol import Guarantee, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store
@@ -169,6 +170,7 @@ class Execution:
                 },
                 partition_count=store.partition_count,
                 plan_fingerprint=graph.fingerprint(),
+                plan=graph.plan(),
                 suspend_on_failure=config.suspend_on_failure,
             )
         )
@@ -431,9 +433,10 @@ class Execution:
         return replace(record, snapshots=kept, line=record.line + 1)
 
     def _check_plan(self, manifest: Manifest) -> None:
-        """State and positions are matched by name; a stage that is gone would lose its own."""
-        kept = {*(n.name for n in self._graph.sources), *(n.name for n in self._graph.stages)}
-        gone = sorted(set(manifest.shards) - kept)
+        """State and positions are matched by name; what cannot go on is refused."""
+        saved = {**{name: {} for name in manifest.shards}, **manifest.plan}
+        refused = [c for c in compare_plans(saved, self._graph.plan()) if c.is_refused]
+        gone = [c.stage for c in refused if c.change is Change.DROPPED]
         if gone:
             raise JetError(
                 f"the last snapshot has state of {', '.join(gone)}, which the pipeline no longer "
@@ -441,6 +444,13 @@ class Execution:
                 job=self._job,
                 cure="Bring the stage back under its old name, or run the new pipeline under "
                 "another name.",
+            )
+        if refused:
+            raise JetError(
+                f"the state in the last snapshot would not mean the same: {refused[0].reason}.",
+                job=self._job,
+                stage=refused[0].stage,
+                cure="Take the change back, or give the stage a new name: it then starts empty.",
             )
         if manifest.partition_count != self._store.partition_count:
             raise JetError(

@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dagster_jet.core.watermark import EventTimeState, coalesced_minimum
+from dagster_jet.core.watermark import FINAL_WATERMARK_MS, EventTimeState, coalesced_minimum
 from dagster_jet.pipeline.graph import Graph, Timestamps, TimestampsNode
 from dagster_jet.pipeline.stateful import StatefulNode
-
-FINAL_WATERMARK_MS = 9_000_000_000_000_000
-"""After the last event of a finite input: everything is closed."""
 
 
 @dataclass

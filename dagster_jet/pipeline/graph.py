@@ -166,6 +166,13 @@ class Graph:
         nodes = ((self.nodes[reached], delay_ms) for reached, delay_ms in found.items())
         return tuple((node, delay) for node, delay in nodes if isinstance(node, TimestampsNode))
 
+    def plan(self) -> dict[str, Any]:
+        """What the saved state of every source and stateful stage means (`snapshot.plan`)."""
+        plan: dict[str, Any] = {source.name: {"kind": "source"} for source in self.sources}
+        for stage in self.stages:
+            plan[stage.name] = {"kind": stage.kind, "format": stage.state_format, **stage.shape()}
+        return plan
+
     def fingerprint(self) -> str:
         """Names, kinds, edges, what states depend on; not the bodies of functions.
 

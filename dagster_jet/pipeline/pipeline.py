@@ -272,11 +272,16 @@ class Stage:
         )
 
     def apply_processor(
-        self, supplier: Callable[[], Any], *, output_schema: str, name: str
+        self,
+        supplier: Callable[[], Any],
+        *,
+        output_schema: str,
+        name: str,
+        in_batches: bool = False,
     ) -> Stage:
-        """A `dagster_jet.core.Processor` per shard; all rows of this stream go to one of them."""
+        """One `dagster_jet.core.Processor` for all rows; see `KeyedStage.apply_processor`."""
         return KeyedStage(self, ()).apply_processor(
-            supplier, output_schema=output_schema, name=name
+            supplier, output_schema=output_schema, name=name, in_batches=in_batches
         )
 
     def late_to(self, sink: Any, *, name: str) -> Stage:
@@ -315,10 +320,10 @@ class Stage:
         self._pipeline._add(SinkNode(name, (source.name,), sink, of_rejects=True))
         return self
 
-    def _event_time(self, name: str) -> str:
+    def _event_time(self, name: str, what: str = "the stage") -> str:
         if self._time_column is None:
             raise PipelineError(
-                "the stage needs event time.",
+                f"{what} needs event time.",
                 job=self._pipeline.name,
                 stage=name,
                 cure="Call with_timestamps() on its source.",
@@ -343,7 +348,7 @@ class KeyedStage:
                 time. Rows get a column `is_early`; they are not part of the guarantee's results:
                 after a restart they come at other times, with other values.
         """
-        self._stage._event_time(self._stage._node)
+        self._stage._event_time(self._stage._node, "a window")
         every = None if early_results is None else to_ms(early_results, "early_results")
         return WindowedStage(self._stage, self._keys, window, every)
 
@@ -394,17 +399,28 @@ class KeyedStage:
         return replace_time(stage._append(node), _kept(time, output_schema))
 
     def apply_processor(
-        self, supplier: Callable[[], Any], *, output_schema: str, name: str
+        self,
+        supplier: Callable[[], Any],
+        *,
+        output_schema: str,
+        name: str,
+        in_batches: bool = False,
     ) -> Stage:
         """A `dagster_jet.core.Processor` per shard; rows of one key go to the same one.
 
+        What the instance keeps from one epoch to the next is what it saves: its saved state is
+        read and written by every epoch. For much state use `map_stateful` or the aggregates.
+
         Args:
-            supplier: makes an instance; it must be picklable.
+            supplier: makes an instance, for example the class itself; it must be picklable.
             output_schema: the rows it offers, as DDL.
+            in_batches: items are Arrow record batches, both ways, instead of dicts.
         """
         stage = self._stage
         time = stage._time_column
-        node = ProcessorNode(name, (stage._node,), self._keys, supplier, output_schema, time)
+        node = ProcessorNode(
+            name, (stage._node,), self._keys, supplier, output_schema, time, in_batches
+        )
         return replace_time(stage._append(node), _kept(time, output_schema))
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from dagster_jet.pipeline.aggregates import Aggregate
-from dagster_jet.pipeline.windows import Window
+from dagster_jet.pipeline.windows import SessionWindow, Window
+from dagster_jet.processors.aggregation import Aggregation
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class StatefulNode:
     name: str
     upstream: tuple[str, ...]
     kind: ClassVar[str]
+    state_format: ClassVar[int] = 1
+    """Of what the stage's operator saves. A snapshot of a newer one is refused."""
 
     def floor_watermark(self, watermark_ms: int) -> int:
         """The last watermark up to this one that could close something."""
@@ -60,8 +63,11 @@ class AggregateNode(StatefulNode):
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
-            "window": str(self.window),
-            "aggregates": [[name, a.name, a.column] for name, a in self.aggregates],
+            # A window's size and a session's gap may change: what is open ends by the new one.
+            "frames": None
+            if isinstance(self.window, SessionWindow)
+            else [self.window.slide_ms, self.window.offset_ms],
+            "partials": _partials(self.aggregates),
         }
 
 
@@ -80,7 +86,7 @@ class RollingNode(StatefulNode):
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
-            "aggregates": [[name, a.name, a.column] for name, a in self.aggregates],
+            "partials": _partials(self.aggregates),
         }
 
 
@@ -160,6 +166,7 @@ class ProcessorNode(StatefulNode):
     supplier: Callable[[], Any]
     output_schema: str
     time_column: str | None
+    in_batches: bool
     kind: ClassVar[str] = "processor"
 
     def describe(self) -> dict[str, str]:
@@ -167,6 +174,11 @@ class ProcessorNode(StatefulNode):
 
     def shape(self) -> Mapping[str, Any]:
         return {"keys": list(self.keys)}
+
+
+def _partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> list[str]:
+    """What is saved; results are finished from it, so they may be renamed, added or left out."""
+    return sorted(name for name, _ in Aggregation(aggregates).partials)
 
 
 def _text(aggregates: tuple[tuple[str, Aggregate], ...]) -> str:

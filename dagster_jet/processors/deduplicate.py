@@ -24,23 +24,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.processors.address import ADDRESS, readable_time
 from dagster_jet.processors.keys import key_codes
 from dagster_jet.processors.lateness import drop_late, event_times
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
-    PARTITION_COLUMN,
     TIME_COLUMN,
     StateReader,
     Step,
     StepInput,
 )
 from dagster_jet.processors.timeline import Timeline
-
-_ADDRESS = (
-    pa.field(PARTITION_COLUMN, pa.int32()),
-    pa.field(HASH_COLUMN, pa.int64()),
-    pa.field(TIME_COLUMN, pa.int64()),
-)
 
 
 @dataclass(frozen=True)
@@ -54,11 +48,11 @@ class Deduplicate:
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (pa.schema([*_ADDRESS, *self.row_schema]),)
+        return (pa.schema([*ADDRESS, *self.row_schema]),)
 
     @property
     def state_schema(self) -> pa.Schema:
-        return pa.schema([*_ADDRESS, *(self.row_schema.field(key) for key in self.keys)])
+        return pa.schema([*ADDRESS, *(self.row_schema.field(key) for key in self.keys)])
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -73,6 +67,10 @@ class Deduplicate:
 
     def dead_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - self.within_ms - 1
+
+    def describe_state(self, state: pa.Table) -> pa.Table:
+        """Merged state rows for people: the keys, and the event time of the row that was kept."""
+        return state.select(self.keys).append_column("kept_at", readable_time(state))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

@@ -87,13 +87,6 @@ def _groups(row_lists: pa.ChunkedArray) -> Groups:
     return Groups(lists.flatten().to_numpy(zero_copy_only=False), starts)
 
 
-def group_rows(table: pa.Table, group: Sequence[str]) -> Groups:
-    """The groups of a table with at least one row; also exact where hashes of keys collide."""
-    source = table.select(list(group)).append_column(_ROW, pa.array(np.arange(table.num_rows)))
-    merged = source.group_by(list(group), use_threads=False).aggregate([(_ROW, "list")])
-    return _groups(merged.column(f"{_ROW}_list"))
-
-
 def rows_where(table: pa.Table, wanted: np.ndarray) -> pa.Table:
     """The wanted rows; costs nothing if that is all of them."""
     return table if wanted.all() else table.filter(pa.array(wanted))

@@ -22,17 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_jet.errors import PipelineError
+from dagster_jet.processors.address import ADDRESS, readable_time
 from dagster_jet.processors.keys import key_codes, null_keys
 from dagster_jet.processors.lateness import drop_late, event_times
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
-    PARTITION_COLUMN,
     TIME_COLUMN,
     StateReader,
     Step,
@@ -52,11 +52,6 @@ MATCHED_COLUMN = "__matched"
 
 JoinType = Literal["inner", "left", "right", "outer"]
 
-_ADDRESS = (
-    pa.field(PARTITION_COLUMN, pa.int32()),
-    pa.field(HASH_COLUMN, pa.int64()),
-    pa.field(TIME_COLUMN, pa.int64()),
-)
 _IDENTITY = (
     pa.field(ROW_STEP_COLUMN, pa.int64()),
     pa.field(ROW_INDEX_COLUMN, pa.int64()),
@@ -77,6 +72,8 @@ class IntervalJoin:
     how: JoinType = "inner"
 
     def __post_init__(self) -> None:
+        if self.how not in get_args(JoinType):
+            raise PipelineError(f"how={self.how!r}; expected one of {get_args(JoinType)}.")
         names = self.result_schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -88,7 +85,7 @@ class IntervalJoin:
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
         return tuple(
-            pa.schema([*_ADDRESS, *self.key_schema, *payload])
+            pa.schema([*ADDRESS, *self.key_schema, *payload])
             for payload in (self.left_schema, self.right_schema)
         )
 
@@ -96,7 +93,7 @@ class IntervalJoin:
     def state_schema(self) -> pa.Schema:
         identity = () if self.how == "inner" else _IDENTITY
         role = pa.field(ROLE_COLUMN, pa.int8())
-        return pa.schema([*_ADDRESS, role, *identity, *self.result_schema])
+        return pa.schema([*ADDRESS, role, *identity, *self.result_schema])
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -125,6 +122,13 @@ class IntervalJoin:
 
     def dead_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - self.within_ms - 1
+
+    def describe_state(self, state: pa.Table) -> pa.Table:
+        """Merged state rows for people: side, event time, and the columns of the result."""
+        roles = state.column(ROLE_COLUMN).to_numpy()
+        rows = state.select(self.result_schema.names)
+        rows = rows.add_column(0, "waiting_since", readable_time(state))
+        return rows.add_column(0, "side", pa.array(np.array(["left", "right"], object)[roles]))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         dead = self.dead_until(given.after_ms)
@@ -219,7 +223,7 @@ class IntervalJoin:
         new = new.set_column(place, new.schema.field(place), flags)
         changed = np.flatnonzero((matched & ~side.matched & alive)[: side.old])
         identified = side.rows.select(
-            [*(f.name for f in _ADDRESS), ROW_STEP_COLUMN, ROW_INDEX_COLUMN]
+            [*(f.name for f in ADDRESS), ROW_STEP_COLUMN, ROW_INDEX_COLUMN]
         ).take(pa.array(changed))
         own = {
             ROLE_COLUMN: np.full(len(changed), MARK, np.int8),

@@ -21,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.processors.aggregation import Aggregation, row_count
-from dagster_jet.processors.grouping import group_rows, rows_where
+from dagster_jet.processors.grouping import rows_where
+from dagster_jet.processors.keys import key_codes
+from dagster_jet.processors.lateness import event_times
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
     PARTITION_COLUMN,
@@ -105,14 +107,14 @@ class SessionWindows:
         untouched = rows_where(found, ~concerned)
         delta, results = sessions, []
         if closed_until is not None:
-            delta = rows_where(sessions, _last(sessions) > closed_until)
-            closed = [rows_where(t, _last(t) <= closed_until) for t in (sessions, untouched)]
+            delta = rows_where(sessions, event_times(sessions) > closed_until)
+            closed = [rows_where(t, event_times(t) <= closed_until) for t in (sessions, untouched)]
             results = [self._results(table) for table in closed if table.num_rows]
         if given.early and self.early_results:
             others = state.scan()
             others = rows_where(others, ~np.isin(_hashes(others), touched))
             if closed_until is not None:
-                others = rows_where(others, _last(others) > closed_until)
+                others = rows_where(others, event_times(others) > closed_until)
             results += [self._results(table, early=True) for table in (delta, others)]
         return Step(
             results=pa.concat_tables(results) if results else self.result_schema.empty_table(),
@@ -129,11 +131,10 @@ class SessionWindows:
         """Intervals of the same key that overlap become one session."""
         if pieces.num_rows < 2:
             return pieces
-        groups = group_rows(pieces, [HASH_COLUMN, *self.keys])
+        (key,) = key_codes(self.keys, pieces)
         first = pieces.column(FIRST_TIME_COLUMN).to_numpy()
-        by_key_and_time = np.lexsort((first[groups.rows], groups.numbers))
-        order, key = groups.rows[by_key_and_time], groups.numbers
-        first, last = first[order], _last(pieces)[order]
+        order = np.lexsort((first, key))
+        key, first, last = key[order], first[order], event_times(pieces)[order]
         begins = np.ones(len(order), bool)
         reach = _running_maximum(last, key) + self.gap_ms
         begins[1:] = (key[1:] != key[:-1]) | (first[1:] >= reach[:-1])
@@ -163,7 +164,7 @@ class SessionWindows:
             self.result_schema,
             sessions,
             sessions.column(FIRST_TIME_COLUMN).to_numpy(),
-            _last(sessions) + self.gap_ms,
+            event_times(sessions) + self.gap_ms,
             early=early,
         )
 
@@ -186,18 +187,13 @@ def _running_maximum(values: np.ndarray, group: np.ndarray) -> np.ndarray:
 def _split_late(table: pa.Table, watermark_ms: int | None) -> tuple[pa.Table, int]:
     if watermark_ms is None or table.num_rows == 0:
         return table, 0
-    timely = rows_where(table, _last(table) >= watermark_ms)
+    timely = rows_where(table, event_times(table) >= watermark_ms)
     return timely, row_count(table) - row_count(timely)
 
 
 def _hashes(table: pa.Table) -> np.ndarray:
     hashes: np.ndarray = table.column(HASH_COLUMN).to_numpy()
     return hashes
-
-
-def _last(table: pa.Table) -> np.ndarray:
-    times: np.ndarray = table.column(TIME_COLUMN).to_numpy()
-    return times
 
 
 __all__ = ["FIRST_TIME_COLUMN", "SessionWindows"]

@@ -33,11 +33,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.errors import PipelineError
+from dagster_jet.processors.address import ADDRESS, readable_time
 from dagster_jet.processors.keys import key_codes
 from dagster_jet.processors.lateness import drop_late, event_times
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
-    PARTITION_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
@@ -47,15 +48,10 @@ from dagster_jet.processors.operator import (
 )
 from dagster_jet.processors.python_rows import row_dicts
 from dagster_jet.processors.user_calls import Function, OnEvict, UserCalls
+from dagster_jet.processors.user_state import state_from_bytes
 
 STATE_COLUMN = "__state"
 """binary: `state_to_bytes`, or null for a key that was cleared."""
-
-_ADDRESS = (
-    pa.field(PARTITION_COLUMN, pa.int32()),
-    pa.field(HASH_COLUMN, pa.int64()),
-    pa.field(TIME_COLUMN, pa.int64()),
-)
 
 
 @dataclass(frozen=True)
@@ -77,15 +73,23 @@ class StatefulMap:
     """(key columns, state value, watermark in ms) -> as `function`; called when the time to live
     is over, not after `State.clear`."""
 
+    def __post_init__(self) -> None:
+        if len(self.output_schema) == 0:
+            raise PipelineError(
+                "output_schema has no columns.",
+                stage=self.stage,
+                cure="Name the columns of the rows that the function returns.",
+            )
+
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        return (pa.schema([*_ADDRESS, *self.row_schema]),)
+        return (pa.schema([*ADDRESS, *self.row_schema]),)
 
     @property
     def state_schema(self) -> pa.Schema:
         keys = [self.row_schema.field(key) for key in self.keys]
         version = pa.field(VERSION_COLUMN, pa.int64())
-        return pa.schema([*_ADDRESS, version, *keys, pa.field(STATE_COLUMN, pa.binary())])
+        return pa.schema([*ADDRESS, version, *keys, pa.field(STATE_COLUMN, pa.binary())])
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -102,6 +106,16 @@ class StatefulMap:
         if watermark_ms is None or self.ttl_ms is None:
             return None
         return watermark_ms - self.ttl_ms - 1
+
+    def describe_state(self, state: pa.Table) -> pa.Table:
+        """Merged state rows for people: keys, last touch, and the state's `repr`.
+
+        It needs the classes of the states: pickles are loaded.
+        """
+        state = state.filter(state.column(STATE_COLUMN).is_valid())
+        texts = [repr(state_from_bytes(s)) for s in state.column(STATE_COLUMN).to_pylist()]
+        rows = state.select(self.keys).append_column("last_touch", readable_time(state))
+        return rows.append_column("state", pa.array(texts, pa.string()))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived

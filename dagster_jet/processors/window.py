@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.core.frames import Frames
+from dagster_jet.errors import BadRowError
 from dagster_jet.processors.aggregation import ROW_COUNT, Aggregation, row_count
 from dagster_jet.processors.grouping import rows_where
 from dagster_jet.processors.operator import PARTITION_COLUMN, StateReader, Step, StepInput
@@ -173,7 +174,13 @@ def _split_late(table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, i
 
 
 def _ends(table: pa.Table) -> np.ndarray:
-    ends: np.ndarray = table.column(WINDOW_END_MS).to_numpy()
+    column = table.column(WINDOW_END_MS)
+    if column.null_count:
+        raise BadRowError(
+            "rows without event time are in no window.",
+            cure="Filter rows without an event time, or give them one, before the window.",
+        )
+    ends: np.ndarray = column.to_numpy()
     return ends
 
 

@@ -105,6 +105,8 @@ class CoordinatorConfig:
     partition_count: int
     plan_fingerprint: str
     suspend_on_failure: bool = False
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What each stage's saved state means: every manifest carries it."""
 
 
 @dataclass
@@ -406,6 +408,7 @@ class Coordinator:
             },
             artifacts=tuple(self._open_artifacts),
             counters=dict(self.counters),
+            plan=dict(self.config.plan),
             completed=completed,
         )
         self.phase = Phase.WRITING_MANIFEST

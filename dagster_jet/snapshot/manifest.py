@@ -174,6 +174,8 @@ class Manifest:
     counters: dict[str, Counters] = field(default_factory=dict)
     completed: bool = False
     """The inputs are over as of this snapshot."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """Per source and stateful stage: what its state means (`snapshot.plan`)."""
     format: int = MANIFEST_FORMAT
 
     @property

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import struct
 from datetime import date, datetime, timedelta, timezone
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import xxhash
 
@@ -61,6 +61,16 @@ def key_hash(*values: KeyValue) -> int:
 def partition_id(*values: KeyValue, partition_count: int = DEFAULT_PARTITION_COUNT) -> int:
     """Return the partition of a key, in ``range(partition_count)``; Spark's ``pmod``."""
     return key_hash(*values) % partition_count
+
+
+def partition_of_key(key: object, partition_count: int) -> int:
+    """As `partition_id`; a tuple is a key of several columns.
+
+    Raises:
+        TypeError: a type without a hash that Spark shares.
+    """
+    columns = key if isinstance(key, tuple) else (key,)
+    return partition_id(*cast("tuple[KeyValue, ...]", columns), partition_count=partition_count)
 
 
 def _hashed_bytes(value: KeyValue) -> bytes:

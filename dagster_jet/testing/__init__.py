@@ -3,5 +3,6 @@
 from dagster_jet.testing.check_member import check_member
 from dagster_jet.testing.failpoints import FailPoints
 from dagster_jet.testing.servers import AwsServer, RedisServer
+from dagster_jet.testing.verify_processor import verify_processor
 
-__all__ = ["AwsServer", "FailPoints", "RedisServer", "check_member"]
+__all__ = ["AwsServer", "FailPoints", "RedisServer", "check_member", "verify_processor"]

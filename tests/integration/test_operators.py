@@ -14,6 +14,14 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.core import (
+    Emitter,
+    Inbox,
+    ItemProcessor,
+    Outbox,
+    ProcessorContext,
+    snapshot_emitter,
+)
 from dagster_jet.engine import execution
 from dagster_jet.pipeline import Stage
 from dagster_jet.processors.user_state import State
@@ -139,6 +147,44 @@ def expected_mapped(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
             yield (row["k"], row["ts"], totals[row["k"]])
 
 
+def processed(rows: Stage) -> Stage:
+    class Numbering(ItemProcessor):
+        """Numbers the rows of each key, remembers all numbers of all keys for a last word."""
+
+        def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+            super().init(outbox, context)
+            self.counts: dict[str, int] = {}
+            self.saving = snapshot_emitter(outbox.offer_to_snapshot)
+            self.at_end = Emitter(outbox.offer)
+
+        def process_item(self, ordinal: int, item: Any) -> bool:
+            number = self.counts.get(item["k"], 0) + 1
+            if not self.outbox.offer({"k": item["k"], "n": number}):
+                return False
+            self.counts[item["k"]] = number
+            return True
+
+        def complete(self) -> bool:
+            return self.at_end.emit(lambda: [{"k": k, "n": -n} for k, n in self.counts.items()])
+
+        def save_to_snapshot(self) -> bool:
+            return self.saving.emit(lambda: list(self.counts.items()))
+
+        def restore_from_snapshot(self, inbox: Inbox) -> bool:
+            self.counts.update(inbox.drain())
+            return True
+
+    return rows.group_by("k").apply_processor(
+        Numbering, output_schema="k string, n long", name="op"
+    )
+
+
+def expected_processed(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
+    for k, n in Counter(row["k"] for row in rows).items():
+        yield from ((k, number) for number in range(1, n + 1))
+        yield (k, -n)
+
+
 def rows_by_file_and_time(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["ts"])
 
@@ -149,6 +195,7 @@ OPERATORS: dict[str, tuple[Callable[..., Stage], Expect, str]] = {
     "session": (session, expected_session, "k window_start window_end n top"),
     "deduplicate": (deduplicated, expected_deduplicated, "k ts"),
     "map_stateful": (mapped, expected_mapped, "k ts total"),
+    "processor": (processed, expected_processed, "k n"),
     **{
         f"join_{how}": (joined(how), expected_joined(how), "k ts v ts_right v_right")
         for how in ("inner", "left", "right", "outer")
@@ -199,3 +246,74 @@ def committed(folder: Path, columns: str) -> Iterator[tuple[Any, ...]]:
     for path in folder.glob("*.json"):
         for line in path.read_text("utf-8").splitlines():
             yield tuple(json.loads(line).get(column) for column in columns.split())
+
+
+def test_late_rows_go_to_their_sink_and_nothing_is_lost(world: World) -> None:
+    """No lag is allowed, so what jumps back is late: results and late rows make up the input."""
+    folder = world.folder / "in"
+    folder.mkdir()
+    p = Pipeline("late")
+    source = sources.files(str(folder), format="json", schema=SCHEMA)
+    rows = p.read_from(source, name="rows").with_timestamps("ts")
+    kinds = {
+        "tumbling": windows.tumbling("500 ms"),
+        "sliding": windows.sliding("1 second", "500 ms"),
+        "session": windows.session("100 ms"),
+    }
+    for name, window in kinds.items():
+        stage = rows.group_by("k").window(window).aggregate(n=agg.count(), name=name)
+        stage.late_to(sinks.files(f"{world.folder}/{name}_late", format="json"), name=f"{name}_l")
+        stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=f"{name}_out")
+    kept = rows.deduplicate(on=("k", "ts", "v"), within="10 ms", name="kept")
+    kept.late_to(sinks.files(f"{world.folder}/kept_late", format="json"), name="kept_l")
+    kept.write_to(sinks.files(f"{world.folder}/kept", format="json"), name="kept_out")
+    rng = random.Random("late")
+    everything = []
+    for number in range(8):
+        batch = [
+            {"k": rng.choice("abc"), "ts": number * 300 + rng.randrange(1500), "v": place}
+            for place in range(20)
+        ]
+        everything += batch
+        write_input(folder, number, batch)
+    with world.jet() as jet:
+        result = jet.run(p, JobConfig(max_items_per_epoch=20), until="completed")
+    assert result.epochs > 5
+    copies = {"tumbling": 1, "sliding": 2, "session": 1}
+    for name in kinds:
+        late = Counter(committed(world.folder / f"{name}_late", "k ts v"))
+        assert not late - Counter((r["k"], r["ts"], r["v"]) for r in everything)
+        counted = sum(n for (n,) in committed(world.folder / name, "n"))
+        assert late and counted == copies[name] * (len(everything) - late.total())
+    both = Counter(committed(world.folder / "kept", "k ts v"))
+    both.update(committed(world.folder / "kept_late", "k ts v"))
+    assert both == Counter((r["k"], r["ts"], r["v"]) for r in everything)
+
+
+def test_rolling_totals_end_in_the_truth(world: World) -> None:
+    """One row per touched key and epoch; the greatest count of a key is all of it."""
+    folder = world.folder / "in"
+    folder.mkdir()
+    p = Pipeline("rolling")
+    source = sources.files(str(folder), format="json", schema=SCHEMA)
+    totals = (
+        p.read_from(source, name="rows")
+        .with_timestamps("ts", allowed_lag="1 second")
+        .group_by("k")
+        .rolling_aggregate(n=agg.count(), total=agg.sum("v"), top=agg.max("v"), name="op")
+    )
+    totals.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    everything: list[Row] = []
+    for turn, parallelism in enumerate((1, 3, 2)):
+        batch = events("rolling", files=3)[turn]
+        everything += batch
+        write_input(folder, turn, batch)
+        with world.jet() as jet:
+            jet.run(p, JobConfig(parallelism=parallelism), until="drained")
+    found = sorted(committed(world.folder / "out", "k n total top"), key=lambda row: row[1])
+    expected = {
+        k: (n, *(f(r["v"] for r in everything if r["k"] == k) for f in (sum, max)))
+        for k, n in Counter(row["k"] for row in everything).items()
+    }
+    assert {k: rest for k, *rest in found} == {k: list(v) for k, v in expected.items()}
+    assert len(found) == len(set(found)) > len(expected)

@@ -107,7 +107,7 @@ def test_sessions(frames, events):
         for frame in frames
     ]
     rows = run(SessionWindows(arrived[0].schema, ("k",), GAP, AGGREGATION), arrived)
-    (sessions,) = expected_sessions([(events, FINAL)], GAP)
+    (sessions,), _ = expected_sessions([(events, FINAL)], GAP)
     assert len(rows) == len(sessions)
     for row in rows:
         mine = sessions[row["k"], ms(row["window_start"]), ms(row["window_end"])]

@@ -171,7 +171,15 @@ class StageTask:
             time_column=operator.time_column,
         )
         step = operator.step(
-            StepInput(arrived, self.before_ms, self.after_ms, self.barrier.epoch_id, self.early),
+            StepInput(
+                arrived,
+                self.before_ms,
+                self.after_ms,
+                version=self.barrier.epoch_id,
+                shard=shard,
+                shard_count=self.shard_count,
+                early=self.early,
+            ),
             RunState(runs, operator, state, operator.dead_until(self.before_ms)),
         )
         dead = operator.dead_until(self.after_ms)

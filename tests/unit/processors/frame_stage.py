@@ -14,7 +14,7 @@ from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.operator import PARTITION_COLUMN
 from dagster_jet.processors.window import WINDOW_END_MS, SlidingWindows
 
-from .stage import Stage, event_table, ms, times_of
+from .stage import Stage, ms, times_of
 
 GROUP = (PARTITION_COLUMN, "k", WINDOW_END_MS)
 
@@ -40,7 +40,7 @@ class FrameStage(Stage):
         )
 
     def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
-        table = event_table(events)
+        table = self.table(events)
         ends = [self.window.frames.end_of(int(t)) for t in times_of(table)]
         table = table.append_column(WINDOW_END_MS, pa.array(ends, pa.int64()))
         return self.aggregation.first_stage(table, table.column("t"), GROUP)
@@ -56,18 +56,24 @@ class FrameStage(Stage):
         }
 
 
+Contents = dict[tuple[Any, int], list[tuple[Any, int, Any]]]
+
+
 def expected_windows(
     steps: Sequence[tuple[list[tuple[Any, int, Any]], int | None]], window: SlidingWindow
-) -> tuple[list[dict[tuple[Any, int], list[tuple[Any, int, Any]]]], int]:
-    """Per step the windows it emits, with the events in them, and how many events are late."""
+) -> tuple[list[Contents], list[Contents], int]:
+    """By (key, window end) the events in it: per step of the windows it closes, and of those that
+    are open after it. And how many events are late."""
     size, slide, offset = window.size_ms, window.slide_ms, window.offset_ms
 
     def boundary_above(time: int) -> int:
         end = offset - 10**6 * slide
         return end + ((time - end) // slide + 1) * slide
 
-    contents: dict[tuple[Any, int], list[tuple[Any, int, Any]]] = defaultdict(list)
-    emitted, watermark, late = [], None, 0
+    contents: Contents = defaultdict(list)
+    emitted: list[Contents] = []
+    open_: list[Contents] = []
+    watermark, late = None, 0
     for events, moved_to in steps:
         for event in events:
             frame = boundary_above(event[1])
@@ -78,9 +84,7 @@ def expected_windows(
                 contents[event[0], end].append(event)
         if moved_to is not None and (watermark is None or moved_to > watermark):
             watermark = moved_to
-        out = {}
-        if watermark is not None:
-            for key in [key for key in contents if key[1] <= watermark]:
-                out[key] = contents.pop(key)
-        emitted.append(out)
-    return emitted, late
+        due = [key for key in contents if watermark is not None and key[1] <= watermark]
+        emitted.append({key: contents.pop(key) for key in due})
+        open_.append({key: list(events) for key, events in contents.items()})
+    return emitted, open_, late

@@ -12,7 +12,7 @@ from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
 from dagster_jet.processors.rolling import RollingAggregate
 
-from .stage import Stage, event_table
+from .stage import Stage
 
 GROUP = [PARTITION_COLUMN, HASH_COLUMN, "k"]
 
@@ -25,7 +25,7 @@ class RollingStage(Stage):
         super().__init__(operator, self.aggregation, seed)
 
     def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
-        table = event_table(events)
+        table = self.table(events)
         partials = self.aggregation.first_stage(table, table.column("t"), GROUP)
         newest = table.group_by(GROUP, use_threads=False).aggregate([("t", "max")])
         return partials.add_column(3, TIME_COLUMN, newest["t_max"])

@@ -13,7 +13,7 @@ from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
 from dagster_jet.processors.session import FIRST_TIME_COLUMN, SessionWindows
 
-from .stage import Stage, event_table, ms, times_of
+from .stage import Stage, ms, times_of
 
 
 class SessionStage(Stage):
@@ -28,7 +28,7 @@ class SessionStage(Stage):
         """Buckets. Late events are left out before, as the front end does."""
         watermark = getattr(self, "watermark_before", None)
         events = [e for e in events if watermark is None or e[1] >= watermark]
-        table = event_table(events)
+        table = self.table(events)
         times = times_of(table)
         bucket = pa.array(times // self.gap, pa.int64())
         table = table.append_column("bucket", bucket)
@@ -51,29 +51,39 @@ class SessionStage(Stage):
         return sorted((ms(r["window_start"]), ms(r["window_end"]), r["n"]) for r in rows)
 
 
+Contents = dict[tuple[Any, int, int], list[tuple[Any, int, Any]]]
+
+
 def expected_sessions(
     steps: Sequence[tuple[list[tuple[Any, int, Any]], int | None]], gap: int
-) -> list[dict[tuple[Any, int, int], list[tuple[Any, int, Any]]]]:
-    """Per step the sessions it emits by (key, start, end), and the events in them."""
-    open_: dict[Any, list[tuple[Any, int, Any]]] = defaultdict(list)
-    emitted, watermark = [], None
+) -> tuple[list[Contents], list[Contents]]:
+    """By (key, start, end) the events in it: per step of the sessions it closes, and of those that
+    are open after it."""
+    pending: dict[Any, list[tuple[Any, int, Any]]] = defaultdict(list)
+    emitted: list[Contents] = []
+    open_: list[Contents] = []
+    watermark = None
     for events, moved_to in steps:
         for event in events:
             if watermark is None or event[1] >= watermark:
-                open_[event[0]].append(event)
+                pending[event[0]].append(event)
         if moved_to is not None and (watermark is None or moved_to > watermark):
             watermark = moved_to
-        out = {}
-        for key, mine in open_.items():
+        emitted.append({})
+        open_.append({})
+        for key, mine in pending.items():
             runs: list[list[tuple[Any, int, Any]]] = []
             for event in sorted(mine, key=lambda e: e[1]):
                 if runs and event[1] < runs[-1][-1][1] + gap:
                     runs[-1].append(event)
                 else:
                     runs.append([event])
-            closed = [r for r in runs if watermark is not None and r[-1][1] + gap < watermark]
-            for run in closed:
-                out[key, run[0][1], run[-1][1] + gap] = run
-            open_[key] = [event for run in runs if run not in closed for event in run]
-        emitted.append(out)
-    return emitted
+            pending[key] = []
+            for run in runs:
+                end = run[-1][1] + gap
+                if watermark is not None and end < watermark:
+                    emitted[-1][key, run[0][1], end] = run
+                else:
+                    open_[-1][key, run[0][1], end] = run
+                    pending[key] += run
+    return emitted, open_

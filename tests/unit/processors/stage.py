@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,9 @@ DERIVED = pa.schema([("x", pa.float64()), ("s", pa.string())])
 FINAL = 9_000_000_000_000_000
 
 
-def event_table(events: Sequence[tuple[Any, ...]]) -> pa.Table:
+def event_table(
+    events: Sequence[tuple[Any, ...]], hash_of: Callable[[Any], int] = key_hash
+) -> pa.Table:
     """(key, time ms, value) rows with hash and partition, as the front end adds them, and the
     value once more as a float and as a text."""
     rows = [
@@ -33,7 +35,7 @@ def event_table(events: Sequence[tuple[Any, ...]]) -> pa.Table:
         for k, t, v in events
     ]
     table = pa.Table.from_pylist(rows, schema=pa.schema([*EVENT, *DERIVED]))
-    hashes = [key_hash(row["k"]) for row in rows]
+    hashes = [hash_of(row["k"]) for row in rows]
     partitions = [h % DEFAULT_PARTITION_COUNT for h in hashes]
     return table.append_column(HASH_COLUMN, pa.array(hashes, pa.int64())).append_column(
         PARTITION_COLUMN, pa.array(partitions, pa.int32())
@@ -114,7 +116,13 @@ class DeltaState:
 
 
 class Stage:
-    """One operator with its first stage and its state."""
+    """One operator with its first stage and its state. Every step is taken twice: an operator
+    that keeps anything of its own, or changes what it is given, answers differently then."""
+
+    collide = False
+    """All keys have one hash."""
+    repeatable = True
+    """Not so where a sketch draws lots."""
 
     def __init__(self, operator: Any, aggregation: Aggregation, seed: int = 0) -> None:
         self.operator, self.aggregation = operator, aggregation
@@ -122,6 +130,9 @@ class Stage:
         self.watermark: int | None = None
         self.version = 0
         self.late = self.rows_in = 0
+
+    def table(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
+        return event_table(events, (lambda key: 7) if self.collide else key_hash)
 
     def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
         raise NotImplementedError
@@ -141,6 +152,10 @@ class Stage:
         given = StepInput((self.first_stage(events),), before, self.watermark, self.version, early)
         step: Step = self.operator.step(given, self.state)
         assert step.results.schema.equals(self.operator.result_schema)
+        again: Step = self.operator.step(given, self.state)
+        if self.repeatable:
+            assert repr(again.results.to_pylist()) == repr(step.results.to_pylist())
+        assert (again.delta.num_rows, again.late) == (step.delta.num_rows, step.late)
         self.state.append(step.delta, self.watermark)
         self.late += step.late
         self.rows_in += step.rows_in

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_jet.errors import StoreMismatchError, UserFunctionError
+from dagster_jet.errors import PipelineError, StoreMismatchError, UserFunctionError
+from dagster_jet.processors.operator import MemoryState, StepInput
 from dagster_jet.processors.stateful_map import STATE_COLUMN, StatefulMap
 from dagster_jet.processors.user_state import state_from_bytes
 from dagster_jet.store.partition import key_hash
@@ -98,16 +99,13 @@ def test_rows_of_a_key_come_by_time_then_arrival():
         state.value.append(row["n"])
         return {"a": row["a"], "b": ",".join(map(str, state.value)), "total": 0}
 
-    run = operator(trace, list).step
-    results = run(
-        *_given(operator(trace, list), [row(5, 1), row(3, 2), row(5, 3), row(3, 4)])
-    ).results
+    tracing = operator(trace, list)
+    rows = [row(5, 1), row(3, 2), row(5, 3), row(3, 4)]
+    results = tracing.step(*_given(tracing, rows)).results
     assert results.column("b").to_pylist()[-1] == "2,4,1,3"
 
 
 def _given(an_operator, rows):
-    from dagster_jet.processors.operator import MemoryState, StepInput
-
     table = pa.Table.from_pylist(rows, schema=an_operator.input_schemas[0])
     return StepInput((table,), None, None, 1), MemoryState(an_operator)
 
@@ -290,6 +288,20 @@ def test_an_eviction_that_raises_names_its_key():
 def test_a_state_of_an_unknown_format_is_refused():
     with pytest.raises(StoreMismatchError, match="newer"):
         state_from_bytes(b"\x02whatever")
+
+
+def test_an_output_without_columns_is_refused():
+    with pytest.raises(PipelineError, match="no columns"):
+        operator(output=pa.schema([]))
+
+
+def test_the_state_for_people():
+    run = Stepping(operator(forget_negative))
+    run.step([row(1500, 7), row(0, 1, "gone")])
+    run.step([row(0, -1, "gone")])
+    (described,) = run.operator.describe_state(run.state.scan()).to_pylist()
+    assert described.pop("last_touch").timestamp() == 1.5
+    assert described == {"a": "x", "b": None, "state": "7"}
 
 
 class Reference:

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.engine.spark.stages.aggregation import plan_rolling, plan_sessions, plan_windows
 from dagster_jet.engine.spark.stages.plan import Partitions, StagePlan
-from dagster_jet.engine.spark.stages.rows import plan_deduplicate, plan_join, plan_map
+from dagster_jet.engine.spark.stages.rows import (
+    plan_deduplicate,
+    plan_join,
+    plan_map,
+    plan_processor,
+)
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
     DeduplicateNode,
     JoinNode,
+    ProcessorNode,
     RollingNode,
     StatefulMapNode,
     StatefulNode,
@@ -45,6 +51,8 @@ def plan_stage(
             return plan_join(node, sources, partitions, job)
         case StatefulMapNode():
             return plan_map(node, sources[0], partitions)
+        case ProcessorNode():
+            return plan_processor(node, sources[0], partitions, job)
     raise PipelineError(f"there is no operator for {node.kind}.", job=job, stage=node.name)
 
 

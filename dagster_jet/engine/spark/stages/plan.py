@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import (
+    ByteType,
+    IntegerType,
+    ShortType,
+    StructType,
+    TimestampType,
+)
 
 from dagster_jet.engine.spark.stage_task import ORDINAL_COLUMN
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator
@@ -78,11 +84,26 @@ class Partitions:
 
     count: int
 
-    def hash(self, keys: Sequence[str]) -> Column:
-        return F.xxhash64(*quoted(keys)) if keys else F.lit(0).cast("long")
+    def hash(self, keys: Sequence[str], *, of: DataFrame | None = None) -> Column:
+        """
+        Args:
+            of: hash integers of every width as bigint, as Python does; else as Spark does.
+        """
+        columns = quoted(keys)
+        if of is not None:
+            types = {f.name: f.dataType for f in of.schema}
+            narrow = ByteType | ShortType | IntegerType
+            columns = [
+                column.cast("long") if isinstance(types[key], narrow) else column
+                for key, column in zip(keys, columns, strict=True)
+            ]
+        return F.xxhash64(*columns) if columns else F.lit(0).cast("long")
 
     def of(self, keys: Sequence[str]) -> Column:
-        return F.pmod(self.hash(keys), F.lit(self.count)).cast("int").alias(PARTITION_COLUMN)
+        return self.of_hash(self.hash(keys))
+
+    def of_hash(self, key_hash: Column) -> Column:
+        return F.pmod(key_hash, F.lit(self.count)).cast("int").alias(PARTITION_COLUMN)
 
 
 def event_time_ms(frame: DataFrame, column: str) -> Column:

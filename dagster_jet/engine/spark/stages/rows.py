@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from dagster_jet.core import Processor
 from dagster_jet.engine.spark.stages.plan import (
     Partitions,
     StagePlan,
@@ -17,10 +18,16 @@ from dagster_jet.engine.spark.stages.plan import (
     spark_schema,
 )
 from dagster_jet.errors import PipelineError
-from dagster_jet.pipeline.stateful import DeduplicateNode, JoinNode, StatefulMapNode
+from dagster_jet.pipeline.stateful import (
+    DeduplicateNode,
+    JoinNode,
+    ProcessorNode,
+    StatefulMapNode,
+)
 from dagster_jet.processors.deduplicate import Deduplicate
 from dagster_jet.processors.interval_join import IntervalJoin
 from dagster_jet.processors.operator import HASH_COLUMN, TIME_COLUMN, Operator
+from dagster_jet.processors.processor_operator import ProcessorOperator
 from dagster_jet.processors.stateful_map import StatefulMap
 
 if TYPE_CHECKING:
@@ -105,6 +112,41 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
     return _row_plan(operator, [shape], source, node.time_column if node.ttl_ms else None)
 
 
+def plan_processor(
+    node: ProcessorNode, source: DataFrame, partitions: Partitions, job: str
+) -> StagePlan:
+    """A user's processor: whole rows, or batches of them."""
+    processor = type(node.supplier())
+    if not issubclass(processor, Processor):
+        raise PipelineError(
+            f"the supplier makes a {processor.__name__}, not a dagster_jet.core.Processor.",
+            job=job,
+            stage=node.name,
+        )
+    for method in ("snapshot_commit_prepare", "snapshot_commit_finish"):
+        if getattr(processor, method) is not getattr(Processor, method):
+            raise PipelineError(
+                f"{processor.__name__}.{method}() would not be called on Spark.",
+                job=job,
+                stage=node.name,
+                cure="Write to outside systems through a sink, which commits in two phases.",
+            )
+    operator = ProcessorOperator(
+        stage=node.name,
+        supplier=node.supplier,
+        row_schema=arrow_schema(source.schema),
+        output_schema=arrow_schema(_parsed(node.output_schema)),
+        is_keyed=bool(node.keys),
+        in_batches=node.in_batches,
+        partition_count=partitions.count,
+        job=job,
+    )
+    # A processor works out the partition of a key by itself, where every integer is a bigint.
+    key_hash = partitions.hash(node.keys, of=source)
+    shape = _addressed(source, node.keys, node.time_column, partitions, key_hash=key_hash)
+    return _row_plan(operator, [shape], source, None)
+
+
 def _parsed(ddl: str) -> StructType:
     return cast(StructType, StructType.fromDDL(ddl))
 
@@ -115,12 +157,14 @@ def _addressed(
     time_column: str | None,
     partitions: Partitions,
     columns: Sequence[str] | None = None,
+    key_hash: Column | None = None,
 ) -> Shape:
     """Rows with their address in front: partition, key hash, event time."""
     time = F.lit(0).cast("long") if time_column is None else event_time_ms(source, time_column)
+    key_hash = partitions.hash(keys) if key_hash is None else key_hash
     address: list[Column] = [
-        partitions.of(keys),
-        partitions.hash(keys).alias(HASH_COLUMN),
+        partitions.of_hash(key_hash),
+        key_hash.alias(HASH_COLUMN),
         time.alias(TIME_COLUMN),
     ]
     selected = [*address, *quoted(columns or source.columns)]

@@ -1,0 +1,100 @@
+"""Rows per second of one step of each row-wise operator, without Spark.
+
+`python -m benchmarks.row_operators [rows] [keys]`. By CPU time, so that a busy machine disturbs
+little; the best and the median of five steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.processors.address import ADDRESS
+from dagster_jet.processors.deduplicate import Deduplicate
+from dagster_jet.processors.interval_join import IntervalJoin
+from dagster_jet.processors.operator import MemoryState, Operator, StepInput
+from dagster_jet.processors.stateful_map import StatefulMap
+from dagster_jet.processors.user_state import State
+
+STEPS = 5
+STEP_MS = 60_000
+LAG_MS = 5_000
+KEY = pa.field("account", pa.string())
+AMOUNT = pa.field("amount", pa.float64())
+AT = pa.field("at", pa.timestamp("us", tz="UTC"))
+
+
+def count_and_sum(state: State[list[float]], row: dict[str, object]) -> dict[str, object]:
+    state.value[0] += 1
+    state.value[1] += row["amount"]  # type: ignore[operator]
+    return {"account": row["account"], "n": int(state.value[0]), "total": state.value[1]}
+
+
+def nothing_yet() -> list[float]:
+    return [0, 0.0]
+
+
+def operators() -> dict[str, Operator]:
+    totals = pa.schema([KEY, ("n", pa.int64()), ("total", pa.float64())])
+    left, right = pa.schema([("paid", pa.float64())]), pa.schema([("owed", pa.float64())])
+    found: dict[str, Operator] = {
+        name: StatefulMap(
+            name, ("account",), rows, totals, count_and_sum, nothing_yet, 10 * STEP_MS
+        )
+        for name, rows in {
+            "map_stateful, text and number": pa.schema([KEY, AMOUNT]),
+            "map_stateful, and a timestamp": pa.schema([KEY, AMOUNT, AT]),
+        }.items()
+    }
+    found["deduplicate"] = Deduplicate(("account",), pa.schema([KEY, AMOUNT, AT]), 2 * LAG_MS)
+    for how in ("inner", "outer"):
+        found[f"interval join, {how}"] = IntervalJoin(pa.schema([KEY]), left, right, LAG_MS, how)
+    return found
+
+
+def batch(schema: pa.Schema, count: int, keys: int, step: int) -> pa.Table:
+    random = np.random.default_rng(step * 100 + len(schema))
+    key = random.integers(0, keys, count)
+    hashes = (key.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
+    times = step * STEP_MS + np.sort(random.integers(0, STEP_MS, count))
+    values: dict[str, Callable[[], pa.Array]] = {
+        ADDRESS[0].name: lambda: pa.array((hashes % 271).astype(np.int32)),
+        ADDRESS[1].name: lambda: pa.array(hashes),
+        ADDRESS[2].name: lambda: pa.array(times),
+        "account": lambda: pa.array([f"account-{k}" for k in key.tolist()]),
+        "at": lambda: pa.array(times).cast(pa.timestamp("ms", tz="UTC")).cast(AT.type),
+    }
+    columns = [
+        values[field.name]() if field.name in values else pa.array(random.random(count))
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def rows_per_second(operator: Operator, count: int, keys: int) -> list[float]:
+    state, before, found = MemoryState(operator), None, []
+    for step in range(STEPS):
+        schemas = operator.input_schemas
+        arrived = tuple(batch(s, count // len(schemas), keys, step) for s in schemas)
+        after = (step + 1) * STEP_MS - LAG_MS
+        started = time.process_time()
+        done = operator.step(StepInput(arrived, before, after, step + 1), state)
+        found.append(done.rows_in / (time.process_time() - started))
+        state.append(done.delta, after)
+        before = after
+    return found
+
+
+def main(count: int = 200_000, keys: int = 10_000) -> None:
+    for name, operator in operators().items():
+        found = rows_per_second(operator, count, keys)
+        print(f"{name:32} best {max(found):>11,.0f}  median {statistics.median(found):>11,.0f}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

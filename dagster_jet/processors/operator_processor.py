@@ -1,0 +1,153 @@
+"""Runs an `Operator` under the processor contract: in a DAG of processors, without Spark.
+
+Items are Arrow tables or record batches in `Operator.input_schemas`; results go out as tables.
+Each call of `process` is one step, and so is each watermark. The input's end counts as a watermark
+after everything, so that whatever waits for time to pass comes out.
+
+Saved: per partition its state rows, as one Arrow record batch; for everybody the watermark and
+the number of steps taken. Instances must agree about the watermark in exactly-once, because it
+was aligned with the barrier; in at-least-once the lowest counts, and what an instance had closed
+beyond it may come out again.
+
+Source: Hazelcast Jet `SlidingWindowP`, `TransformStatefulP`: what they save, and its restore rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.core import (
+    BroadcastKey,
+    Emitter,
+    Guarantee,
+    Inbox,
+    Outbox,
+    PartitionKey,
+    Processor,
+    ProcessorContext,
+    Watermark,
+    broadcast_key,
+    snapshot_emitter,
+)
+from dagster_jet.core.watermark import FINAL_WATERMARK_MS
+from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.processors.operator import PARTITION_COLUMN, MemoryState, Operator, StepInput
+
+_STATE = "state"
+_PROGRESS = broadcast_key("progress")
+
+
+class OperatorProcessor(Processor):
+    """One instance of an operator: its state, its watermark, and what it has still to emit."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.rows_in = 0
+        self.late_rows = 0
+        self._state = MemoryState(operator)
+        self._watermark_ms: int | None = None
+        self._version = 0
+        self._restored_watermarks: list[int | None] = []
+
+    @property
+    def is_cooperative(self) -> bool:
+        """No: a step takes as long as its batch is large."""
+        return False
+
+    def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+        super().init(outbox, context)
+        # One each: what one callback has pending must not be taken for another's.
+        self._of_rows: Emitter[object] = Emitter(outbox.offer)
+        self._of_watermark: Emitter[object] = Emitter(outbox.offer)
+        self._of_end: Emitter[object] = Emitter(outbox.offer)
+        self._of_state = snapshot_emitter(outbox.offer_to_snapshot)
+
+    # --- processing -----------------------------------------------------------------------------
+
+    def process(self, ordinal: int, inbox: Inbox) -> bool:
+        return self._of_rows.emit(
+            lambda: self._step({ordinal: inbox.drain()}, until_ms=self._watermark_ms)
+        )
+
+    def try_process_watermark(self, watermark: Watermark) -> bool:
+        return self._of_watermark.emit(
+            lambda: [*self._step({}, until_ms=watermark.timestamp_ms), watermark]
+        )
+
+    def complete(self) -> bool:
+        return self._of_end.emit(lambda: self._step({}, until_ms=FINAL_WATERMARK_MS))
+
+    def _step(
+        self, arrived: dict[int, Sequence[pa.Table | pa.RecordBatch]], until_ms: int | None
+    ) -> list[pa.Table]:
+        """Takes rows in and the watermark up to `until_ms`; returns results, if there are any.
+
+        All results of a step are one item: a snapshot can only come between items, and finds
+        either nothing of the step or all of it.
+        """
+        before = self._watermark_ms
+        if before is not None and until_ms is not None:
+            until_ms = max(before, until_ms)  # an at-least-once restart may begin below
+        self._version += 1
+        tables = tuple(
+            _table(arrived.get(ordinal, ()), schema)
+            for ordinal, schema in enumerate(self.operator.input_schemas)
+        )
+        step = self.operator.step(StepInput(tables, before, until_ms, self._version), self._state)
+        self._state.append(step.delta, until_ms)
+        self._watermark_ms = until_ms
+        self.rows_in += step.rows_in
+        self.late_rows += step.late
+        return [step.results] if step.results.num_rows else []
+
+    # --- snapshots ------------------------------------------------------------------------------
+
+    def save_to_snapshot(self) -> bool:
+        return self._of_state.emit(self._entries)
+
+    def _entries(self) -> Iterator[tuple[object, object]]:
+        state = self._state.scan()
+        partitions = state.column(PARTITION_COLUMN).to_numpy()
+        for partition in np.unique(partitions).tolist():
+            rows = state.filter(pa.array(partitions == partition)).combine_chunks()
+            yield PartitionKey(partition, _STATE), rows.to_batches()[0].serialize().to_pybytes()
+        yield _PROGRESS, (self._watermark_ms, self._version)
+
+    def restore_from_snapshot(self, inbox: Inbox) -> bool:
+        schema = self.operator.state_schema
+        for key, value in inbox.drain():
+            if isinstance(key, BroadcastKey):
+                watermark_ms, version = value
+                self._restored_watermarks.append(watermark_ms)
+                self._version = max(self._version, version)
+            else:
+                rows = pa.ipc.read_record_batch(pa.py_buffer(value), schema)
+                self._state.append(pa.Table.from_batches([rows], schema), None)
+        return True
+
+    def finish_snapshot_restore(self) -> bool:
+        """
+        Raises:
+            SnapshotInvalidError: exactly-once was asked for, and the instances disagree.
+        """
+        seen = set(self._restored_watermarks)
+        if len(seen) > 1 and self.context.guarantee is Guarantee.EXACTLY_ONCE:
+            raise SnapshotInvalidError(
+                f"the instances were saved with different watermarks: {self._restored_watermarks}.",
+                stage=self.context.vertex,
+                cure="The snapshot was taken with another guarantee: restore it as at-least-once.",
+            )
+        known = [watermark for watermark in seen if watermark is not None]
+        self._watermark_ms = min(known) if known and len(known) == len(seen) else None
+        return True
+
+
+def _table(items: Sequence[pa.Table | pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    tables = [
+        pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else item
+        for item in items
+    ]
+    return pa.concat_tables(tables) if tables else schema.empty_table()

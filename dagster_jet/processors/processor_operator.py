@@ -1,0 +1,294 @@
+"""Runs a user's `Processor` inside a Spark task: one instance per shard and epoch.
+
+    restore the shard's entries -> the epoch's rows -> its watermark -> save -> what changed
+
+The tasklet is the one of the local runtime. Every epoch ends in a barrier for it, because the next
+epoch may run in another Python process: what the instance would keep is what it saves. The cost of
+an epoch therefore follows the size of a shard's saved state; built-in operators and `map_stateful`
+do not have that cost.
+
+Saved: an entry is a state row, versioned by key; only changed ones are written. An entry under a
+`broadcast_key` is kept once in every partition that its shard owns, so that each shard of another
+parallelism finds it. Two-phase commit is left to sinks: a processor that takes part in it is
+refused when the pipeline is planned.
+
+At-least-once: rows between the snapshot and the crash are processed again with the saved state.
+Source: Hazelcast Jet `ProcessorTasklet`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from dagster_jet.core import (
+    DONE,
+    BoundedQueue,
+    BroadcastKey,
+    Callback,
+    ContractError,
+    Guarantee,
+    InboundEdge,
+    Outbox,
+    Partitioning,
+    Processor,
+    ProcessorCalls,
+    ProcessorContext,
+    ProcessorInput,
+    ProcessorTasklet,
+    Progress,
+    SnapshotBarrier,
+    SnapshotContext,
+    SnapshotEntry,
+    Watermark,
+)
+from dagster_jet.core.items import is_in_band
+from dagster_jet.core.watermark import FINAL_WATERMARK_MS
+from dagster_jet.processors.address import ADDRESS
+from dagster_jet.processors.operator import (
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+    VERSION_COLUMN,
+    StateReader,
+    Step,
+    StepInput,
+    newest_version,
+)
+from dagster_jet.processors.python_rows import OutputMismatchError, OutputRows, row_dicts
+from dagster_jet.store.partition import partition_of_key
+
+KEY_COLUMN = "__key"
+"""binary: the pickled key of an entry."""
+ORIGIN_COLUMN = "__origin"
+"""int32: for an entry under a broadcast key, the index of the instance that saved it."""
+VALUE_COLUMN = "__value"
+"""binary: the pickled value; null once the key is no longer saved."""
+
+IDLE_CALLS_MAX = 1_000_000
+"""Calls in a row without progress, after which a processor counts as stuck."""
+
+_Saved = dict[tuple[int, bytes, int | None], bytes]
+"""(partition, key, origin) -> value."""
+
+
+@dataclass(frozen=True)
+class ProcessorOperator:
+    """The operator. One input: the stream's rows."""
+
+    stage: str
+    supplier: Callable[[], Processor]
+    row_schema: pa.Schema
+    output_schema: pa.Schema
+    is_keyed: bool
+    """Rows are divided by key; else all of them are in partition 0, with one instance."""
+    in_batches: bool
+    """Items are Arrow record batches, both ways, instead of dicts."""
+    partition_count: int
+    job: str = "job"
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        return (pa.schema([*ADDRESS, *self.row_schema]),)
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                *ADDRESS,
+                pa.field(VERSION_COLUMN, pa.int64()),
+                pa.field(KEY_COLUMN, pa.binary()),
+                pa.field(ORIGIN_COLUMN, pa.int32()),
+                pa.field(VALUE_COLUMN, pa.binary()),
+            ]
+        )
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        return self.output_schema
+
+    @property
+    def time_column(self) -> str:
+        return TIME_COLUMN
+
+    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        return newest_version(tables, (PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN))
+
+    def dead_until(self, watermark_ms: int | None) -> int | None:
+        return None
+
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        (arrived,) = given.arrived
+        if not self.is_keyed and given.shard != 0:
+            return Step(self.result_schema.empty_table(), self.state_schema.empty_table(), 0)
+        before = self._saved(state.scan())
+        run = _Run(self, given, before)
+        results = run.results(arrived.select(self.row_schema.names))
+        return Step(results, self._delta(before, run.saved, given.version), arrived.num_rows)
+
+    def _saved(self, rows: pa.Table) -> _Saved:
+        columns = (PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN, VALUE_COLUMN)
+        values = zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
+        return {(p, key, origin): value for p, key, origin, value in values if value is not None}
+
+    def _delta(self, before: _Saved, after: _Saved, version: int) -> pa.Table:
+        changed: dict[tuple[int, bytes, int | None], bytes | None] = {
+            place: value for place, value in after.items() if before.get(place) != value
+        }
+        changed.update(dict.fromkeys(before.keys() - after.keys()))
+        places = list(changed)
+        columns = [
+            [partition for partition, _, _ in places],
+            [_signed_hash(key) for _, key, _ in places],
+            [0] * len(places),
+            [version] * len(places),
+            [key for _, key, _ in places],
+            [origin for _, _, origin in places],
+            list(changed.values()),
+        ]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self.state_schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self.state_schema)
+
+
+class _Run:
+    """One instance, from its restore to its barrier (or to its end, if the input is over)."""
+
+    def __init__(self, operator: ProcessorOperator, given: StepInput, before: _Saved) -> None:
+        self._operator, self._given, self._before = operator, given, before
+        self._partitioning = Partitioning(partition_of_key, operator.partition_count)
+        self._rows = OutputRows(operator.output_schema)
+        self._batches: list[pa.RecordBatch] = []
+        self.saved: _Saved = {}
+
+    def results(self, arrived: pa.Table) -> pa.Table:
+        """
+        Raises:
+            ProcessorError: the processor raised, or broke its contract.
+        """
+        operator, given = self._operator, self._given
+        context = ProcessorContext(
+            operator.stage, given.shard, given.shard_count, Guarantee.EXACTLY_ONCE, operator.job
+        )
+        outbox = Outbox([_Stream(self._emit)], _Stream(self._save))
+        calls = ProcessorCalls(operator.supplier(), outbox, context)
+        tasklet = ProcessorTasklet(
+            calls,
+            ProcessorInput(
+                [InboundEdge(0, [self._queue(arrived)], exactly_once=True)], exactly_once=True
+            ),
+            SnapshotContext(),
+            restored=list(self._entries()) or None,
+        )
+        idle_calls = 0
+        try:
+            while not tasklet.has_saved(0):
+                idle_calls = idle_calls + 1 if tasklet.call() is Progress.NONE else 0
+                if idle_calls > IDLE_CALLS_MAX:
+                    raise calls.error(
+                        Callback.PROCESS,
+                        "makes no progress, although nothing is refused.",
+                        "Return False only when something changes by being called again.",
+                    )
+        finally:
+            tasklet.close()
+        if operator.in_batches:
+            return pa.Table.from_batches(self._batches, operator.output_schema)
+        return self._rows.to_table()
+
+    def _queue(self, arrived: pa.Table) -> BoundedQueue:
+        items: list[Any] = list(
+            arrived.to_batches() if self._operator.in_batches else row_dicts(arrived)
+        )
+        after_ms = self._given.after_ms
+        if after_ms == FINAL_WATERMARK_MS:
+            items.append(DONE)
+        else:
+            if after_ms is not None and after_ms != self._given.before_ms:
+                items.append(Watermark(after_ms))
+            items.append(SnapshotBarrier(0))
+        queue = BoundedQueue(len(items))
+        for item in items:
+            queue.offer(item)
+        return queue
+
+    def _entries(self) -> Iterator[SnapshotEntry]:
+        """What was saved, every broadcast entry once for each instance that saved it."""
+        told: set[tuple[bytes, int]] = set()
+        for (_, key, origin), value in self._before.items():
+            if origin is not None:
+                if (key, origin) in told:
+                    continue
+                told.add((key, origin))
+            yield SnapshotEntry(pickle.loads(key), pickle.loads(value))
+
+    def _emit(self, item: object) -> None:
+        if is_in_band(item):
+            return
+        if not self._operator.in_batches:
+            try:
+                self._rows.add(item)
+            except OutputMismatchError as error:
+                raise ContractError(
+                    f"emitted {error}.", "Offer rows as dicts with the columns of output_schema."
+                ) from error
+        elif isinstance(item, pa.RecordBatch):
+            self._batches.append(item)
+        else:
+            raise ContractError(
+                f"emitted a {type(item).__name__}.", "Offer Arrow record batches of output_schema."
+            )
+
+    def _save(self, item: object) -> None:
+        if not isinstance(item, SnapshotEntry):
+            return
+        try:
+            key, value = (pickle.dumps(part, protocol=5) for part in item)
+        except Exception as error:  # objects fail to pickle in their own ways
+            raise ContractError(
+                f"saved an entry with key {item.key!r} that cannot be serialised: {error}.",
+                "Save plain values; leave out functions, locks and open files.",
+            ) from error
+        given, count = self._given, self._operator.partition_count
+        if isinstance(item.key, BroadcastKey):
+            for partition in range(given.shard, count, given.shard_count):
+                self.saved[partition, key, given.shard] = value
+            return
+        self.saved[self._partition_of(item.key), key, None] = value
+
+    def _partition_of(self, key: object) -> int:
+        if not self._operator.is_keyed:
+            return 0
+        try:
+            partition = self._partitioning.partition_of(key)
+        except (TypeError, OverflowError) as error:
+            raise ContractError(
+                f"saved an entry whose key {key!r} has no partition: {error}.",
+                "Use the stage's key, PartitionKey or broadcast_key.",
+            ) from error
+        if partition % self._given.shard_count != self._given.shard:
+            raise ContractError(
+                f"saved an entry whose key {key!r} belongs to another instance.",
+                "Save under the key that the stage is grouped by (a tuple, if there are several), "
+                "or under a broadcast_key.",
+            )
+        return partition
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """An outbound stream that never refuses: an epoch's results are one table anyway."""
+
+    take: Callable[[object], None]
+
+    def offer(self, item: object) -> bool:
+        self.take(item)
+        return True
+
+
+def _signed_hash(key: bytes) -> int:
+    unsigned: int = xxhash.xxh64_intdigest(key)
+    return unsigned - 2**64 if unsigned >= 2**63 else unsigned

@@ -1,0 +1,73 @@
+"""What a changed pipeline means for the state of the last snapshot, before anything stops.
+
+State and positions are matched by stage name. A stage that is still there but means something else
+by its state, or one that is gone, would lose what exists nowhere else: both are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+StagePlan = Mapping[str, Any]
+"""What a stage's saved state means, as JSON: kind, format of the state, and what it depends on.
+Stored in every manifest."""
+
+
+class Change(Enum):
+    """What becomes of one stage's state or position."""
+
+    KEPT = "kept"
+    """It goes on from the snapshot."""
+    NEW = "new"
+    """It starts empty; a source starts from its beginning."""
+    DROPPED = "dropped"
+    """The snapshot has state of it, the pipeline has no stage of the name."""
+    INCOMPATIBLE = "incompatible"
+    """The stage is there, but its state would not mean the same."""
+
+
+@dataclass(frozen=True)
+class StageChange:
+    """The answer for one stage."""
+
+    stage: str
+    kind: str
+    change: Change
+    reason: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        return self.change in (Change.DROPPED, Change.INCOMPATIBLE)
+
+
+def compare_plans(
+    saved: Mapping[str, StagePlan], wanted: Mapping[str, StagePlan]
+) -> tuple[StageChange, ...]:
+    """Compares the plan that a snapshot was taken with to the plan of a pipeline."""
+    changes = [
+        StageChange(stage, str(plan["kind"]), *_change(saved.get(stage), plan))
+        for stage, plan in wanted.items()
+    ]
+    gone = [stage for stage in saved if stage not in wanted]
+    changes += [
+        StageChange(stage, str(saved[stage].get("kind", "")), Change.DROPPED) for stage in gone
+    ]
+    return tuple(changes)
+
+
+def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
+    if saved is None:
+        return Change.NEW, ""
+    if saved.get("format", 1) > wanted.get("format", 1):
+        return Change.INCOMPATIBLE, "its state was written by a newer version of dagster-jet"
+    differing = [
+        f"{name} was {saved[name]!r}, is {wanted[name]!r}"
+        for name in wanted
+        if name in saved and name != "format" and saved[name] != wanted[name]
+    ]
+    if differing:
+        return Change.INCOMPATIBLE, "; ".join(differing)
+    return Change.KEPT, ""

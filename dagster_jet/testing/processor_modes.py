@@ -1,0 +1,66 @@
+"""The ways in which `verify_processor` runs a processor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way of cutting the input, taking snapshots and restarting."""
+
+    name: str
+    inbox_limit: int = 1
+    snapshot_every: int = 0
+    """After how many steps a snapshot is taken, and once before the first; 0: never."""
+    restore_every: int = 0
+    """After how many snapshots a new instance goes on from the last one; 0: never."""
+    restores_in_the_middle: bool = False
+    """A new instance goes on once, half way through the input."""
+    commits_before_restore: bool = True
+    """False: the crash comes between the decision and phase 2."""
+    fails_every: int = 0
+    """After how many snapshots one is discarded: phase 2 says success=False; 0: never."""
+    parallelisms: tuple[int, ...] = (1,)
+    """Instances, changed at every restore."""
+
+
+LARGE = 1024
+
+_PLAIN = (
+    Mode("no snapshots, inbox limit 1"),
+    Mode("no snapshots, large inbox", inbox_limit=LARGE),
+)
+_SNAPSHOTS = (
+    Mode("restore after every snapshot", snapshot_every=1, restore_every=1),
+    Mode(
+        "restore after every snapshot, crash before phase 2",
+        snapshot_every=1,
+        restore_every=1,
+        commits_before_restore=False,
+    ),
+    Mode("restore after every second snapshot", snapshot_every=1, restore_every=2),
+    Mode("restore once, in the middle", snapshot_every=1, restores_in_the_middle=True),
+    Mode("restore, large inbox", inbox_limit=LARGE, snapshot_every=1, restore_every=1),
+    Mode("snapshots, never restored", snapshot_every=1),
+    Mode("every second snapshot discarded", snapshot_every=1, fails_every=2),
+)
+
+
+def modes(*, snapshots: bool, parallelisms: tuple[int, ...] | None) -> list[Mode]:
+    """The modes to run.
+
+    Args:
+        snapshots: whether the processor takes part in snapshots.
+        parallelisms: also run several instances, changing their number at every restore.
+    """
+    chosen = [*_PLAIN, *(_SNAPSHOTS if snapshots else ())]
+    if parallelisms:
+        chosen += [_with_instances(mode, parallelisms) for mode in chosen]
+    return chosen
+
+
+def _with_instances(mode: Mode, parallelisms: tuple[int, ...]) -> Mode:
+    if mode.restores_in_the_middle:  # not into a single instance, where every key is at home
+        parallelisms = (parallelisms[0], max(parallelisms))
+    return replace(mode, name=f"{mode.name}, instances {parallelisms}", parallelisms=parallelisms)
