@@ -135,10 +135,12 @@ def nexmark(
     if unknown:
         raise typer.BadParameter(f"{', '.join(unknown)}: none of {', '.join(QUERIES)}.")
     with scratch() as folder:
-        save(
-            json,
-            nexmark_benchmark.run(folder, queries, Model(events), format=format, console=console),
+        result = nexmark_benchmark.run(
+            folder, queries, Model(events), format=format, console=console
         )
+    save(json, result)
+    if not result["is_exact"]:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

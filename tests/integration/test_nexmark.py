@@ -35,13 +35,15 @@ CRASHES = {
     "q7": "commit.before:3",
     "q8": "files.commit.file:3",
     "q11": "record.snapshot.after:4",
-    "q12": "files.commit.file:2",
+    "q12": "record.snapshot.after:4",
     "q14": "commit.before:3",
     "q18": "record.snapshot.after:4",
     "q20": "files.commit.file:3",
 }
 SHARDED = {"q4", "q5", "q8", "q18", "q20"}
 """Every shard is a task of its own; with the others one task drives them all."""
+BY_THE_CLOCK = {"q12"}
+"""All of its windows may close at the end of the input only."""
 APPENDING = set(QUERIES) - {"q4", "q12", "q18"}
 
 
@@ -87,7 +89,7 @@ def test_query_is_killed_and_its_answer_is_exact(
     world.finish(query, parallelism=3)
     verdict = check(query, MODEL, source, output)
     assert verdict.is_exact and verdict.expected, verdict
-    assert len(epochs(output)) > 1, "it has answered before the crash and after it"
+    assert len(epochs(output)) > 1 or query in BY_THE_CLOCK
 
 
 def epochs(output: Path) -> set[str]:
