@@ -157,11 +157,22 @@ class Stage:
         return self._append(MergeNode(name, (self._node, *(other._node for other in others))))
 
     def enrich(
-        self, table: Any, *, on: str | Sequence[str], how: str = "left", name: str | None = None
+        self,
+        table: Any,
+        *,
+        on: str | Sequence[str],
+        how: str = "left",
+        refresh: Duration | None = None,
+        name: str | None = None,
     ) -> Stage:
-        """Adds the columns of a batch table (`sources.table`) by key.
+        """Adds the columns of a batch table (`sources.table`, `sources.map_table`) by key.
 
-        The table is read when an execution starts; `how` is "left" or "inner".
+        Args:
+            how: "left" keeps rows without a match, "inner" drops them.
+            refresh: read the table anew when an epoch begins and what is known of it is older;
+                by default it is read once, when an execution starts. A row is enriched by what
+                the table held in the epoch that committed it: at-least-once as far as the table's
+                changes go, exactly once as far as the rows do.
         """
         if how not in ("left", "inner"):
             raise PipelineError(
@@ -171,7 +182,8 @@ class Stage:
             )
         keys = (on,) if isinstance(on, str) else tuple(on)
         name = name or self._pipeline._fresh("enrich")
-        return self._append(EnrichNode(name, (self._node,), table, keys, how))
+        every = None if refresh is None else to_ms(refresh, "refresh")
+        return self._append(EnrichNode(name, (self._node,), table, keys, how, every))
 
     def join(
         self,

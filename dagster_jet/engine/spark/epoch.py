@@ -9,6 +9,7 @@ the same rows. All branches end in frames of acks; their union is the epoch's si
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -116,6 +117,14 @@ class _Stage:
 
 
 @dataclass(frozen=True)
+class _Table:
+    """A batch table as read at a moment of the monotonic clock."""
+
+    frame: DataFrame
+    read_at: float
+
+
+@dataclass(frozen=True)
 class _TimePlan:
     """What is observed at a timestamps node."""
 
@@ -134,7 +143,7 @@ class EpochRunner:
     partition_count: int
     _stages: dict[str, _Stage] = field(default_factory=dict)
     _times: dict[str, _TimePlan] = field(default_factory=dict)
-    _tables: dict[str, DataFrame] = field(default_factory=dict)
+    _tables: dict[str, _Table] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Analyses the whole pipeline on empty inputs, so that mistakes show before data flows.
@@ -143,9 +152,6 @@ class EpochRunner:
             PipelineError: a column does not exist, types do not fit; names the stage.
             UserFunctionError: a transform raised.
         """
-        for node in self.graph:
-            if isinstance(node, EnrichNode):
-                self._tables[node.name] = F.broadcast(node.table.frame(self.session).cache())
         build = _Build(self, None)
         for node in self.graph:
             frame = build.frame(node)
@@ -197,8 +203,18 @@ class EpochRunner:
         return self._stages[stage].plan.operator
 
     def close(self) -> None:
-        for frame in self._tables.values():
-            _unpersist(frame)
+        self._tables.clear()
+
+    def table(self, node: EnrichNode) -> DataFrame:
+        """The table of an enrichment, as it was read not longer ago than it may be."""
+        known, now = self._tables.get(node.name), time.monotonic()
+        if known is not None:
+            if node.refresh_ms is None or now - known.read_at < node.refresh_ms / 1000:
+                return known.frame
+        # Not cache(): that is lazy, and Spark shares it among frames that it takes for equal.
+        frame: DataFrame = node.table.frame(self.session).localCheckpoint()
+        self._tables[node.name] = _Table(frame, now)
+        return frame
 
     def _user_stages(self) -> list[str]:
         return [node.name for node in self.graph if isinstance(node, TransformNode)]
@@ -294,7 +310,7 @@ class _Build:
                 frame = self._input(node.upstream[0])
                 if frame is None:
                     return None
-                return frame.join(self.runner._tables[node.name], list(node.on), node.how)
+                return frame.join(F.broadcast(self.runner.table(node)), list(node.on), node.how)
 
     def _input(self, name: str) -> DataFrame | None:
         return self.frame(self.runner.graph[name])
