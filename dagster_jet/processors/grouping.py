@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.processors.partials.partial import Groups, Merger
+from dagster_jet.processors.partials.partial import Groups, Merger, one_array
 
 _ROW = "__row"
 _NAN = "__nan"
@@ -64,7 +64,7 @@ def merge_groups(
             column = column.cast(table.schema.field(name).type)
         else:
             assert groups is not None
-            column = how(_one_array(table.column(name)), groups)
+            column = how(one_array(table.column(name)), groups)
         arrays.append(column)
         types.append(column.type)
     fields = [
@@ -81,7 +81,7 @@ def _has_nan(column: pa.ChunkedArray) -> bool:
 
 
 def _groups(row_lists: pa.ChunkedArray) -> Groups:
-    lists = _one_array(row_lists)
+    lists = one_array(row_lists)
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
     starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     return Groups(lists.flatten().to_numpy(zero_copy_only=False), starts)
@@ -90,9 +90,3 @@ def _groups(row_lists: pa.ChunkedArray) -> Groups:
 def rows_where(table: pa.Table, wanted: np.ndarray) -> pa.Table:
     """The wanted rows; costs nothing if that is all of them."""
     return table if wanted.all() else table.filter(pa.array(wanted))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
