@@ -16,6 +16,9 @@ from dagster_jet.processors.partials.partial import Groups, Merger, one_array
 
 _ROW = "__row"
 _NAN = "__nan"
+_NAN_WINS_IF = {"max": "any", "min": "all"}
+"""Arrow's extremes overlook NaN; for Spark, who made the partials, it is the greatest number. So it
+is a group's greatest value if any value is NaN, and its smallest if all are."""
 _KEEP_NULL = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 
 
@@ -39,13 +42,17 @@ def merge_groups(
     if table.num_rows == 0 and merged_before:
         return table
     by_arrow = [(name, how) for name, how in mergers if isinstance(how, str)]
-    with_nan = [name for name, how in by_arrow if how == "max" and _has_nan(table.column(name))]
+    with_nan = {
+        name: _NAN_WINS_IF[how]
+        for name, how in by_arrow
+        if how in _NAN_WINS_IF and _has_nan(table.column(name))
+    }
     by_rows = len(by_arrow) < len(mergers)
     source = table.select([*group, *(name for name, _ in by_arrow)])
     aggregations = [(name, how, _KEEP_NULL) for name, how in by_arrow]
-    for name in with_nan:
+    for name, condition in with_nan.items():
         source = source.append_column(name + _NAN, pc.is_nan(table.column(name)))
-        aggregations.append((name + _NAN, "any", _KEEP_NULL))
+        aggregations.append((name + _NAN, condition, _KEEP_NULL))
     if by_rows:
         source = source.append_column(_ROW, pa.array(np.arange(table.num_rows)))
         aggregations.append((_ROW, "list", None))
@@ -60,7 +67,7 @@ def merge_groups(
             column = merged.column(f"{name}_{how}")
             if name in with_nan:
                 nan = pa.scalar(float("nan"), column.type)
-                column = pc.if_else(merged.column(f"{name}{_NAN}_any"), nan, column)
+                column = pc.if_else(merged.column(f"{name}{_NAN}_{with_nan[name]}"), nan, column)
             column = column.cast(table.schema.field(name).type)
         else:
             assert groups is not None
@@ -74,7 +81,6 @@ def merge_groups(
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:
-    """Arrow's extremes overlook NaN; Spark, who made the partials, calls it the greatest."""
     if not pa.types.is_floating(column.type):
         return False
     return bool(pc.any(pc.is_nan(column)).as_py())
