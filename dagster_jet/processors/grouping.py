@@ -51,7 +51,8 @@ def merge_groups(
     source = table.select([*group, *(name for name, _ in by_arrow)])
     aggregations = [(name, how, _KEEP_NULL) for name, how in by_arrow]
     for name, condition in with_nan.items():
-        source = source.append_column(name + _NAN, pc.is_nan(table.column(name)))
+        is_nan = pc.is_nan(table.column(name)).fill_null(condition == "all")
+        source = source.append_column(name + _NAN, is_nan)
         aggregations.append((name + _NAN, condition, _KEEP_NULL))
     if by_rows:
         source = source.append_column(_ROW, pa.array(np.arange(table.num_rows)))
@@ -66,8 +67,9 @@ def merge_groups(
         if isinstance(how, str):
             column = merged.column(f"{name}_{how}")
             if name in with_nan:
+                wins = merged.column(f"{name}{_NAN}_{with_nan[name]}")
                 nan = pa.scalar(float("nan"), column.type)
-                column = pc.if_else(merged.column(f"{name}{_NAN}_{with_nan[name]}"), nan, column)
+                column = pc.if_else(pc.and_(wins, column.is_valid()), nan, column)
             column = column.cast(table.schema.field(name).type)
         else:
             assert groups is not None
