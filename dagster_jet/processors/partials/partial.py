@@ -97,6 +97,22 @@ def sql_name(column: str) -> str:
     return ".".join(f"`{part}`" for part in column.split("."))
 
 
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The same values in one piece."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def struct_of(fields: dict[str, pa.ChunkedArray | pa.Array], missing: pa.Array | None) -> pa.Array:
+    """struct<fields>, null where `missing`."""
+    arrays = [one_array(column) for column in fields.values()]
+    types = [pa.field(name, a.type) for name, a in zip(fields, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=types, mask=missing)
+
+
 def take_groups(lists: pa.Array, groups: Groups) -> tuple[pa.Array, np.ndarray]:
     """Concatenates list values group by group: (elements, their starts per group). Null: empty."""
     taken = lists.take(pa.array(groups.rows))
