@@ -373,7 +373,8 @@ class KeyedStage:
         Rows of one key come in order of event time within an epoch.
 
         Args:
-            function: see `dagster_jet.processors.stateful_map` for what it may return.
+            function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
+                the row as a dict; returns a row, an iterable of rows, or None.
             create: makes the state of a new key.
             output_schema: the rows it returns, as DDL ("key string, n bigint").
             ttl: a state is forgotten once the watermark is further past its last touch.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.core import (
     Emitter,
@@ -25,7 +25,6 @@ from dagster_jet.core import (
 from dagster_jet.engine import execution
 from dagster_jet.engine.events import SnapshotCommitted
 from dagster_jet.pipeline import Stage
-from dagster_jet.processors.user_state import State
 
 from .world import World, write_input
 
