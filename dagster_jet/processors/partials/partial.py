@@ -77,18 +77,6 @@ class Partial(ABC):
         """From the form the JVM can compute to the form that is kept, where they differ."""
         return arrived
 
-    # Until engine/spark drives `Operator.step`: what its planner reads of a partial today.
-
-    @property
-    def value(self) -> str:
-        """Name in `pyspark.sql.functions`."""
-        return self.sql("").partition("(")[0]
-
-    @property
-    def merge(self) -> str:
-        """Name of Arrow's function."""
-        return self.combine if isinstance(self.combine, str) else "unsupported"
-
 
 def sql_name(column: str) -> str:
     """`column` quoted for Spark SQL; dots reach into structs, as in `F.col`."""
