@@ -1,5 +1,5 @@
 """`python -m benchmarks [COMMAND] [options]`: windowed_count, snapshot_cost,
-profile_small_epoch, store; all of them without a command."""
+profile_small_epoch, store, nexmark; all of them without a command."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
 from benchmarks import store as store_benchmark
 from benchmarks import windowed_count as count
+from benchmarks.nexmark import run as nexmark_benchmark
+from benchmarks.nexmark.generator import Format
+from benchmarks.nexmark.model import Model
+from benchmarks.nexmark.queries import QUERIES
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 console = Console()
@@ -36,6 +40,7 @@ Only = Annotated[str, typer.Option(help="large, small or both.")]
 Sizes = Annotated[
     list[str] | None, typer.Option("--size", help="Of the state, repeatable; 100MB and 1GB.")
 ]
+Queries = Annotated[list[str] | None, typer.Option("--query", help="Repeatable; all of them.")]
 
 
 @contextmanager
@@ -62,6 +67,7 @@ def everything(context: typer.Context) -> None:
         snapshot_cost()
         profile_small_epoch()
         store()
+        nexmark()
 
 
 @app.command("windowed_count")
@@ -114,6 +120,25 @@ def store(quick: Quick = False, size: Sizes = None, json: Json = None) -> None:
         raise typer.BadParameter(str(error)) from None
     with scratch() as folder:
         save(json, store_benchmark.run(folder, sizes, quick=quick, console=console))
+
+
+@app.command("nexmark")
+def nexmark(
+    query: Queries = None,
+    events: Annotated[int, typer.Option(help="Of all three kinds.")] = 100_000,
+    format: Annotated[Format, typer.Option(help="Of the input files.")] = "json",
+    json: Json = None,
+) -> None:
+    """The NEXMark queries, each compared with DuckDB's answer over the same files."""
+    queries = query or list(QUERIES)
+    unknown = [name for name in queries if name not in QUERIES]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: none of {', '.join(QUERIES)}.")
+    with scratch() as folder:
+        save(
+            json,
+            nexmark_benchmark.run(folder, queries, Model(events), format=format, console=console),
+        )
 
 
 if __name__ == "__main__":

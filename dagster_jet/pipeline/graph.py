@@ -27,6 +27,8 @@ class Timestamps:
     column: str
     allowed_lag_ms: int
     idle_timeout_ms: int
+    of_ingestion: bool = False
+    """The engine adds the column, with the time at which the epoch was planned."""
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,24 @@ class Stage:
         self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
         return Stage(self._pipeline, name, column)
 
+    def with_ingestion_timestamps(
+        self, *, column: str = "ingested_at", idle_timeout: Duration = "60 seconds"
+    ) -> Stage:
+        """Adds a column with the wall-clock time at which the row was read, as event time.
+
+        All rows of an epoch have the same, and it never goes back, so none is ever late. Rows
+        that are read again after a crash get a new time: the guarantee holds for the rows, not
+        for their times. Windows close as further rows come.
+
+        Args:
+            column: timestamp; the stream must not have it yet.
+            idle_timeout: as in `with_timestamps`.
+        """
+        timestamps = Timestamps(column, 0, to_ms(idle_timeout, "idle_timeout"), of_ingestion=True)
+        name = f"{self._node}.timestamps"
+        self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
+        return Stage(self._pipeline, name, column)
+
     def transform(
         self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None
     ) -> Stage:
@@ -222,6 +240,10 @@ class Stage:
         if not keys:
             raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
         return KeyedStage(self, keys)
+
+    def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
+        """Windows over all rows together; `KeyedStage.window` has them per key."""
+        return KeyedStage(self, ()).window(window, early_results=early_results)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
         """One row of totals over all rows so far, whenever some arrive (see `KeyedStage`)."""

@@ -73,6 +73,8 @@ class EpochInput:
     barrier: Barrier
     splits: Mapping[str, Any]
     stages: Mapping[str, StageInput]
+    ingestion_ms: Mapping[str, int]
+    """Per timestamps node whose event time is that of reading: the one of this epoch's rows."""
     few_groups: bool
     """Recent epochs left so few groups that one task merges them faster than several."""
 
@@ -378,11 +380,26 @@ class _Build:
         frame = self._input(node.upstream[0])
         if frame is None:
             return None
+        if node.timestamps.of_ingestion:
+            frame = self._with_ingestion_time(node, frame)
         if self.epoch is None:
             self.runner._times[node.name] = self._plan_time(node, frame)
             return frame
         observation = self._observations[node.name] = Observation()
         return frame.observe(observation, *self.runner._times[node.name].observed)
+
+    def _with_ingestion_time(self, node: TimestampsNode, frame: DataFrame) -> DataFrame:
+        """One time for the epoch, told by the driver: tasks that are tried again agree."""
+        column = node.timestamps.column
+        if column in frame.columns:
+            raise PipelineError(
+                f"there is a column {column!r} already.",
+                job=self.runner.job,
+                stage=node.upstream[0],
+                cure="Choose another for with_ingestion_timestamps(column=...).",
+            )
+        time_ms = 0 if self.epoch is None else self.epoch.ingestion_ms[node.name]
+        return frame.withColumn(column, F.timestamp_millis(F.lit(time_ms)))
 
     def _plan_time(self, node: TimestampsNode, frame: DataFrame) -> _TimePlan:
         column = node.timestamps.column
