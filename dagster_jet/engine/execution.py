@@ -46,7 +46,7 @@ from dagster_jet.engine.spark.barrier import Barrier
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
 from dagster_jet.engine.spark.session import is_local, parallelism
-from dagster_jet.engine.state import delete_runs
+from dagster_jet.engine.state import delete_runs, sweep_dead_executions
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import (
     BadRowError,
@@ -411,10 +411,8 @@ class Execution:
             )
         )
         self._work_dir = self._work_root / f"{record.execution_id}"
-        for folder in self._work_root.glob("[0-9]*"):
-            # What executions that died left here; a sleeper that misses its runs is fenced anyway.
-            if folder.name.isdigit() and int(folder.name) <= record.execution_id:
-                shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._work_dir, ignore_errors=True)
+        sweep_dead_executions(self._work_dir)
         for node in self._graph.sinks:
             check_guarantee(self._config.guarantee, node.sink, self._job, node.name)
             # Without a guarantee there are no snapshots: every start is from scratch.
@@ -574,7 +572,7 @@ class Execution:
             splits=splits,
             stages=self._stage_inputs(final=command.final),
             ingestion_ms=self._watermarks.ingestion_ms(self._now_ms()),
-            few_groups=self._local and self._groups <= FEW_GROUPS,
+            few_groups=self._local and (self._shard_count == 1 or self._groups <= FEW_GROUPS),
         )
         try:
             output = self._runner.run(epoch)
