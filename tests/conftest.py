@@ -2,6 +2,16 @@
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
+# Two cores and other work: how long an example takes says nothing.
+settings.register_profile(
+    "shared",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("shared")
+
 
 def pytest_configure() -> None:
     """Signals as at a terminal: a shell that starts us in the background ignores some for us."""

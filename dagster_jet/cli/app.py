@@ -15,6 +15,7 @@ from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import show
 from dagster_jet.cli.pipeline_reference import load_pipeline
 from dagster_jet.cli.store import store_app
+from dagster_jet.core.watermark import FINAL_WATERMARK_MS
 from dagster_jet.engine.lease import looks_held, wall_clock_ms
 from dagster_jet.errors import JetError
 from dagster_jet.jet import Jet
@@ -116,6 +117,26 @@ def ledger(target: Target, name: JobArgument) -> None:
 
 @app.command()
 @on_store
+def watermarks(target: Target, name: JobArgument) -> None:
+    """Event time per stateful stage as of the last snapshot, and who holds it back since when."""
+    with target.open_jet() as jet:
+        saved = jet.manifest(name).watermarks
+        rows = []
+        for stage, reached_ms in saved.get("reached_ms", {}).items():
+            source, since_ms = saved.get("held_back_by", {}).get(stage) or (None, None)
+            rows.append(
+                {
+                    "stage": stage,
+                    "watermark": _event_time(reached_ms),
+                    "held_back_by": source,
+                    "since": None if since_ms is None else _when(since_ms),
+                }
+            )
+        show(rows, title=f"Watermarks of {name}", as_json=target.as_json)
+
+
+@app.command()
+@on_store
 def plan(
     target: Target,
     pipeline: Annotated[
@@ -152,6 +173,12 @@ def _job_row(record: ExecutionRecord) -> dict[str, Any]:
         "owner": f"{lease.host}:{lease.pid}" if lease and held else None,
         "failure": record.failure,
     }
+
+
+def _event_time(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return "after the end" if milliseconds >= FINAL_WATERMARK_MS else _when(milliseconds)
 
 
 def _when(milliseconds: int) -> str:

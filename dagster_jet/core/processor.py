@@ -77,7 +77,8 @@ class Processor:
         before all entries are delivered.
         It owes: to take entries of any earlier parallelism; entries whose key it would not own as a
         source (`BroadcastKey`) come to every instance; ids of transactions that the resource does
-        not know (any more) are skipped; its own are committed. It may emit.
+        not know (any more) are skipped; its own are committed. It may emit. True and False mean the
+        same as in `process`.
         After a crash here: the same snapshot is restored again.
         """
         raise ContractError(

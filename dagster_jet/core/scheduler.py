@@ -103,8 +103,9 @@ class Scheduler:
             self._worker.tasklets += self._others
             self._others = []
         try:
-            self._worker.run_round()
-            self._on_round()
+            if not self._stop.is_set():
+                self._worker.run_round()
+                self._on_round()
         except BaseException as error:
             self._fail(error)
             self._worker.close()

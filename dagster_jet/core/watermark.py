@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_jet.core.items import IDLE, Signal
 
@@ -210,15 +210,18 @@ class EventTimeState:
     last_event_at_ms: int | None = None
     """Wall-clock time of the last event, for idleness only."""
     idle: bool = False
+    advanced_at_ms: int | None = None
+    """Wall-clock time at which the watermark last moved: who stands still, and since when."""
 
     def observe(self, top_event_ms: int | None, lag_ms: int, now_ms: int) -> EventTimeState:
         """A batch of events with this highest event time arrived (None: events without time)."""
         if top_event_ms is None:
-            return EventTimeState(self.watermark_ms, self.top_event_ms, now_ms, False)
+            return replace(self, last_event_at_ms=now_ms, idle=False)
         candidate = top_event_ms - lag_ms
         watermark = candidate if self.watermark_ms is None else max(self.watermark_ms, candidate)
         top = top_event_ms if self.top_event_ms is None else max(self.top_event_ms, top_event_ms)
-        return EventTimeState(watermark, top, now_ms, False)
+        advanced_at_ms = now_ms if watermark != self.watermark_ms else self.advanced_at_ms
+        return EventTimeState(watermark, top, now_ms, False, advanced_at_ms)
 
     def check_idle(self, idle_timeout_ms: int, now_ms: int) -> EventTimeState:
         """Idle when nothing came for `idle_timeout_ms`; 0 means never."""
@@ -226,7 +229,7 @@ class EventTimeState:
             return self
         since = self.last_event_at_ms
         if since is None:
-            return EventTimeState(self.watermark_ms, self.top_event_ms, now_ms, False)
+            return replace(self, last_event_at_ms=now_ms)
         if now_ms >= since + idle_timeout_ms:
-            return EventTimeState(self.watermark_ms, self.top_event_ms, since, True)
+            return replace(self, idle=True)
         return self

@@ -36,6 +36,10 @@ class StageProgress:
     rejected: int = 0
     watermark_ms: int | None = None
     state_rows: int = 0
+    held_back_by: str | None = None
+    """The source that keeps the watermark where it is; None if all are idle."""
+    held_back_since_ms: int | None = None
+    """Wall-clock time of that source's last watermark."""
 
 
 @dataclass(frozen=True)

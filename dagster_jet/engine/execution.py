@@ -29,6 +29,7 @@ from dagster_jet.engine.connector import (
     check_guarantee,
     on_store,
 )
+from dagster_jet.engine.early_results import EarlyResults
 from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionStarted,
@@ -45,7 +46,7 @@ from dagster_jet.engine.spark.barrier import Barrier
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
 from dagster_jet.engine.spark.session import is_local, parallelism
-from dagster_jet.engine.state import delete_runs
+from dagster_jet.engine.state import delete_runs, sweep_dead_executions
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import (
     BadRowError,
@@ -154,6 +155,7 @@ class Execution:
             session, job, graph, self._readers, self._shard_count, store.partition_count
         )
         self._watermarks = WatermarkTracker(graph)
+        self._early = EarlyResults(graph)
         target = milliseconds(config.target_epoch_duration)
         self._sizers = {
             name: BatchSizer(target, config.max_items_per_epoch) for name in self._readers
@@ -224,6 +226,7 @@ class Execution:
             c = self._coordinator.counters.get(node.name)
             states = self._coordinator.shards.get(node.name, [])
             is_stage = node.name in self._watermarks.reached_ms
+            held = self._watermarks.held_back_by(node.name) if is_stage else None
             progress[node.name] = StageProgress(
                 rows_in=c.rows_in if c else 0,
                 rows_out=c.rows_out if c else 0,
@@ -231,6 +234,8 @@ class Execution:
                 rejected=c.rejected if c else 0,
                 watermark_ms=self._watermarks.watermark_ms(node.name) if is_stage else None,
                 state_rows=sum(r.rows for s in states for r in (*s.saved, *s.unsaved)),
+                held_back_by=held[0] if held else None,
+                held_back_since_ms=held[1] if held else None,
             )
         return progress
 
@@ -332,7 +337,8 @@ class Execution:
         if stop is None and self._until.duration_s is not None:
             if now_ms - self._started_ms >= self._until.duration_s * 1000:
                 stop = StopKind.SHUTDOWN
-        return waiting or self._watermarks.wants_epoch(), stop
+        wants = waiting or self._watermarks.wants_epoch() or bool(self._early.due(now_ms))
+        return wants, stop
 
     def _now_ms(self) -> int:
         """Wall-clock time as of the start, going on monotonically: clock jumps do not matter."""
@@ -405,10 +411,8 @@ class Execution:
             )
         )
         self._work_dir = self._work_root / f"{record.execution_id}"
-        for folder in self._work_root.glob("[0-9]*"):
-            # What executions that died left here; a sleeper that misses its runs is fenced anyway.
-            if folder.name.isdigit() and int(folder.name) <= record.execution_id:
-                shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._work_dir, ignore_errors=True)
+        sweep_dead_executions(self._work_dir)
         for node in self._graph.sinks:
             check_guarantee(self._config.guarantee, node.sink, self._job, node.name)
             # Without a guarantee there are no snapshots: every start is from scratch.
@@ -568,7 +572,7 @@ class Execution:
             splits=splits,
             stages=self._stage_inputs(final=command.final),
             ingestion_ms=self._watermarks.ingestion_ms(self._now_ms()),
-            few_groups=self._local and self._groups <= FEW_GROUPS,
+            few_groups=self._local and (self._shard_count == 1 or self._groups <= FEW_GROUPS),
         )
         try:
             output = self._runner.run(epoch)
@@ -603,12 +607,14 @@ class Execution:
         if self._local:
             delete_runs(self._obsolete)
         self._obsolete = []
+        early = self._early.due(self._now_ms())
         return {
             stage.name: StageInput(
                 shards=tuple(self._coordinator.shards[stage.name]),
                 before_ms=self._watermarks.reached_ms[stage.name],
                 after_ms=self._watermarks.next_ms(stage.name, final=final),
                 obsolete=obsolete,
+                early=stage.name in early,
             )
             for stage in self._graph.stages
         }
@@ -641,6 +647,8 @@ class Execution:
             self._watermarks.observe(name, seen.rows, seen.top_event_ms, now_ms)
         for name, stage in epoch.stages.items():
             self._watermarks.reached_ms[name] = stage.after_ms
+        shown = [name for name, stage in epoch.stages.items() if stage.early]
+        self._early.acked(shown, output.acks, now_ms)
         self._groups = max((ack.groups for ack in output.acks), default=0)
         self._obsolete.extend(path for ack in output.acks for path in ack.obsolete)
         self._bytes_written = sum(a.chunk_set.bytes for a in output.acks if a.chunk_set)

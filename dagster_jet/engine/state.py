@@ -12,6 +12,7 @@ file, so that a step costs what arrived and not what is stored.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,3 +185,17 @@ def delete_runs(paths: Iterable[str]) -> None:
             os.unlink(path)
         except FileNotFoundError:
             continue
+
+
+def sweep_dead_executions(work_dir: Path) -> None:
+    """Removes what executions that died left on this machine.
+
+    Args:
+        work_dir: of the execution that begins, named by its id. A sleeper of an older one that
+            misses its runs is fenced anyway.
+    """
+    if not work_dir.name.isdigit():
+        return
+    for folder in work_dir.parent.glob("[0-9]*"):
+        if folder.name.isdigit() and int(folder.name) < int(work_dir.name):
+            shutil.rmtree(folder, ignore_errors=True)

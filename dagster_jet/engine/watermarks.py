@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any
 
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS, EventTimeState, coalesced_minimum
@@ -64,6 +65,26 @@ class WatermarkTracker:
             for state, delay_ms in inputs
         )[0]
 
+    def held_back_by(self, stage: str) -> tuple[str, int | None] | None:
+        """The source that keeps the stage's watermark where it is, and since when (wall clock).
+
+        None: no input is active. A source that never had a watermark comes before all others.
+        """
+        active = [
+            (state, delay_ms, node.upstream[0])
+            for node, delay_ms in self.graph.upstream_timestamps(stage)
+            if not (state := self.nodes[node.name]).idle
+        ]
+        if not active:
+            return None
+
+        def watermark(input: tuple[EventTimeState, int, str]) -> float:
+            state, delay_ms, _ = input
+            return -inf if state.watermark_ms is None else state.watermark_ms - delay_ms
+
+        state, _, source = min(active, key=watermark)
+        return source, state.advanced_at_ms
+
     def next_ms(self, stage: str, *, final: bool) -> int | None:
         """The watermark for the stage's next epoch; never less than the one it has reached."""
         if final:
@@ -85,6 +106,8 @@ class WatermarkTracker:
         return {
             "nodes": {name: asdict(state) for name, state in self.nodes.items()},
             "reached_ms": dict(self.reached_ms),
+            # For people (`dagster-jet watermarks`); worked out anew after a restart.
+            "held_back_by": {stage: self.held_back_by(stage) for stage in self.reached_ms},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:

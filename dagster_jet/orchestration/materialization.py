@@ -119,6 +119,11 @@ def _stage(
         metadata[keys.EVENT_TIME_LAG_SECONDS] = _float((now_ms - watermark_ms) / 1000)
     if progress is None:
         return metadata
+    if progress.held_back_by is not None:
+        metadata[keys.WATERMARK_HELD_BACK_BY] = dg.MetadataValue.text(progress.held_back_by)
+    if progress.held_back_since_ms is not None:
+        since_s = progress.held_back_since_ms / 1000
+        metadata[keys.WATERMARK_HELD_BACK_SINCE] = dg.MetadataValue.timestamp(since_s)
     metadata[keys.ROWS_IN] = _int(progress.rows_in)
     metadata[keys.ROWS_OUT] = _int(progress.rows_out)
     metadata[keys.LATE] = _int(progress.late)

@@ -175,11 +175,22 @@ class Stage:
         return self._append(MergeNode(name, (self._node, *(other._node for other in others))))
 
     def enrich(
-        self, table: Any, *, on: str | Sequence[str], how: str = "left", name: str | None = None
+        self,
+        table: Any,
+        *,
+        on: str | Sequence[str],
+        how: str = "left",
+        refresh: Duration | None = None,
+        name: str | None = None,
     ) -> Stage:
-        """Adds the columns of a batch table (`sources.table`) by key.
+        """Adds the columns of a batch table (`sources.table`, `sources.map_table`) by key.
 
-        The table is read when an execution starts; `how` is "left" or "inner".
+        Args:
+            how: "left" keeps rows without a match, "inner" drops them.
+            refresh: read the table anew when an epoch begins and what is known of it is older;
+                by default it is read once, when an execution starts. A row is enriched by what
+                the table held in the epoch that committed it: at-least-once as far as the table's
+                changes go, exactly once as far as the rows do.
         """
         if how not in ("left", "inner"):
             raise PipelineError(
@@ -189,7 +200,8 @@ class Stage:
             )
         keys = (on,) if isinstance(on, str) else tuple(on)
         name = name or self._pipeline._fresh("enrich")
-        return self._append(EnrichNode(name, (self._node,), table, keys, how))
+        every = None if refresh is None else to_ms(refresh, "refresh")
+        return self._append(EnrichNode(name, (self._node,), table, keys, how, every))
 
     def join(
         self,
@@ -383,7 +395,8 @@ class KeyedStage:
         Rows of one key come in order of event time within an epoch.
 
         Args:
-            function: see `dagster_jet.processors.stateful_map` for what it may return.
+            function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
+                the row as a dict; returns a row, an iterable of rows, or None.
             create: makes the state of a new key.
             output_schema: the rows it returns, as DDL ("key string, n bigint").
             ttl: a state is forgotten once the watermark is further past its last touch.

@@ -52,11 +52,11 @@ class StepInput:
     """The watermark after these rows: what it closes is emitted now. Never less than before."""
     version: int
     """Greater than that of every earlier step on this state."""
+    early: bool = False
+    """Early results are due: also emit what is still open, without closing it."""
     shard: int = 0
     shard_count: int = 1
     """The shard owns the partitions that are `shard` modulo `shard_count`."""
-    early: bool = False
-    """Early results are due: also emit what is still open, without closing it."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.core import (
     Emitter,
@@ -23,8 +23,8 @@ from dagster_jet.core import (
     snapshot_emitter,
 )
 from dagster_jet.engine import execution
+from dagster_jet.engine.events import SnapshotCommitted
 from dagster_jet.pipeline import Stage
-from dagster_jet.processors.user_state import State
 
 from .world import World, write_input
 
@@ -317,3 +317,56 @@ def test_rolling_totals_end_in_the_truth(world: World) -> None:
     }
     assert {k: rest for k, *rest in found} == {k: list(v) for k, v in expected.items()}
     assert len(found) == len(set(found)) > len(expected)
+
+
+def test_early_results_come_before_the_final_ones_and_change_nothing(world: World) -> None:
+    folder = world.folder / "in"
+    folder.mkdir()
+    p = Pipeline("early")
+    source = sources.files(str(folder), format="json", schema=SCHEMA)
+    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
+    for name, window in {
+        "tumbling": windows.tumbling("3 seconds"),
+        "session": windows.session("700 ms"),
+    }.items():
+        keyed = rows.group_by("k").window(window, early_results="1 ms")
+        stage = keyed.aggregate(n=agg.count(), name=name)
+        stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=f"{name}_out")
+    batches = events("early")
+    for number, batch in enumerate(batches):
+        write_input(folder, number, batch)
+    everything = [row for batch in batches for row in batch]
+    with world.jet() as jet:
+        jet.run(p, JobConfig(max_items_per_epoch=20), until="completed")
+    for name in ("tumbling", "session"):
+        shown = list(committed(world.folder / name, "is_early k window_end n"))
+        final = [row for row in shown if not row[0]]
+        assert sum(row[3] for row in final) == len(everything), name
+        early = [row for row in shown if row[0]]
+        assert len(early) > 5, f"{name}: {early}"
+        assert all(0 < row[3] <= len(everything) for row in early)
+
+
+def test_who_holds_the_watermark_back_is_told(world: World) -> None:
+    """Two sources, one of which says nothing: everybody who looks sees which, and since when."""
+    streams = []
+    p = Pipeline("held")
+    for name in ("quick", "slow"):
+        folder = world.folder / name
+        folder.mkdir()
+        source = sources.files(str(folder), format="json", schema=SCHEMA)
+        streams.append(p.read_from(source, name=name).with_timestamps("ts", idle_timeout="0 ms"))
+    keyed = streams[0].merge(streams[1]).group_by("k").window(windows.tumbling("1 second"))
+    keyed.aggregate(n=agg.count(), name="counts").write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    write_input(world.folder / "slow", 0, [{"k": "a", "ts": 500, "v": 1}])
+    for number, batch in enumerate(events("held", files=3)):
+        write_input(world.folder / "quick", number, batch)
+    with world.jet() as jet:
+        jet.run(p, JobConfig(max_items_per_epoch=20), until="drained", on_event=world.see)
+        last = [event for event in world.events if isinstance(event, SnapshotCommitted)][-1]
+        stage = last.stages["counts"]
+        assert stage.held_back_by == "slow" and stage.watermark_ms == 500
+        assert stage.held_back_since_ms is not None
+        assert jet.manifest("held").watermarks["held_back_by"]["counts"][0] == "slow"

@@ -4,7 +4,8 @@ For development and tests of processors, in milliseconds and without a JVM; and 
 definition of the barrier rules.
 """
 
-from dagster_jet.engine.local.job import Holdup, LocalJob, LocalResult, LocalStatus
+from dagster_jet.engine.local.holdup import Holdup
+from dagster_jet.engine.local.job import LocalJob, LocalResult, LocalStatus
 from dagster_jet.engine.local.partitioner import partitioning
 from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot, Snapshots
 from dagster_jet.engine.local.stored_snapshots import StoredSnapshots

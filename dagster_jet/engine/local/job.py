@@ -11,13 +11,13 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import cast
 
 from dagster_jet.core import DAG, Guarantee, Partitioning, ProcessorContext, SnapshotContext
 from dagster_jet.core.calls import Callback
 from dagster_jet.core.scheduler import Scheduler
 from dagster_jet.core.tasklet import INBOX_LIMIT
 from dagster_jet.engine.local.coordinator import SnapshotCoordinator
+from dagster_jet.engine.local.holdup import Holdup, holdups
 from dagster_jet.engine.local.partitioner import partitioning as default_partitioning
 from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot, Snapshots
 from dagster_jet.engine.local.wiring import Wiring
@@ -53,24 +53,8 @@ class LocalResult:
     """The last one kept; restore from it to go on."""
 
 
-@dataclass(frozen=True)
-class Holdup:
-    """An input that keeps a processor's watermark from advancing."""
-
-    vertex: str
-    index: int
-    upstream: str
-    """The vertex whose watermark is behind."""
-    queue: int | None
-    """Which of the edge's queues is behind, in the order of the producing instances that feed this
-    processor; None: the whole edge, compared with the processor's other edges."""
-    watermark: int | None
-    """Its last watermark; None: it never sent one."""
-    since_ms: int
-
-
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return time.monotonic_ns() // 1_000_000
 
 
 class LocalJob:
@@ -90,7 +74,7 @@ class LocalJob:
         inbox_limit: items handed to `process` at once, at most.
         max_retention_ms: see `WatermarkCoalescer`.
         slow_call_s: cooperative calls that take longer are logged, once per vertex and callback.
-        now_ms: wall clock, for intervals and idle inputs.
+        now_ms: a clock that does not jump, for intervals and retained watermarks.
         name: of the job in errors; default: the DAG's.
         on_completed: called on the last thread when every processor is through.
 
@@ -286,22 +270,7 @@ class LocalJob:
 
     def held_back_by(self) -> list[Holdup]:
         """What holds watermarks back now, and since when. A look from outside: it may be stale."""
-        now_ms, found = self._now_ms(), list[Holdup]()
-        for participant in self._participants:
-            vertex, index = participant.vertex, participant.index
-            inputs = participant.tasklet.input
-            upstream = [edge.source for edge in self._dag.inbound(vertex)]
-            for edge in inputs.open_edges:
-                for held in edge.coalescer.held_back_by(now_ms):
-                    queue = cast("int", held.input)
-                    source = upstream[edge.ordinal]
-                    found.append(
-                        Holdup(vertex, index, source, queue, held.watermark, held.since_ms)
-                    )
-            for held in inputs.coalescer.held_back_by(now_ms):
-                source = upstream[cast("int", held.input)]
-                found.append(Holdup(vertex, index, source, None, held.watermark, held.since_ms))
-        return found
+        return holdups(self._dag, self._participants, self._now_ms())
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -8,8 +8,10 @@ the coordinator has decided that the ack counts. Executors import this module, n
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -56,6 +58,16 @@ class Barrier:
 
     def chunk_map_name(self) -> str:
         return f"jobs/{self.job}/state"
+
+    def run_folder(self, vertex: str) -> Path:
+        """Where this process keeps a vertex's local runs. The executor's name is part of it: who
+        looks at the paths in the acks sees which executor has a shard."""
+        return Path(self.work_dir) / executor_name() / vertex
+
+
+def executor_name() -> str:
+    """Of the executor that this worker belongs to: host, and the process that forks its workers."""
+    return f"{socket.gethostname()}-{os.getppid()}"
 
 
 def new_attempt() -> str:

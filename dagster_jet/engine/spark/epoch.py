@@ -9,6 +9,7 @@ the same rows. All branches end in frames of acks; their union is the epoch's si
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,8 +29,10 @@ from pyspark.sql.types import (
 )
 
 from dagster_jet.engine.connector import SourceReader
-from dagster_jet.engine.spark.barrier import ACK_COLUMN, SHARD_COLUMN, Barrier
+from dagster_jet.engine.spark.barrier import ACK_COLUMN, Barrier
 from dagster_jet.engine.spark.errors import translate
+from dagster_jet.engine.spark.placement import Anchored, OneMachine, Placement
+from dagster_jet.engine.spark.session import is_local
 from dagster_jet.engine.spark.sink_task import SinkTask
 from dagster_jet.engine.spark.stage_task import StageTask
 from dagster_jet.engine.spark.stages import StagePlan, plan_stage
@@ -45,7 +48,7 @@ from dagster_jet.pipeline.graph import (
     TransformNode,
 )
 from dagster_jet.pipeline.stateful import StatefulNode
-from dagster_jet.processors.operator import PARTITION_COLUMN, Operator
+from dagster_jet.processors.operator import Operator
 from dagster_jet.snapshot.manifest import Ack, ShardState
 
 if TYPE_CHECKING:
@@ -75,7 +78,8 @@ class EpochInput:
     ingestion_ms: Mapping[str, int]
     """Per timestamps node whose event time is that of reading: the one of this epoch's rows."""
     few_groups: bool
-    """Recent epochs left so few groups that one task merges them faster than several."""
+    """There is one shard, or so few groups in recent epochs that one task merges them faster than
+    several; only where every task can read every run."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,14 @@ class _Stage:
 
 
 @dataclass(frozen=True)
+class _Table:
+    """A batch table as read at a moment of the monotonic clock."""
+
+    frame: DataFrame
+    read_at: float
+
+
+@dataclass(frozen=True)
 class _TimePlan:
     """What is observed at a timestamps node."""
 
@@ -136,7 +148,16 @@ class EpochRunner:
     partition_count: int
     _stages: dict[str, _Stage] = field(default_factory=dict)
     _times: dict[str, _TimePlan] = field(default_factory=dict)
-    _tables: dict[str, DataFrame] = field(default_factory=dict)
+    _tables: dict[str, _Table] = field(default_factory=dict)
+    _placement: Placement | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where the shards are; from the first use on for the whole execution."""
+        if self._placement is None:
+            kind = OneMachine if is_local(self.session) else Anchored
+            self._placement = kind(self.session, self.shard_count)
+        return self._placement
 
     def prepare(self) -> None:
         """Analyses the whole pipeline on empty inputs, so that mistakes show before data flows.
@@ -145,9 +166,6 @@ class EpochRunner:
             PipelineError: a column does not exist, types do not fit; names the stage.
             UserFunctionError: a transform raised.
         """
-        for node in self.graph:
-            if isinstance(node, EnrichNode):
-                self._tables[node.name] = F.broadcast(node.table.frame(self.session).cache())
         build = _Build(self, None)
         for node in self.graph:
             frame = build.frame(node)
@@ -165,9 +183,12 @@ class EpochRunner:
             acked = [frame for node in self.graph for frame in build.acks_of(node)]
             if not acked:
                 return EpochOutput((), {}, {}, {})
+            for frame in build.persisted:
+                self.placement.fill(frame)
             union = reduce(lambda a, b: a.union(b), acked)
             acks = tuple(Ack.from_bytes(bytes(row[0])) for row in union.collect())
             self._check_sinks(build, acks)
+            self.placement.check()
             return EpochOutput(acks, build.observed(), build.source_rows(), build.late_rows())
         except PySparkException as error:
             raise translate(error, self.job, self._user_stages()) from error
@@ -199,8 +220,21 @@ class EpochRunner:
         return self._stages[stage].plan.operator
 
     def close(self) -> None:
-        for frame in self._tables.values():
-            _unpersist(frame)
+        self._tables.clear()
+        with suppress(Py4JError, OSError):
+            if self._placement is not None:
+                self._placement.close()
+
+    def table(self, node: EnrichNode) -> DataFrame:
+        """The table of an enrichment, as it was read not longer ago than it may be."""
+        known, now = self._tables.get(node.name), time.monotonic()
+        if known is not None:
+            if node.refresh_ms is None or now - known.read_at < node.refresh_ms / 1000:
+                return known.frame
+        # Not cache(): that is lazy, and Spark shares it among frames that it takes for equal.
+        frame: DataFrame = node.table.frame(self.session).localCheckpoint()
+        self._tables[node.name] = _Table(frame, now)
+        return frame
 
     def _user_stages(self) -> list[str]:
         return [node.name for node in self.graph if isinstance(node, TransformNode)]
@@ -235,7 +269,8 @@ class _Build:
     _late_counts: dict[str, Observation] = field(default_factory=dict)
     _observations: dict[str, Observation] = field(default_factory=dict)
     _row_counts: dict[str, Observation] = field(default_factory=dict)
-    _persisted: list[DataFrame] = field(default_factory=list)
+    persisted: list[DataFrame] = field(default_factory=list)
+    """Frames that several branches read, upstream ones first."""
     written_sinks: dict[str, DataFrame | None] = field(default_factory=dict)
     """What each sink was given; None where the stage's own task writes."""
 
@@ -271,7 +306,7 @@ class _Build:
         return {name: o.get["late"] for name, o in self._late_counts.items()}
 
     def release(self) -> None:
-        for frame in self._persisted:
+        for frame in self.persisted:
             _unpersist(frame)
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -296,7 +331,7 @@ class _Build:
                 frame = self._input(node.upstream[0])
                 if frame is None:
                     return None
-                return frame.join(self.runner._tables[node.name], list(node.on), node.how)
+                return frame.join(F.broadcast(self.runner.table(node)), list(node.on), node.how)
 
     def _input(self, name: str) -> DataFrame | None:
         return self.frame(self.runner.graph[name])
@@ -312,7 +347,7 @@ class _Build:
         return len(readers) > 1
 
     def _persist(self, frame: DataFrame) -> DataFrame:
-        self._persisted.append(frame.persist())
+        self.persisted.append(frame.persist())
         return frame
 
     def _call(self, node: TransformNode, frame: DataFrame) -> DataFrame:
@@ -434,7 +469,7 @@ class _Build:
             shards=given.shards,
             sinks=tuple((n.name, n.sink) for n in stage.sinks),
             passes_on=stage.passes_on,
-            owns_all=self.epoch.few_groups or self.runner.shard_count == 1,
+            owns_all=self.epoch.few_groups,
             has_input=source is not None,
             early=given.early,
             obsolete=given.obsolete,
@@ -462,20 +497,12 @@ class _Build:
     def _by_shard(self, source: DataFrame | None) -> DataFrame:
         """A stage's input, one Spark partition per shard (or one for all shards)."""
         assert self.epoch is not None
-        session, shards = self.runner.session, self.runner.shard_count
-        tasks = 1 if self.epoch.few_groups else shards
-        if source is None:
-            return session.range(0, tasks, 1, tasks).select(F.col("id").cast("int"))
-        if tasks == 1:
+        if self.epoch.few_groups and source is not None:
             return source.coalesce(1)
-        # An anchor row per shard: a task without data must still know which shard it is.
-        shard = F.pmod(F.col(PARTITION_COLUMN), F.lit(shards)).cast("int")
-        anchors = session.range(0, shards, 1, 1).select(
-            *[F.lit(None).cast(f.dataType).alias(f.name) for f in source.schema],
-            F.col("id").cast("int").alias(SHARD_COLUMN),
-        )
-        sharded = source.withColumn(SHARD_COLUMN, shard).union(anchors)
-        return sharded.repartitionById(shards, F.col(SHARD_COLUMN))
+        if self.epoch.few_groups:
+            return self.runner.session.range(0, 1, 1, 1).select(F.col("id").cast("int"))
+        placement = self.runner.placement
+        return placement.shards() if source is None else placement.by_shard(source)
 
     def _sink_acks(self, node: SinkNode) -> list[DataFrame]:
         upstream = self.runner.graph[node.upstream[0]]

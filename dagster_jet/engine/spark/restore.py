@@ -12,6 +12,7 @@ from dagster_jet.engine.spark.barrier import ACK_COLUMN, Barrier
 from dagster_jet.engine.spark.epoch import EpochRunner
 from dagster_jet.engine.spark.errors import translate
 from dagster_jet.engine.spark.restore_task import RestoreItem, RestoreTask, restored_state
+from dagster_jet.engine.spark.session import is_local
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
 
 if TYPE_CHECKING:
@@ -46,11 +47,13 @@ def restore_shards(
         if any(old)
     ]
     states = {vertex: [ShardState()] * count for vertex in chains}
-    if items:
+    if items or not is_local(session):
         task = RestoreTask(barrier, tuple(items))
-        frame = session.range(0, len(items), 1, len(items)).mapInArrow(task, f"{ACK_COLUMN} binary")
         try:
+            # Where the first epoch will look for the runs.
+            frame = runner.placement.shards().mapInArrow(task, f"{ACK_COLUMN} binary")
             acks = [Ack.from_bytes(bytes(row[0])) for row in frame.collect()]
+            runner.placement.check()
         except (PySparkException, Py4JError, OSError) as error:
             raise translate(error, runner.job, []) from error
         for ack in acks:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt, owned_partitions
-from dagster_jet.engine.state import RunFolder
+from dagster_jet.engine.state import RunFolder, sweep_dead_executions
 from dagster_jet.processors.operator import Operator
 from dagster_jet.snapshot.chunks import read_chain
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
@@ -39,9 +39,12 @@ class RestoreTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = new_attempt()
+        sweep_dead_executions(Path(self.barrier.work_dir))
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield ack_batch(self._restore(self.items[number], attempt))
+            for shard in batch.column(0).to_pylist():
+                for item in self.items:
+                    if item.shard == shard:
+                        yield ack_batch(self._restore(item, attempt))
 
     def _restore(self, item: RestoreItem, attempt: str) -> Ack:
         fail_point("restore.before")
@@ -57,7 +60,7 @@ class RestoreTask:
             if table is not None:
                 tables.append(table)
         runs = RunFolder(
-            folder=Path(self.barrier.work_dir) / item.vertex,
+            folder=self.barrier.run_folder(item.vertex),
             prefix=f"restored-{item.shard}-{attempt}",
             vertex=item.vertex,
             time_column=item.operator.time_column,

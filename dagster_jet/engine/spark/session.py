@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -14,6 +15,8 @@ from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
 
 DEFAULTS: Mapping[str, str] = {
     "spark.master": "local[*]",
@@ -38,6 +41,15 @@ REQUIRED: Mapping[str, str] = {
     "spark.speculation": "false",
 }
 
+CLUSTER_REQUIRED: Mapping[str, str] = {
+    # A shard's task waits for the executor that has the shard's runs; elsewhere it cannot run.
+    "spark.locality.wait.process": "600s",
+    # Only a shard's anchor says where its task should run, never where its rows come from.
+    "spark.shuffle.reduceLocality.enabled": "false",
+    # Shuffle files are lost with an executor, whose runs are lost too: restart, do not recompute.
+    "spark.stage.maxConsecutiveAttempts": "1",
+}
+
 
 def open_session(settings: Mapping[str, str]) -> SparkSession:
     """Starts Spark, or returns the process's running session if it fits.
@@ -53,7 +65,11 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     _forget_dead_session()
-    wanted = {**DEFAULTS, **settings, **REQUIRED}
+    wanted = {**DEFAULTS, **settings}
+    required = dict(REQUIRED)
+    if not _is_local_master(wanted["spark.master"]):
+        required.update(CLUSTER_REQUIRED)
+    wanted.update(required)
     running = SparkSession.getActiveSession()
     if running is None:
         builder = SparkSession.builder
@@ -67,7 +83,7 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
             signal.signal(signal.SIGINT, handler)
     # For fail points in tasks. Not in our own environment: other children would inherit it.
     running.sparkContext.environment["JET_DRIVER_PID"] = str(os.getpid())
-    if is_local(running):
+    if str(running.sparkContext.master).startswith("local"):
         # Users' functions travel by the name of their module: workers must find what we find,
         # also in the working directory that Dagster put on our path alone.
         running.sparkContext.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -75,9 +91,9 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
         # Spark's default of 200 makes 200 tiny aggregates of every epoch.
         running.conf.set("spark.sql.shuffle.partitions", str(parallelism(running)))
     conf = running.sparkContext.getConf()
-    for key in ("spark.master", *REQUIRED):
+    for key in ("spark.master", *required):
         asked, actual = wanted.get(key), conf.get(key)
-        if key in REQUIRED or key in settings:
+        if key in required or key in settings:
             if key.startswith("spark.sql."):
                 running.conf.set(key, str(asked))
             elif actual != asked:
@@ -112,8 +128,25 @@ def parallelism(session: SparkSession) -> int:
 
 def is_local(session: SparkSession) -> bool:
     """One host, one JVM: every task can read every local run."""
-    master = str(session.sparkContext.master)
+    return _is_local_master(str(session.sparkContext.master))
+
+
+def _is_local_master(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def executors(session: SparkSession) -> frozenset[str]:
+    """Host and port of every executor that is there, and of the driver."""
+    status = session.sparkContext._jsc.sc().getExecutorMemoryStatus()
+    return frozenset(str(status.keySet().mkString(",")).split(","))
+
+
+def executors_wanted(session: SparkSession) -> int:
+    """How many executors the settings ask for; 1 where they do not say."""
+    local_cluster = _LOCAL_CLUSTER.match(str(session.sparkContext.master))
+    if local_cluster:
+        return int(local_cluster[1])
+    return int(session.sparkContext.getConf().get("spark.executor.instances") or 1)
 
 
 def _require_java() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -165,7 +164,7 @@ class StageTask:
         """One step. A crash inside leaves run files and chunks that nothing names."""
         state, operator = self.shards[shard], self.operator
         runs = RunFolder(
-            folder=Path(self.barrier.work_dir) / self.vertex,
+            folder=self.barrier.run_folder(self.vertex),
             prefix=f"{shard}-{self.barrier.epoch_id}-{attempt}",
             vertex=self.vertex,
             time_column=operator.time_column,

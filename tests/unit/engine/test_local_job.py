@@ -392,6 +392,17 @@ def test_retention_frees_the_watermark_by_wall_clock():
     steps(job)
 
 
+def test_a_clock_that_a_test_hands_in_times_the_snapshots():
+    now, gate = [0], Event()
+    job = LocalJob(counting_dag(1, Place(), gate), snapshot_interval_ms=100, now_ms=lambda: now[0])
+    for now[0], expected in ((99, None), (100, 0), (199, 0), (200, 1)):
+        for _ in range(20):
+            job.step()
+        latest = job.snapshots.latest()
+        assert (latest and latest.snapshot_id) == expected
+    job.cancel()
+
+
 # --- threads ----------------------------------------------------------------------------------
 
 

@@ -45,7 +45,7 @@ class Stepping:
             pa.Table.from_pylist(list(rows), schema=schema)
             for rows, schema in zip(arrived, self.operator.input_schemas, strict=True)
         )
-        given = StepInput(tables, self.watermark, after, self.version, early)
+        given = StepInput(tables, self.watermark, after, self.version, early=early)
         step = self.operator.step(given, self.state)
         self._check_contract(given, step)
         self.state.append(step.delta, after)

@@ -1,0 +1,136 @@
+"""A job on two executor JVMs, in a process of its own.
+
+    python cluster_child.py <folder> <parallelism>
+
+Windows over windows, sessions and a user's function with state, all fed by one source, so that
+frames are shared and stages pass results on. The row with ``v`` = `DEADLY` makes the user's
+function kill the executor it runs in, once, and take that machine's files with it.
+
+Prints, as its last line, where every shard of every execution had its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.engine.events import EpochCompleted, ExecutionStarted, JobEvent
+from dagster_jet.engine.spark.barrier import executor_name
+
+JOB = "cluster"
+DEADLY = -1
+WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+SPARK = {
+    "spark.master": "local-cluster[2,2,1024]",
+    "spark.driver.memory": "768m",
+    "spark.executor.memory": "768m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": QUICK_START,
+    "spark.executor.extraJavaOptions": QUICK_START,
+}
+
+
+def pipeline(folder: Path) -> Pipeline:
+    p = Pipeline(JOB)
+    source = sources.files(f"{folder}/in", format="json", schema="k string, ts long, v long")
+    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
+    by_key = rows.group_by("k")
+    counts = by_key.window(windows.tumbling(f"{WINDOW_MS} ms")).aggregate(
+        n=agg.count(), total=agg.sum("v"), name="counts"
+    )
+    rollup = (
+        counts.group_by("k")
+        .window(windows.tumbling(f"{ROLLUP_MS} ms"))
+        .aggregate(n=agg.sum("n"), total=agg.sum("total"), name="rollup")
+    )
+    session = by_key.window(windows.session(f"{GAP_MS} ms")).aggregate(
+        n=agg.count(), top=agg.max("v"), name="sessions"
+    )
+
+    def running_total(state: Any, row: dict[str, Any]) -> dict[str, Any]:
+        if row["v"] == DEADLY and not (folder / "killed").exists():
+            kill_this_executor(folder)
+        state.value += row["v"]
+        return {"k": row["k"], "ts": row["ts"], "total": state.value}
+
+    totals = by_key.map_stateful(
+        running_total, create=int, output_schema="k string, ts long, total long", name="totals"
+    )
+    for name, stage in {
+        "counts": counts,
+        "rollup": rollup,
+        "sessions": session,
+        "totals": totals,
+    }.items():
+        stage.write_to(sinks.files(f"{folder}/out/{name}", format="json"), name=f"{name}_out")
+    return p
+
+
+def kill_this_executor(folder: Path) -> None:
+    """The end of a machine, seen from inside: its JVM, its workers, its local files."""
+    (folder / "killed").write_text(executor_name())
+    for runs in (folder / "work").rglob(executor_name()):
+        shutil.rmtree(runs)
+    jvm = psutil.Process(os.getppid()).parent()
+    assert jvm is not None and "CoarseGrainedExecutorBackend" in " ".join(jvm.cmdline())
+    jvm.kill()
+    time.sleep(60)  # the daemon that started this worker ends it
+
+
+class Watch:
+    """Sees, after every epoch, on which executor every shard has written."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.executions: list[int] = []
+        self.restored: list[int | None] = []
+        self.homes: dict[str, set[str]] = defaultdict(set)
+        self.epoch_ms: list[int] = []
+
+    def __call__(self, event: JobEvent) -> None:
+        print(event, flush=True)
+        if isinstance(event, ExecutionStarted):
+            self.executions.append(event.execution_id)
+            self.restored.append(event.restored_snapshot_id)
+        elif isinstance(event, EpochCompleted):
+            self.epoch_ms.append(round(event.duration_ms))
+            for run in self.work.rglob("*.arrow"):
+                execution, executor, vertex = run.parts[-4:-1]
+                first, second = run.name.split("-")[:2]
+                shard = second if first == "restored" else first
+                self.homes[f"{execution} {vertex} {shard}"].add(executor)
+
+
+def main(folder: Path, parallelism: int) -> None:
+    watch = Watch(folder / "work")
+    members = [f"file://{folder}/store/{name}" for name in "abc"]
+    config = JobConfig(
+        parallelism=parallelism,
+        snapshot_interval="500 ms",
+        max_items_per_epoch=1,  # one file per epoch
+    )
+    with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
+        result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
+    report = {
+        "epochs": result.epochs,
+        "restarts": result.restarts,
+        "restored": watch.restored,
+        "homes": {shard: sorted(executors) for shard, executors in watch.homes.items()},
+        "epoch_ms": watch.epoch_ms,
+    }
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

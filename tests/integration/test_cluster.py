@@ -1,0 +1,112 @@
+"""Two executor JVMs: every shard stays where its runs are, and one of the two may die.
+
+The rows are the oracle's, recomputed from the input files one event at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import cluster_child
+from .cluster_child import DEADLY, GAP_MS, LAG_MS, ROLLUP_MS, WINDOW_MS
+from .oracle import Rows, committed, difference, input_rows, windowed
+from .world import write_input
+
+FILES, DEADLY_FILE = 14, 8
+PARALLELISM = 3
+"""Not a divisor of anything: shards of unequal size, executors with unequally many."""
+
+
+def fill(folder: Path) -> None:
+    """No two rows of a file have one time, so that a running total has one truth."""
+    rng = random.Random("cluster")
+    for number in range(FILES):
+        times = rng.sample(range(LAG_MS + 300), 30)
+        rows = [
+            {"k": f"key-{rng.randrange(12)}", "ts": number * 300 + time, "v": rng.randrange(100)}
+            for time in sorted(times)
+        ]
+        if number == DEADLY_FILE:
+            rows[10]["v"] = DEADLY
+        write_input(folder / "in", number, rows)
+
+
+def expected(folder: Path) -> dict[str, Rows]:
+    rows = input_rows(folder / "in")
+    counts = windowed(rows, WINDOW_MS)
+    results = [{"k": k, "window_end": e, "n": n, "total": total} for k, _, e, n, total in counts]
+    return {
+        "counts": counts,
+        "rollup": windowed(results, ROLLUP_MS, time="window_end", n="n", total="total"),
+        "sessions": Counter(_sessions(rows)),
+        "totals": Counter(_totals(folder / "in")),
+    }
+
+
+def _sessions(rows: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    by_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        by_key[row["k"]].append((row["ts"], row["v"]))
+    for key, events in by_key.items():
+        current: list[tuple[int, int]] = []
+        for event in [*sorted(events), None]:
+            if current and (event is None or event[0] >= current[-1][0] + GAP_MS):
+                first, last = current[0][0], current[-1][0]
+                yield key, first, last + GAP_MS, len(current), max(v for _, v in current)
+                current = []
+            if event is not None:
+                current.append(event)
+
+
+def _totals(folder: Path) -> Iterator[tuple[Any, ...]]:
+    totals: Counter[str] = Counter()
+    for row in input_rows(folder):  # epoch by epoch is file by file, each by time
+        totals[row["k"]] += row["v"]
+        yield row["k"], row["ts"], totals[row["k"]]
+
+
+COLUMNS = {
+    "counts": ("k", "window_start", "window_end", "n", "total"),
+    "rollup": ("k", "window_start", "window_end", "n", "total"),
+    "sessions": ("k", "window_start", "window_end", "n", "top"),
+    "totals": ("k", "ts", "total"),
+}
+
+
+def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) -> None:
+    fill(tmp_path)
+    command = [sys.executable, str(cluster_child.__file__), str(tmp_path), str(PARALLELISM)]
+    with open(tmp_path / "log.txt", "wb") as log:
+        child = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+        try:
+            child.wait(280)
+        finally:
+            child.kill()
+            child.wait()
+    said = (tmp_path / "log.txt").read_text("utf-8")
+    assert child.returncode == 0, said[-5000:]
+    report = json.loads(said.splitlines()[-1])
+    killed = (tmp_path / "killed").read_text()
+
+    for name, columns in COLUMNS.items():
+        found = committed(tmp_path / "out" / name, columns)
+        assert not difference(found, expected(tmp_path)[name]), name
+    assert report["restarts"] == 1, said
+    assert report["restored"][0] is None and report["restored"][1] is not None
+    moved = {shard: homes for shard, homes in report["homes"].items() if len(homes) > 1}
+    assert not moved, f"{len(moved)} of {len(report['homes'])} shards moved: {moved}"
+    by_execution = defaultdict(set)
+    for shard, homes in report["homes"].items():
+        by_execution[shard.split()[0]].update(homes)
+    before, after = (by_execution[execution] for execution in sorted(by_execution, key=int))
+    assert killed in before and killed not in after
+    assert len(before) == 2
