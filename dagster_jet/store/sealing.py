@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_jet.store.encryption import Keyring
-from dagster_jet.store.envelope import open_envelope, seal, unseal
+from dagster_jet.store.envelope import Payload, open_envelope, seal, unseal
 
 
 class Sealer:
@@ -16,7 +16,7 @@ class Sealer:
     def __init__(self, keyring: Keyring | None = None) -> None:
         self.keyring = keyring
 
-    def seal(self, value: bytes, stored_key: bytes) -> bytes:
+    def seal(self, value: Payload, stored_key: bytes) -> bytes:
         """Return a value as it is stored under a key."""
         if self.keyring is None:
             return seal(value)
