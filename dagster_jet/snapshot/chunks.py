@@ -114,11 +114,7 @@ def write_chunk_set(
 
 
 class _Chunks:
-    """The values of one set, made one after the other as they are asked for.
-
-    The store copies each into its envelope and lets go of it: at no time is all of the state in
-    memory once more as chunks.
-    """
+    """The values of one set, made one after the other, and what is known once all are made."""
 
     def __init__(
         self, name: str, table: pa.Table, full: frozenset[int], partition_count: int

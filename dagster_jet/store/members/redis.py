@@ -109,19 +109,16 @@ class RedisMember:
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves some requests' items written."""
-        for batch in _batches(items, lambda key: len(items[key])):
-            if sum(len(items[key]) for key in batch) < _PLAIN_BYTES:
-                keys = [self._value_keys, *self._as_values(batch)]
-                values = [self._skip, *(items[key] for key in batch)]
-                self._server.run(_PUT, keys, values, repeatable=True)
-            else:
-                listed = [part for key in batch for part in (b"0", key)]
-                self._server.write(
-                    [
-                        *((b"SET", self._values + key, items[key]) for key in batch),
-                        (b"ZADD", self._value_keys, *listed),
-                    ]
-                )
+        batch: dict[bytes, bytes] = {}
+        batch_bytes = 0
+        for key, value in items.items():  # each is looked at once: it may be made at that moment
+            if batch and (len(batch) == _BATCH_KEYS or batch_bytes + len(value) > _BATCH_BYTES):
+                self._put(batch, batch_bytes)
+                batch, batch_bytes = {}, 0
+            batch[key] = value
+            batch_bytes += len(value)
+        if batch:
+            self._put(batch, batch_bytes)
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
         """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
@@ -175,6 +172,15 @@ class RedisMember:
     def close(self) -> None:
         """See ``Member.close``."""
         self._server.close()
+
+    def _put(self, batch: Mapping[bytes, bytes], batch_bytes: int) -> None:
+        if batch_bytes < _PLAIN_BYTES:
+            keys = [self._value_keys, *self._as_values(batch)]
+            self._server.run(_PUT, keys, [self._skip, *batch.values()], repeatable=True)
+            return
+        listed = [part for key in batch for part in (b"0", key)]
+        sets = [(b"SET", self._values + key, value) for key, value in batch.items()]
+        self._server.write([*sets, (b"ZADD", self._value_keys, *listed)])
 
     def _as_values(self, keys: Iterable[bytes]) -> list[bytes]:
         return [self._values + key for key in keys]
