@@ -162,7 +162,8 @@ def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
     begin = copied_begin = copied_end = 0
     for partition, rows in sorted((one["values"], one["counts"]) for one in counted):
         if begin + rows > copied_end:
-            taken = table.take(order.slice(begin, max(rows, rows_copied)))
+            places = order.slice(begin, max(rows, rows_copied))
+            taken = pc.take(table, places, boundscheck=False)  # they are the table's own
             copied = taken.combine_chunks().to_batches()[0]
             copied_begin, copied_end = begin, begin + copied.num_rows
         yield partition, copied.slice(begin - copied_begin, rows)
