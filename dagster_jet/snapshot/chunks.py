@@ -31,6 +31,7 @@ ROTATION = 64
 INDEX_FORMAT = 1
 
 _COPIED_BYTES = 4 * 2**20
+"""How much of a table is brought into order at once: what fits into a processor's cache."""
 
 
 class ChunkMap(Protocol):
@@ -166,6 +167,8 @@ def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
             taken = pc.take(table, places, boundscheck=False)  # they are the table's own
             copied = taken.combine_chunks().to_batches()[0]
             copied_begin, copied_end = begin, begin + copied.num_rows
+            if copied.num_rows < rows:  # Arrow cuts a column of text at 2 GiB
+                raise ValueError(f"partition {partition} is too large to store in one piece")
         yield partition, copied.slice(begin - copied_begin, rows)
         begin += rows
 
