@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,17 +24,20 @@ import pyarrow.compute as pc
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest, checksum
-from dagster_jet.store import MapKey
+from dagster_jet.store import MapKey, Payload
 
 PARTITION_COLUMN = "__partition"
 ROTATION = 64
 INDEX_FORMAT = 1
 
+_COPIED_BYTES = 4 * 2**20
+"""How much of a table is brought into order at once: what fits into a processor's cache."""
+
 
 class ChunkMap(Protocol):
     """The part of the store's replicated map that snapshots need."""
 
-    def put_all(self, items: Mapping[MapKey, bytes]) -> None: ...
+    def put_all(self, items: Iterable[tuple[MapKey, Payload]]) -> None: ...
     def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]: ...
 
 
@@ -97,51 +100,77 @@ def write_chunk_set(
     A crash inside leaves chunks that no manifest names; the next start deletes them.
     """
     fail_point("chunks.before")
-    table = table.sort_by(PARTITION_COLUMN).combine_chunks()
-    counts = table.group_by(PARTITION_COLUMN).aggregate([([], "count_all")])
-    rows_of = dict(
-        zip(
-            counts.column(PARTITION_COLUMN).to_pylist(),
-            counts.column("count_all").to_pylist(),
-            strict=True,
-        )
-    )
-    items: dict[MapKey, bytes] = {}
-    full = set(full_partitions)
-    entries: list[list[int]] = []
-    offset = total_bytes = 0
-    batches = table.to_batches()
-    batch = batches[0] if batches else None
-    for partition in sorted({*rows_of, *full}):
-        rows = rows_of.get(partition, 0)
-        digest = 0
-        if rows and batch is not None:
-            body = batch.slice(offset, rows).serialize().to_pybytes()
-            offset += rows
-            digest = checksum(body)
-            total_bytes += len(body)
-            items[MapKey(partition, str(name))] = body
-        entries.append([partition, rows, digest, int(partition in full)])
-    index = json.dumps(
-        {
-            "format": INDEX_FORMAT,
-            "schema": base64.b64encode(table.schema.serialize().to_pybytes()).decode(),
-            "chunks": entries,
-        },
-        separators=(",", ":"),
-    ).encode()
-    items[_index_key(str(name), partition_count)] = index
-    store.put_all(items)
+    chunks = _Chunks(str(name), table, frozenset(full_partitions), partition_count)
+    store.put_all(chunks.made())
     fail_point("chunks.after")
     return ChunkSet(
         name=str(name),
-        index_checksum=checksum(index),
-        chunks=len(items) - 1,
+        index_checksum=checksum(chunks.index),
+        chunks=chunks.count,
         rows=table.num_rows,
-        bytes=total_bytes + len(index),
+        bytes=chunks.bytes + len(chunks.index),
         sequence=sequence,
         is_base=is_base,
     )
+
+
+class _Chunks:
+    """The values of one set, made one after the other, and what is known once all are made."""
+
+    def __init__(
+        self, name: str, table: pa.Table, full: frozenset[int], partition_count: int
+    ) -> None:
+        self.index = b""
+        self.count = self.bytes = 0
+        self._name = name
+        self._table = table
+        self._full = full
+        self._partition_count = partition_count
+
+    def made(self) -> Iterator[tuple[MapKey, Payload]]:
+        """All chunks, by partition, then the index."""
+        entries = {partition: [partition, 0, 0, 1] for partition in self._full}
+        for partition, rows in _by_partition(self._table):
+            body = memoryview(rows.serialize())
+            is_full = int(partition in self._full)
+            entries[partition] = [partition, rows.num_rows, checksum(body), is_full]
+            self.count += 1
+            self.bytes += len(body)
+            yield MapKey(partition, self._name), body
+        self.index = json.dumps(
+            {
+                "format": INDEX_FORMAT,
+                "schema": base64.b64encode(self._table.schema.serialize()).decode(),
+                "chunks": [entries[partition] for partition in sorted(entries)],
+            },
+            separators=(",", ":"),
+        ).encode()
+        yield _index_key(self._name, self._partition_count), self.index
+
+
+def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each partition that has any, in their order, by partition.
+
+    Rows are brought into order a few megabytes at a time: what was just copied is serialised from
+    the processor's cache, and the next copy takes the same memory.
+    """
+    if not table.num_rows:
+        return
+    table = table.combine_chunks()
+    order = pc.sort_indices(table, [(PARTITION_COLUMN, "ascending")])  # stable
+    counted = table.column(PARTITION_COLUMN).value_counts().to_pylist()
+    rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
+    begin = copied_begin = copied_end = 0
+    for partition, rows in sorted((one["values"], one["counts"]) for one in counted):
+        if begin + rows > copied_end:
+            places = order.slice(begin, max(rows, rows_copied))
+            taken = pc.take(table, places, boundscheck=False)  # they are the table's own
+            copied = taken.combine_chunks().to_batches()[0]
+            copied_begin, copied_end = begin, begin + copied.num_rows
+            if copied.num_rows < rows:  # Arrow cuts a column of text at 2 GiB
+                raise ValueError(f"partition {partition} is too large to store in one piece")
+        yield partition, copied.slice(begin - copied_begin, rows)
+        begin += rows
 
 
 def read_chain(

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.snapshot import chunks
 from dagster_jet.snapshot.chunks import (
     PARTITION_COLUMN,
     ROTATION,
@@ -17,7 +18,7 @@ from dagster_jet.snapshot.chunks import (
     write_chunk_set,
 )
 from dagster_jet.snapshot.manifest import ChunkSet
-from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store import MapKey, Store, StoreConfig
 
 COUNT = 271
 
@@ -75,6 +76,39 @@ def test_a_partition_that_became_empty_stays_empty(chunk_map):
         write(chunk_map, 2, rows({0: [7]}), [5]),
     ]
     assert read(chunk_map, chain) == [1, 7]
+
+
+def test_rows_keep_their_order_wherever_their_copies_are_cut(chunk_map, monkeypatch):
+    """One piece, pieces of some partitions, pieces smaller than a partition; input in chunks."""
+    numbers = [(n * 7 % 11, n) for n in range(500)]
+    parts = [
+        pa.table(
+            {
+                PARTITION_COLUMN: pa.array([p for p, _ in some], pa.int32()),
+                "v": pa.array([v if v % 5 else None for _, v in some], pa.int64()),
+                "s": [None if v % 3 == 0 else "x" * (v % 17) for _, v in some],
+            }
+        )
+        for some in (numbers[:200], numbers[200:201], numbers[201:])
+    ]
+    table = pa.concat_tables(parts)
+    expected = table.sort_by(PARTITION_COLUMN)
+    for snapshot_id, copied_bytes in enumerate((2**20, 3_000, 1)):
+        monkeypatch.setattr(chunks, "_COPIED_BYTES", copied_bytes)
+        chunk_set = write(chunk_map, snapshot_id, table, range(COUNT), base=True)
+        assert (chunk_set.rows, chunk_set.chunks) == (500, 11)
+        found = read_chain(chunk_map, [chunk_set], vertex="stage", partition_count=COUNT)
+        assert found.equals(expected), "by partition, and in each in the order of the input"
+
+
+def test_a_set_that_cannot_be_made_leaves_nothing(chunk_map):
+    def broken():
+        yield MapKey(1, "stage/half"), b"a chunk"
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        chunk_map.put_all(broken())
+    assert chunk_map.keys() == []
 
 
 def test_a_missing_chunk_is_named_by_partition(chunk_map):
