@@ -1,4 +1,4 @@
-"""`python -m benchmarks [COMMAND] [options]`: windowed_count, snapshot_cost,
+"""`python -m benchmarks [COMMAND] [options]`: windowed_count, operators, snapshot_cost,
 profile_small_epoch, store, nexmark; all of them without a command."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import operator_race
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
 from benchmarks import store as store_benchmark
@@ -24,6 +25,7 @@ from benchmarks.nexmark import run as nexmark_benchmark
 from benchmarks.nexmark.generator import Format
 from benchmarks.nexmark.model import Model
 from benchmarks.nexmark.queries import QUERIES
+from benchmarks.operators import OPERATORS
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 console = Console()
@@ -35,6 +37,9 @@ Rounds = Annotated[
 ]
 PeerTrigger = Annotated[
     int | None, typer.Option(help="Rows per trigger of the peer, large epochs; else a sweep.")
+]
+Operators = Annotated[
+    list[str] | None, typer.Option("--operator", help="Repeatable; all without it.")
 ]
 Only = Annotated[str, typer.Option(help="large, small or both.")]
 Sizes = Annotated[
@@ -64,6 +69,7 @@ def everything(context: typer.Context) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if context.invoked_subcommand is None:
         windowed_count()
+        operators()
         snapshot_cost()
         profile_small_epoch()
         store()
@@ -88,6 +94,36 @@ def windowed_count(
                 quick=quick,
                 only=only,
                 peer_trigger=peer_trigger,
+                console=console,
+            ),
+        )
+
+
+@app.command("operators")
+def operators(
+    operator: Operators = None,
+    rows: Annotated[int | None, typer.Option(help="Input rows; else 4 M.")] = None,
+    rounds: Rounds = None,
+    peer_trigger: PeerTrigger = None,
+    peer_variant: Annotated[
+        str, typer.Option(help="Another of the case's ways to ask the peer.")
+    ] = "",
+    json: Json = None,
+) -> None:
+    """Races each stateful operator against the same operator in Structured Streaming."""
+    for name in operator or []:
+        if name not in OPERATORS:
+            raise typer.BadParameter(f"{name}: there are {', '.join(OPERATORS)}")
+    with scratch() as folder:
+        save(
+            json,
+            operator_race.run(
+                folder,
+                names=operator or list(OPERATORS),
+                rows=rows,
+                rounds=rounds or 5,
+                peer_trigger=peer_trigger,
+                peer_variant=peer_variant,
                 console=console,
             ),
         )
