@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ from dagster_jet.store import MapKey
 PARTITION_COLUMN = "__partition"
 ROTATION = 64
 INDEX_FORMAT = 1
+BATCH_BYTES = 32 * 1024 * 1024
+"""A set goes to the store in batches of about so many bytes: they are held several times over."""
 
 
 class ChunkMap(Protocol):
@@ -87,61 +90,96 @@ def write_chunk_set(
     is_base: bool,
     partition_count: int,
 ) -> ChunkSet:
-    """Writes one set in one batch per member.
+    """Writes one set from one table; see `ChunkSetWriter`.
 
     Args:
         table: rows with `PARTITION_COLUMN`; for partitions in `full_partitions` all their rows,
             for others what changed since the last snapshot.
         full_partitions: partitions whose older chunks this set supersedes, also empty ones.
-
-    A crash inside leaves chunks that no manifest names; the next start deletes them.
     """
-    fail_point("chunks.before")
-    table = table.sort_by(PARTITION_COLUMN).combine_chunks()
-    counts = table.group_by(PARTITION_COLUMN).aggregate([([], "count_all")])
-    rows_of = dict(
-        zip(
+    writer = ChunkSetWriter(store, name, partition_count)
+    writer.add(table)
+    return writer.finish(full_partitions, sequence=sequence, is_base=is_base)
+
+
+@dataclass
+class ChunkSetWriter:
+    """Writes one set in one batch per member, or in several if it is large.
+
+    The index is written last. A crash before leaves chunks that nothing names; the next start
+    deletes them.
+    """
+
+    store: ChunkMap
+    name: ChunkSetName
+    partition_count: int
+    _schema: pa.Schema | None = None
+    _entries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Rows and checksum by partition."""
+    _pending: dict[MapKey, bytes] = field(default_factory=dict)
+    _pending_bytes: int = 0
+    _bytes: int = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Takes the rows of some partitions, all that the set has of them.
+
+        Raises:
+            StoreError: a member did not take a batch; the set is given up.
+        """
+        if self._schema is None:
+            fail_point("chunks.before")
+            self._schema = table.schema
+        table = table.sort_by(PARTITION_COLUMN).combine_chunks()
+        counts = table.group_by(PARTITION_COLUMN).aggregate([([], "count_all")])
+        rows_of = zip(
             counts.column(PARTITION_COLUMN).to_pylist(),
             counts.column("count_all").to_pylist(),
             strict=True,
         )
-    )
-    items: dict[MapKey, bytes] = {}
-    full = set(full_partitions)
-    entries: list[list[int]] = []
-    offset = total_bytes = 0
-    batches = table.to_batches()
-    batch = batches[0] if batches else None
-    for partition in sorted({*rows_of, *full}):
-        rows = rows_of.get(partition, 0)
-        digest = 0
-        if rows and batch is not None:
-            body = batch.slice(offset, rows).serialize().to_pybytes()
+        batches = table.to_batches()
+        offset = 0
+        for partition, rows in sorted(rows_of):
+            assert partition not in self._entries
+            body = batches[0].slice(offset, rows).serialize().to_pybytes()
             offset += rows
-            digest = checksum(body)
-            total_bytes += len(body)
-            items[MapKey(partition, str(name))] = body
-        entries.append([partition, rows, digest, int(partition in full)])
-    index = json.dumps(
-        {
-            "format": INDEX_FORMAT,
-            "schema": base64.b64encode(table.schema.serialize().to_pybytes()).decode(),
-            "chunks": entries,
-        },
-        separators=(",", ":"),
-    ).encode()
-    items[_index_key(str(name), partition_count)] = index
-    store.put_all(items)
-    fail_point("chunks.after")
-    return ChunkSet(
-        name=str(name),
-        index_checksum=checksum(index),
-        chunks=len(items) - 1,
-        rows=table.num_rows,
-        bytes=total_bytes + len(index),
-        sequence=sequence,
-        is_base=is_base,
-    )
+            self._entries[partition] = (rows, checksum(body))
+            self._pending[MapKey(partition, str(self.name))] = body
+            self._pending_bytes += len(body)
+            if self._pending_bytes >= BATCH_BYTES:
+                self._flush()
+
+    def finish(self, full_partitions: Iterable[int], *, sequence: int, is_base: bool) -> ChunkSet:
+        """Writes the index, and with it what is left."""
+        assert self._schema is not None
+        full = set(full_partitions)
+        index = json.dumps(
+            {
+                "format": INDEX_FORMAT,
+                "schema": base64.b64encode(self._schema.serialize().to_pybytes()).decode(),
+                "chunks": [
+                    [partition, *self._entries.get(partition, (0, 0)), int(partition in full)]
+                    for partition in sorted({*self._entries, *full})
+                ],
+            },
+            separators=(",", ":"),
+        ).encode()
+        self._pending[_index_key(str(self.name), self.partition_count)] = index
+        self._flush()
+        fail_point("chunks.after")
+        return ChunkSet(
+            name=str(self.name),
+            index_checksum=checksum(index),
+            chunks=len(self._entries),
+            rows=sum(rows for rows, _ in self._entries.values()),
+            bytes=self._bytes + len(index),
+            sequence=sequence,
+            is_base=is_base,
+        )
+
+    def _flush(self) -> None:
+        self.store.put_all(self._pending)
+        self._bytes += self._pending_bytes
+        self._pending, self._pending_bytes = {}, 0
 
 
 def read_chain(
@@ -159,50 +197,107 @@ def read_chain(
             that was acked; names vertex and partitions.
         StoreCorruptedError: no good copy of a chunk is left.
     """
-    if not chain:
-        return None
-    indexes = store.get_all([_index_key(s.name, partition_count) for s in chain])
-    needed: list[tuple[MapKey, list[int]]] = []
-    settled: set[int] = set()
-    schemas: dict[str, pa.Schema] = {}
-    for chunk_set, data in reversed(list(zip(chain, indexes, strict=True))):
-        index = _read_index(chunk_set, data, vertex)
-        schemas[chunk_set.name] = pa.ipc.read_schema(
-            pa.py_buffer(base64.b64decode(index["schema"]))
-        )
-        for entry in index["chunks"]:
-            partition, rows, _, is_full = entry
-            if partition in settled or (wanted is not None and partition not in wanted):
-                continue
-            if is_full:
-                settled.add(partition)
-            if rows:
-                needed.append((MapKey(partition, chunk_set.name), entry))
-    bodies = store.get_all([key for key, _ in needed])
-    missing = [key.partition for (key, _), body in zip(needed, bodies, strict=True) if body is None]
-    if missing:
-        raise SnapshotInvalidError(
-            f"{len(missing)} state chunks are missing from the store, "
-            f"partitions {sorted(set(missing))}.",
-            stage=vertex,
-            cure="Run 'dagster-jet store verify', or start from an older retained snapshot.",
-        )
-    tables = []
-    for (key, (partition, rows, digest, _)), body in zip(needed, bodies, strict=True):
-        if body is None or checksum(body) != digest:
-            raise SnapshotInvalidError(
-                f"the state chunk of partition {partition} in {key.name!r} is not the one that "
-                "was acknowledged.",
-                stage=vertex,
-                cure="Start from an older retained snapshot.",
-            )
-        batch = pa.ipc.read_record_batch(pa.py_buffer(body), schemas[key.name])
-        if batch.num_rows != rows:
-            raise SnapshotInvalidError(
-                f"partition {partition} has {batch.num_rows} rows, expected {rows}.", stage=vertex
-            )
-        tables.append(pa.Table.from_batches([batch]))
+    reader = ChainReader.open(
+        store, chain, vertex=vertex, partition_count=partition_count, wanted=wanted
+    )
+    tables = list(reader.tables())
     return pa.concat_tables(tables) if tables else None
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """One chunk that counts, as the index of its set has it."""
+
+    key: MapKey
+    rows: int
+    digest: int
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class ChainReader:
+    """Reads a chain in portions: the indexes first, then the chunks of some partitions at once."""
+
+    store: ChunkMap
+    vertex: str
+    _needed: tuple[_Needed, ...]
+    """By partition; of one partition the newest first."""
+
+    @classmethod
+    def open(
+        cls,
+        store: ChunkMap,
+        chain: Sequence[ChunkSet],
+        *,
+        vertex: str,
+        partition_count: int,
+        wanted: frozenset[int] | None = None,
+    ) -> ChainReader:
+        """Reads the indexes. Errors as of `read_chain`."""
+        indexes = store.get_all([_index_key(s.name, partition_count) for s in chain])
+        needed: list[_Needed] = []
+        settled: set[int] = set()
+        for chunk_set, data in reversed(list(zip(chain, indexes, strict=True))):
+            index = _read_index(chunk_set, data, vertex)
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(index["schema"])))
+            for partition, rows, digest, is_full in index["chunks"]:
+                if partition in settled or (wanted is not None and partition not in wanted):
+                    continue
+                if is_full:
+                    settled.add(partition)
+                if rows:
+                    key = MapKey(partition, chunk_set.name)
+                    needed.append(_Needed(key, rows, digest, schema))
+        in_order = sorted(needed, key=lambda chunk: chunk.key.partition)
+        return cls(store, vertex, tuple(in_order))
+
+    def tables(self, rows_at_once: int | None = None) -> Iterator[pa.Table]:
+        """The rows, all rows of a partition in one table.
+
+        Args:
+            rows_at_once: about so many per table, and at least one partition; None: all in one.
+        """
+        portion: list[_Needed] = []
+        rows = 0
+        for _, of_partition in groupby(self._needed, key=lambda chunk: chunk.key.partition):
+            chunks = list(of_partition)
+            coming = sum(chunk.rows for chunk in chunks)
+            if portion and rows_at_once is not None and rows + coming > rows_at_once:
+                yield self._read(portion)
+                portion, rows = [], 0
+            portion += chunks
+            rows += coming
+        if portion:
+            yield self._read(portion)
+
+    def _read(self, chunks: Sequence[_Needed]) -> pa.Table:
+        bodies = self.store.get_all([chunk.key for chunk in chunks])
+        missing = {c.key for c, body in zip(chunks, bodies, strict=True) if body is None}
+        if missing:
+            raise SnapshotInvalidError(
+                f"{len(missing)} state chunks are missing from the store, "
+                f"partitions {sorted({key.partition for key in missing})}.",
+                stage=self.vertex,
+                cure="Run 'dagster-jet store verify', or start from an older retained snapshot.",
+            )
+        tables = []
+        for chunk, body in zip(chunks, bodies, strict=True):
+            if body is None or checksum(body) != chunk.digest:
+                raise SnapshotInvalidError(
+                    f"the state chunk of partition {chunk.key.partition} in {chunk.key.name!r} is "
+                    "not the one that was acknowledged.",
+                    stage=self.vertex,
+                    cure="Start from an older retained snapshot.",
+                )
+            batch = pa.ipc.read_record_batch(pa.py_buffer(body), chunk.schema)
+            if batch.num_rows != chunk.rows:
+                raise SnapshotInvalidError(
+                    f"partition {chunk.key.partition} has {batch.num_rows} rows, expected "
+                    f"{chunk.rows}.",
+                    stage=self.vertex,
+                )
+            tables.append(pa.Table.from_batches([batch]))
+        return pa.concat_tables(tables)
 
 
 def chunk_keys(store: ChunkMap, name: str, partition_count: int) -> list[MapKey]:
