@@ -6,29 +6,30 @@ snapshot, `unsaved` ones are what the next snapshot has to write; the two are ne
 each other before that snapshot is decided.
 
 Runs of a state with a key hash are sorted by it: a key is found by binary search in the mapped
-file, so that a step costs what arrived and not what is stored.
+file (in each of its batches; a large run has several), so that a step costs what arrived and not
+what is stored.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.engine.merging import Merge, merged_parts
 from dagster_jet.errors import ExecutorLostError
 from dagster_jet.processors.operator import HASH_COLUMN, Operator, find_rows
 from dagster_jet.snapshot.manifest import Run, ShardState
 
 MERGE_FAN_IN = 8
 """Runs of about one size are merged when there are so many: each row is rewritten log times."""
-
-Merge = Callable[[Sequence[pa.Table]], pa.Table]
 
 
 @dataclass
@@ -48,17 +49,32 @@ class RunFolder:
         Raises:
             ExecutorLostError: the folder cannot be written; the job restarts from the snapshot.
         """
-        if table.num_rows == 0:
+        return self.write_parts([table])
+
+    def write_parts(self, parts: Iterable[pa.Table]) -> tuple[Run, ...]:
+        """One run of all parts, a record batch of each. Errors as of `write`.
+
+        Args:
+            parts: where the state has a key hash, by ascending hash.
+        """
+        filled = (part for part in parts if part.num_rows)
+        first = next(filled, None)
+        if first is None:
             return ()
-        if HASH_COLUMN in table.schema.names:
-            table = table.sort_by(HASH_COLUMN)
-        table = table.combine_chunks()
         path = self.folder / f"{self.prefix}-{self._written}.arrow"
         self._written += 1
+        rows, earliest, latest = 0, None, None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+                for part in chain([first], filled):
+                    is_sorted = HASH_COLUMN not in part.schema.names
+                    ordered = part if is_sorted else part.sort_by(HASH_COLUMN)
+                    writer.write_table(ordered.combine_chunks())
+                    times = pc.min_max(part.column(self.time_column)).as_py()
+                    rows += part.num_rows
+                    earliest = _least(earliest, times["min"])
+                    latest = _greatest(latest, times["max"])
         except OSError as error:
             raise ExecutorLostError(
                 f"the local state file {path} cannot be written: {error}.",
@@ -66,9 +82,7 @@ class RunFolder:
                 cure="Free some space, or give another work_dir; meanwhile the job restarts from "
                 "its last snapshot.",
             ) from error
-        times = pc.min_max(table.column(self.time_column)).as_py()
-        size = path.stat().st_size
-        return (Run(str(path), table.num_rows, size, times["min"], times["max"]),)
+        return (Run(str(path), rows, path.stat().st_size, earliest, latest),)
 
     def read(self, runs: Iterable[Run]) -> list[pa.Table]:
         """Memory-mapped tables, in order.
@@ -113,9 +127,22 @@ class RunFolder:
         tail = _tail_of_one_size(runs)
         if len(tail) < MERGE_FAN_IN:
             return runs
-        merged = merge(self.alive(self.read(tail), dead_until_ms))
+        parts = self.merged(self.read(tail), merge, dead_until_ms)
         self.obsolete.extend(run.path for run in tail)
-        return (*runs[: len(runs) - len(tail)], *self.write(merged))
+        return (*runs[: len(runs) - len(tail)], *self.write_parts(parts))
+
+    def merged(
+        self,
+        tables: Sequence[pa.Table],
+        merge: Merge,
+        dead_until_ms: int | None,
+        *,
+        by_partition: bool = False,
+    ) -> Iterator[pa.Table]:
+        """The living rows of some tables (at least one), merged in parts of bounded size."""
+        return merged_parts(
+            tables, merge, lambda part: self.alive(part, dead_until_ms), by_partition=by_partition
+        )
 
     def alive(self, tables: Sequence[pa.Table], dead_until_ms: int | None) -> list[pa.Table]:
         if dead_until_ms is None:
@@ -147,9 +174,11 @@ class RunState:
         wanted = np.sort(hashes)
         found = []
         for table in self._tables(self._all()):
-            rows = find_rows(table.column(HASH_COLUMN).to_numpy(), wanted)
-            if len(rows):
-                found.append(table.take(pa.array(rows)))
+            for batch in table.to_batches():
+                hashes_of_run = batch.column(batch.schema.get_field_index(HASH_COLUMN)).to_numpy()
+                rows = find_rows(hashes_of_run, wanted)
+                if len(rows):
+                    found.append(pa.Table.from_batches([batch.take(pa.array(rows))]))
         return self._merge(found)
 
     def scan(self) -> pa.Table:
@@ -167,6 +196,14 @@ class RunState:
         for run, table in zip(missing, self.runs.read(missing), strict=True):
             self._read[run.path] = table
         return [self._read[run.path] for run in runs]
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+def _greatest(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def _tail_of_one_size(runs: Sequence[Run]) -> tuple[Run, ...]:

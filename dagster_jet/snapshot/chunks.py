@@ -15,7 +15,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ from dagster_jet.store import MapKey, Payload
 PARTITION_COLUMN = "__partition"
 ROTATION = 64
 INDEX_FORMAT = 1
+BATCH_BYTES = 32 * 1024 * 1024
+"""A set goes to the store in batches of about so many bytes: they are held several times over."""
 
 _COPIED_BYTES = 4 * 2**20
 """How much of a table is brought into order at once: what fits into a processor's cache."""
@@ -90,62 +93,110 @@ def write_chunk_set(
     is_base: bool,
     partition_count: int,
 ) -> ChunkSet:
-    """Writes one set in one batch per member.
+    """Writes one set from one table; see `ChunkSetWriter`.
 
     Args:
         table: rows with `PARTITION_COLUMN`; for partitions in `full_partitions` all their rows,
             for others what changed since the last snapshot.
         full_partitions: partitions whose older chunks this set supersedes, also empty ones.
-
-    A crash inside leaves chunks that no manifest names; the next start deletes them.
     """
-    fail_point("chunks.before")
-    chunks = _Chunks(str(name), table, frozenset(full_partitions), partition_count)
-    store.put_all(chunks.made())
-    fail_point("chunks.after")
-    return ChunkSet(
-        name=str(name),
-        index_checksum=checksum(chunks.index),
-        chunks=chunks.count,
-        rows=table.num_rows,
-        bytes=chunks.bytes + len(chunks.index),
-        sequence=sequence,
-        is_base=is_base,
-    )
+    writer = ChunkSetWriter(store, name, partition_count)
+    writer.add(table)
+    return writer.finish(full_partitions, sequence=sequence, is_base=is_base)
 
 
-class _Chunks:
-    """The values of one set, made one after the other, and what is known once all are made."""
+@dataclass
+class ChunkSetWriter:
+    """Writes one set in one batch per member, or in several if it is large.
 
-    def __init__(
-        self, name: str, table: pa.Table, full: frozenset[int], partition_count: int
-    ) -> None:
-        self.index = b""
-        self.count = self.bytes = 0
-        self._name = name
-        self._table = table
-        self._full = full
-        self._partition_count = partition_count
+    Chunks are made one after the other while the store takes them. The index is written last. A
+    crash before leaves chunks that nothing names; the next start deletes them.
+    """
 
-    def made(self) -> Iterator[tuple[MapKey, Payload]]:
-        """All chunks, by partition, then the index."""
-        entries = {partition: [partition, 0, 0, 1] for partition in self._full}
-        for partition, rows in _by_partition(self._table):
-            body = memoryview(rows.serialize())
-            is_full = int(partition in self._full)
-            entries[partition] = [partition, rows.num_rows, checksum(body), is_full]
-            self.count += 1
-            self.bytes += len(body)
-            yield MapKey(partition, self._name), body
-        self.index = json.dumps(
+    store: ChunkMap
+    name: ChunkSetName
+    partition_count: int
+    _schema: pa.Schema | None = None
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting_bytes: int = 0
+    _entries: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Rows and checksum by partition, of all chunks that were made."""
+    _bytes: int = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Takes the rows of some partitions, all that the set has of them.
+
+        Raises:
+            StoreError: a member did not take a batch; the set is given up.
+        """
+        if self._schema is None:
+            fail_point("chunks.before")
+            self._schema = table.schema
+        self._waiting.append(table)
+        self._waiting_bytes += table.nbytes
+        if self._waiting_bytes >= BATCH_BYTES:
+            chunks = self._made()
+            while (first := next(chunks, None)) is not None:
+                self.store.put_all(_batch(first, chunks))
+            self._waiting, self._waiting_bytes = [], 0
+
+    def finish(self, full_partitions: Iterable[int], *, sequence: int, is_base: bool) -> ChunkSet:
+        """Writes what is left, and the index with it."""
+        index = b""
+
+        def rest() -> Iterator[tuple[MapKey, Payload]]:
+            nonlocal index
+            yield from self._made()
+            index = self._index(frozenset(full_partitions))
+            yield _index_key(str(self.name), self.partition_count), index
+
+        self.store.put_all(rest())
+        fail_point("chunks.after")
+        return ChunkSet(
+            name=str(self.name),
+            index_checksum=checksum(index),
+            chunks=len(self._entries),
+            rows=sum(rows for rows, _ in self._entries.values()),
+            bytes=self._bytes + len(index),
+            sequence=sequence,
+            is_base=is_base,
+        )
+
+    def _made(self) -> Iterator[tuple[MapKey, Payload]]:
+        """The chunks of the tables that wait."""
+        for table in self._waiting:
+            for partition, rows in _by_partition(table):
+                assert partition not in self._entries
+                body = memoryview(rows.serialize())
+                self._entries[partition] = (rows.num_rows, checksum(body))
+                self._bytes += len(body)
+                yield MapKey(partition, str(self.name)), body
+
+    def _index(self, full: frozenset[int]) -> bytes:
+        assert self._schema is not None
+        return json.dumps(
             {
                 "format": INDEX_FORMAT,
-                "schema": base64.b64encode(self._table.schema.serialize()).decode(),
-                "chunks": [entries[partition] for partition in sorted(entries)],
+                "schema": base64.b64encode(self._schema.serialize()).decode(),
+                "chunks": [
+                    [partition, *self._entries.get(partition, (0, 0)), int(partition in full)]
+                    for partition in sorted({*self._entries, *full})
+                ],
             },
             separators=(",", ":"),
         ).encode()
-        yield _index_key(self._name, self._partition_count), self.index
+
+
+def _batch(
+    first: tuple[MapKey, Payload], rest: Iterator[tuple[MapKey, Payload]]
+) -> Iterator[tuple[MapKey, Payload]]:
+    """Items up to about `BATCH_BYTES`, the first one in any case."""
+    size = 0
+    item: tuple[MapKey, Payload] | None = first
+    while item is not None:
+        yield item
+        size += len(item[1])
+        item = next(rest, None) if size < BATCH_BYTES else None
 
 
 def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -188,50 +239,107 @@ def read_chain(
             that was acked; names vertex and partitions.
         StoreCorruptedError: no good copy of a chunk is left.
     """
-    if not chain:
-        return None
-    indexes = store.get_all([_index_key(s.name, partition_count) for s in chain])
-    needed: list[tuple[MapKey, list[int]]] = []
-    settled: set[int] = set()
-    schemas: dict[str, pa.Schema] = {}
-    for chunk_set, data in reversed(list(zip(chain, indexes, strict=True))):
-        index = _read_index(chunk_set, data, vertex)
-        schemas[chunk_set.name] = pa.ipc.read_schema(
-            pa.py_buffer(base64.b64decode(index["schema"]))
-        )
-        for entry in index["chunks"]:
-            partition, rows, _, is_full = entry
-            if partition in settled or (wanted is not None and partition not in wanted):
-                continue
-            if is_full:
-                settled.add(partition)
-            if rows:
-                needed.append((MapKey(partition, chunk_set.name), entry))
-    bodies = store.get_all([key for key, _ in needed])
-    missing = [key.partition for (key, _), body in zip(needed, bodies, strict=True) if body is None]
-    if missing:
-        raise SnapshotInvalidError(
-            f"{len(missing)} state chunks are missing from the store, "
-            f"partitions {sorted(set(missing))}.",
-            stage=vertex,
-            cure="Run 'dagster-jet store verify', or start from an older retained snapshot.",
-        )
-    tables = []
-    for (key, (partition, rows, digest, _)), body in zip(needed, bodies, strict=True):
-        if body is None or checksum(body) != digest:
-            raise SnapshotInvalidError(
-                f"the state chunk of partition {partition} in {key.name!r} is not the one that "
-                "was acknowledged.",
-                stage=vertex,
-                cure="Start from an older retained snapshot.",
-            )
-        batch = pa.ipc.read_record_batch(pa.py_buffer(body), schemas[key.name])
-        if batch.num_rows != rows:
-            raise SnapshotInvalidError(
-                f"partition {partition} has {batch.num_rows} rows, expected {rows}.", stage=vertex
-            )
-        tables.append(pa.Table.from_batches([batch]))
+    reader = ChainReader.open(
+        store, chain, vertex=vertex, partition_count=partition_count, wanted=wanted
+    )
+    tables = list(reader.tables())
     return pa.concat_tables(tables) if tables else None
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """One chunk that counts, as the index of its set has it."""
+
+    key: MapKey
+    rows: int
+    digest: int
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class ChainReader:
+    """Reads a chain in portions: the indexes first, then the chunks of some partitions at once."""
+
+    store: ChunkMap
+    vertex: str
+    _needed: tuple[_Needed, ...]
+    """By partition; of one partition the newest first."""
+
+    @classmethod
+    def open(
+        cls,
+        store: ChunkMap,
+        chain: Sequence[ChunkSet],
+        *,
+        vertex: str,
+        partition_count: int,
+        wanted: frozenset[int] | None = None,
+    ) -> ChainReader:
+        """Reads the indexes. Errors as of `read_chain`."""
+        indexes = store.get_all([_index_key(s.name, partition_count) for s in chain])
+        needed: list[_Needed] = []
+        settled: set[int] = set()
+        for chunk_set, data in reversed(list(zip(chain, indexes, strict=True))):
+            index = _read_index(chunk_set, data, vertex)
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(index["schema"])))
+            for partition, rows, digest, is_full in index["chunks"]:
+                if partition in settled or (wanted is not None and partition not in wanted):
+                    continue
+                if is_full:
+                    settled.add(partition)
+                if rows:
+                    key = MapKey(partition, chunk_set.name)
+                    needed.append(_Needed(key, rows, digest, schema))
+        in_order = sorted(needed, key=lambda chunk: chunk.key.partition)
+        return cls(store, vertex, tuple(in_order))
+
+    def tables(self, rows_at_once: int | None = None) -> Iterator[pa.Table]:
+        """The rows, all rows of a partition in one table.
+
+        Args:
+            rows_at_once: about so many per table, and at least one partition; None: all in one.
+        """
+        portion: list[_Needed] = []
+        rows = 0
+        for _, of_partition in groupby(self._needed, key=lambda chunk: chunk.key.partition):
+            chunks = list(of_partition)
+            coming = sum(chunk.rows for chunk in chunks)
+            if portion and rows_at_once is not None and rows + coming > rows_at_once:
+                yield self._read(portion)
+                portion, rows = [], 0
+            portion += chunks
+            rows += coming
+        if portion:
+            yield self._read(portion)
+
+    def _read(self, chunks: Sequence[_Needed]) -> pa.Table:
+        bodies = self.store.get_all([chunk.key for chunk in chunks])
+        missing = {c.key for c, body in zip(chunks, bodies, strict=True) if body is None}
+        if missing:
+            raise SnapshotInvalidError(
+                f"{len(missing)} state chunks are missing from the store, "
+                f"partitions {sorted({key.partition for key in missing})}.",
+                stage=self.vertex,
+                cure="Run 'dagster-jet store verify', or start from an older retained snapshot.",
+            )
+        tables = []
+        for chunk, body in zip(chunks, bodies, strict=True):
+            if body is None or checksum(body) != chunk.digest:
+                raise SnapshotInvalidError(
+                    f"the state chunk of partition {chunk.key.partition} in {chunk.key.name!r} is "
+                    "not the one that was acknowledged.",
+                    stage=self.vertex,
+                    cure="Start from an older retained snapshot.",
+                )
+            batch = pa.ipc.read_record_batch(pa.py_buffer(body), chunk.schema)
+            if batch.num_rows != chunk.rows:
+                raise SnapshotInvalidError(
+                    f"partition {chunk.key.partition} has {batch.num_rows} rows, expected "
+                    f"{chunk.rows}.",
+                    stage=self.vertex,
+                )
+            tables.append(pa.Table.from_batches([batch]))
+        return pa.concat_tables(tables)
 
 
 def chunk_keys(store: ChunkMap, name: str, partition_count: int) -> list[MapKey]:

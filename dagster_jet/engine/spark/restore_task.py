@@ -1,4 +1,4 @@
-"""Restore inside a task: a shard's partitions from the store, as one local run."""
+"""Restore inside a task: a shard's partitions from the store, as local runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagster_jet.core.failpoint import fail_point
+from dagster_jet.engine.merging import ROWS_AT_ONCE
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt, owned_partitions
 from dagster_jet.engine.state import RunFolder, sweep_dead_executions
 from dagster_jet.processors.operator import Operator
-from dagster_jet.snapshot.chunks import read_chain
+from dagster_jet.snapshot.chunks import ChainReader
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 
 
@@ -52,28 +53,40 @@ class RestoreTask:
         count = self.barrier.partition_count
         wanted = frozenset(owned_partitions(item.shard, item.new_shard_count, count))
         store = self.barrier.store.map(self.barrier.chunk_map_name())
-        tables = []
-        for chain in item.chains:
-            table = read_chain(
-                store, chain, vertex=item.vertex, partition_count=count, wanted=wanted
-            )
-            if table is not None:
-                tables.append(table)
         runs = RunFolder(
             folder=self.barrier.run_folder(item.vertex),
             prefix=f"restored-{item.shard}-{attempt}",
             vertex=item.vertex,
             time_column=item.operator.time_column,
         )
-        saved: tuple[Run, ...] = ()
-        if tables:
-            alive = runs.alive(tables, item.operator.dead_until(item.reached_ms))
-            saved = runs.write(item.operator.merge(alive))
+        portions = (
+            table
+            for chain in item.chains
+            for table in ChainReader.open(
+                store, chain, vertex=item.vertex, partition_count=count, wanted=wanted
+            ).tables(ROWS_AT_ONCE)
+        )
+        dead = item.operator.dead_until(item.reached_ms)
+        saved: list[Run] = []
+        for tables in _gathered(portions, ROWS_AT_ONCE):
+            saved += runs.write(item.operator.merge(runs.alive(tables, dead)))
         fail_point("restore.after")
         if item.old_shard_count == item.new_shard_count:
-            return Ack(item.vertex, item.shard, attempt, saved=saved)
+            return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))
         # Another division: the next snapshot writes this shard's state anew, as a base.
-        return Ack(item.vertex, item.shard, attempt, unsaved=saved)
+        return Ack(item.vertex, item.shard, attempt, unsaved=tuple(saved))
+
+
+def _gathered(tables: Iterable[pa.Table], rows_at_once: int) -> Iterator[list[pa.Table]]:
+    """Tables of different partitions in lists of about one size: each becomes a run."""
+    gathered: list[pa.Table] = []
+    for table in tables:
+        if gathered and sum(t.num_rows for t in gathered) + table.num_rows > rows_at_once:
+            yield gathered
+            gathered = []
+        gathered.append(table)
+    if gathered:
+        yield gathered
 
 
 def restored_state(ack: Ack, chain: tuple[ChunkSet, ...]) -> ShardState:

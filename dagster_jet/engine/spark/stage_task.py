@@ -24,11 +24,11 @@ from dagster_jet.errors import StoreError
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, StepInput
 from dagster_jet.snapshot.chunks import (
     ChunkSetName,
+    ChunkSetWriter,
     filter_partitions,
     needs_base,
     superseded,
     turn,
-    write_chunk_set,
 )
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 
@@ -189,12 +189,12 @@ class StageTask:
             unsaved = (*unsaved, *runs.write(step.delta))
             unsaved = runs.compact(unsaved, operator.merge, dead)
         else:
-            delta = operator.merge([step.delta, *runs.alive(runs.read(unsaved), dead)])
+            everything = [step.delta, *runs.read(unsaved)]
             runs.obsolete.extend(run.path for run in unsaved)
-            unsaved = runs.write(delta)
+            unsaved = runs.write_parts(runs.merged(everything, operator.merge, dead))
             saved = runs.compact(saved, operator.merge, dead)
             try:
-                chunk_set, dropped = self._save(shard, delta, saved, runs, attempt, dead)
+                chunk_set, dropped = self._save(shard, unsaved, saved, runs, attempt, dead)
             except (StoreError, OSError) as failure:
                 error = str(failure)
         ack = Ack(
@@ -217,7 +217,7 @@ class StageTask:
     def _save(
         self,
         shard: int,
-        delta: pa.Table,
+        delta: tuple[Run, ...],
         saved: tuple[Run, ...],
         runs: RunFolder,
         attempt: str,
@@ -226,25 +226,30 @@ class StageTask:
         """Writes what changed since the last snapshot, and in full what has its turn."""
         chain = self.shards[shard].chain
         assert self.barrier.snapshot_id is not None and self.barrier.store is not None
-        if delta.num_rows == 0 and chain:
+        changed = sum(run.rows for run in delta)
+        if changed == 0 and chain:
             return None, 0
         owned = owned_partitions(shard, self.shard_count, self.barrier.partition_count)
         sequence = chain[-1].sequence + 1 if chain else 0
-        is_base = needs_base(chain, delta.num_rows + sum(run.rows for run in saved))
+        stored = sum(run.rows for run in saved)
+        is_base = needs_base(chain, changed + stored)
         full = [p for p in owned if is_base or turn(p, sequence)]
-        old = [filter_partitions(t, full) for t in runs.alive(runs.read(saved), dead_until_ms)]
-        table = self.operator.merge([delta, *old])
-        chunk_set = write_chunk_set(
+        writer = ChunkSetWriter(
             self.barrier.store.map(self.barrier.chunk_map_name()),
             ChunkSetName(
                 self.vertex, self.barrier.snapshot_id, self.barrier.execution_id, shard, attempt
             ),
-            table,
-            full,
-            sequence=sequence,
-            is_base=is_base,
-            partition_count=self.barrier.partition_count,
+            self.barrier.partition_count,
         )
+        new = runs.read(delta) or [self.operator.state_schema.empty_table()]
+        old = runs.read(saved)
+        if not is_base:
+            old = [filter_partitions(table, full) for table in old]
+        for part in runs.merged(
+            [*new, *old], self.operator.merge, dead_until_ms, by_partition=True
+        ):
+            writer.add(part)
+        chunk_set = writer.finish(full, sequence=sequence, is_base=is_base)
         return chunk_set, superseded(chain, sequence)
 
 

@@ -8,7 +8,9 @@ from dagster_jet.snapshot import chunks
 from dagster_jet.snapshot.chunks import (
     PARTITION_COLUMN,
     ROTATION,
+    ChainReader,
     ChunkSetName,
+    ChunkSetWriter,
     chunk_keys,
     filter_partitions,
     needs_base,
@@ -167,3 +169,30 @@ def test_names_say_who_wrote_a_set():
 def test_filtering_by_partition():
     table = rows({1: [1], 2: [2], 3: [3]})
     assert filter_partitions(table, [1, 3]).column("v").to_pylist() == [1, 3]
+
+
+def test_a_large_set_goes_in_several_batches_and_comes_back_in_portions(chunk_map, monkeypatch):
+    monkeypatch.setattr(chunks, "BATCH_BYTES", 200)
+    batches = []
+    put_all = chunk_map.put_all
+
+    def put_listed(items):
+        batches.append(list(items))
+        put_all(batches[-1])
+
+    monkeypatch.setattr(chunk_map, "put_all", put_listed)
+    writer = ChunkSetWriter(chunk_map, ChunkSetName("stage", 1, 1, 0, "a"), COUNT)
+    writer.add(rows({p: [p] for p in range(0, 20)}))
+    writer.add(rows({p: [p] for p in range(20, 40)}))
+    chain = [writer.finish(range(COUNT), sequence=0, is_base=True)]
+    assert len(batches) > 3
+    assert all("index" not in key.name for items in batches[:-1] for key, _ in items)
+    chain.append(write(chunk_map, 2, rows({3: [300, 301], 39: [390]})))
+    assert (chain[0].chunks, chain[0].rows) == (40, 40)
+    reader = ChainReader.open(chunk_map, chain, vertex="stage", partition_count=COUNT)
+    tables = list(reader.tables(4))
+    assert max(table.num_rows for table in tables) <= 4
+    values = [set(table.column(PARTITION_COLUMN).to_pylist()) for table in tables]
+    assert sum(map(len, values)) == 40  # no partition is torn apart
+    found = [v for table in tables for v in table.column("v").to_pylist()]
+    assert sorted(found) == [*range(40), 300, 301, 390] == read(chunk_map, chain)

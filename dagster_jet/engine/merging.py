@@ -1,0 +1,98 @@
+"""Merging state in parts, so that memory follows the part and not the state.
+
+A part has all rows of some keys: of a range of hashes where the state has a key hash, else of a
+range of partitions. Whatever an operator's `merge` means, it means it key by key, so the merged
+parts together are the merged whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN
+
+ROWS_AT_ONCE = 1 << 19
+"""About so many rows are merged at once: grouping them takes some 100 bytes per row."""
+
+Merge = Callable[[Sequence[pa.Table]], pa.Table]
+Alive = Callable[[Sequence[pa.Table]], list[pa.Table]]
+
+
+def merged_parts(
+    tables: Sequence[pa.Table],
+    merge: Merge,
+    alive: Alive,
+    *,
+    by_partition: bool = False,
+    rows_at_once: int | None = None,
+) -> Iterator[pa.Table]:
+    """What the living rows of `tables` come to, in one part or more.
+
+    Args:
+        tables: at least one, of one schema; memory-mapped ones stay on disk.
+        alive: leaves out dead rows.
+        by_partition: a part has all rows of some partitions, also where there is a key hash.
+        rows_at_once: `ROWS_AT_ONCE`.
+
+    Returns:
+        Of a state with a key hash, parts by ascending hash; else by ascending partition.
+    """
+    count = -(-sum(table.num_rows for table in tables) // (rows_at_once or ROWS_AT_ONCE))
+    if count <= 1:
+        yield merge(alive(tables))
+        return
+    has_hash = HASH_COLUMN in tables[0].schema.names and not by_partition
+    column = HASH_COLUMN if has_hash else PARTITION_COLUMN
+    edges = _edges(tables, column, count)
+    for low, high in zip(edges, [*edges[1:], None], strict=True):
+        within = [_between(table, column, low, high) for table in tables]
+        yield merge(alive(within))
+
+
+def _edges(tables: Sequence[pa.Table], column: str, count: int) -> list[int]:
+    """Where parts of about one size begin, judged by a sample of every table."""
+    samples = []
+    for table in tables:
+        if table.num_rows:
+            places = np.linspace(0, table.num_rows - 1, min(table.num_rows, 64 * count))
+            taken = table.select([column]).take(pa.array(np.unique(places.astype(np.int64))))
+            values = taken.column(0).to_numpy()
+            share = table.num_rows / len(values)
+            samples.append((values, np.full(len(values), share)))
+    values = np.concatenate([values for values, _ in samples])
+    order = np.argsort(values, kind="stable")
+    weights = np.cumsum(np.concatenate([weights for _, weights in samples])[order])
+    wanted = weights[-1] * np.arange(1, count) / count
+    inner = np.unique(values[order][np.searchsorted(weights, wanted)])
+    lowest = int(np.iinfo(values.dtype).min)
+    return [lowest, *(int(edge) for edge in inner if edge > lowest)]
+
+
+def _between(table: pa.Table, column: str, low: int, high: int | None) -> pa.Table:
+    """The rows whose `column` is at least `low` and below `high`, batch by batch."""
+    kept = []
+    for batch in table.to_batches():
+        values = batch.column(batch.schema.get_field_index(column))
+        if column == HASH_COLUMN and _ascends(values.to_numpy()):
+            kept.append(_slice(batch, values.to_numpy(), low, high))
+            continue
+        wanted = pc.greater_equal(values, pa.scalar(low, values.type))
+        if high is not None:
+            wanted = pc.and_(wanted, pc.less(values, pa.scalar(high, values.type)))
+        kept.append(batch.filter(wanted))
+    return pa.Table.from_batches(kept, table.schema)
+
+
+def _ascends(values: np.ndarray) -> bool:
+    """True of every batch of a run: then a range of hashes is a slice of the mapped file."""
+    return bool((values[1:] >= values[:-1]).all())
+
+
+def _slice(batch: pa.RecordBatch, values: np.ndarray, low: int, high: int | None) -> pa.RecordBatch:
+    first = int(np.searchsorted(values, low, side="left"))
+    last = len(values) if high is None else int(np.searchsorted(values, high, side="left"))
+    return batch.slice(first, last - first)
