@@ -210,8 +210,10 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("few_groups", [True, False], ids=["one task", "tasks"])
+@pytest.mark.parametrize(
+    ("name", "few_groups"),
+    [*((name, False) for name in OPERATORS), *((n, True) for n in ("session", "join_outer"))],
+)
 def test_operator_over_restarts_at_other_parallelism(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, few_groups: bool
 ) -> None:
