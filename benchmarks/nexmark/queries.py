@@ -221,12 +221,12 @@ def q18(events: Events) -> Stage:
     the last rows are the suite's all the same: a pair can be forgotten as soon as the watermark
     has passed its last bid, because only a later one can follow.
     """
-    columns = "auction bigint, bidder bigint, price bigint, channel string, url string, "
+    columns = "auction bigint, bidder bigint, price bigint, channel string, url string"
     return events.bids.group_by("bidder", "auction").map_stateful(
         _if_later,
         create=_before_all,
         ttl="0 seconds",
-        output_schema=f"{columns} date_time timestamp, number bigint, extra string",
+        output_schema=f"{columns}, date_time timestamp, number bigint, extra string",
         name="last_bids",
     )
 
