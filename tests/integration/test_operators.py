@@ -49,9 +49,9 @@ def events(seed: str, files: int = 8, rows: int = 25) -> list[list[Row]]:
     ]
 
 
-def sliding(rows: Stage) -> Stage:
+def sliding(rows: Stage, name: str = "op") -> Stage:
     keyed = rows.group_by("k").window(windows.sliding("3 seconds", "500 ms"))
-    return keyed.aggregate(n=agg.count(), total=agg.sum("v"), name="op")
+    return keyed.aggregate(n=agg.count(), total=agg.sum("v"), name=name)
 
 
 def expected_sliding(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
@@ -64,9 +64,9 @@ def expected_sliding(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
         yield (k, iso(end - 3_000), iso(end), len(values), sum(values))
 
 
-def session(rows: Stage) -> Stage:
+def session(rows: Stage, name: str = "op") -> Stage:
     keyed = rows.group_by("k").window(windows.session("700 ms"))
-    return keyed.aggregate(n=agg.count(), top=agg.max("v"), name="op")
+    return keyed.aggregate(n=agg.count(), top=agg.max("v"), name=name)
 
 
 def expected_session(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
@@ -84,8 +84,8 @@ def expected_session(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
                 current.append(row)
 
 
-def deduplicated(rows: Stage) -> Stage:
-    return rows.deduplicate(within="2 seconds", on="k", name="op").select("k", "ts")
+def deduplicated(rows: Stage, name: str = "op") -> Stage:
+    return rows.deduplicate(within="2 seconds", on="k", name=name).select("k", "ts")
 
 
 def expected_deduplicated(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
@@ -97,8 +97,8 @@ def expected_deduplicated(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, 
 
 
 def joined(how: str) -> Callable[[Stage, Stage], Stage]:
-    def build(rows: Stage, others: Stage) -> Stage:
-        return rows.join(others, on="k", within="300 ms", how=how, name="op")
+    def build(rows: Stage, others: Stage, name: str = "op") -> Stage:
+        return rows.join(others, on="k", within="300 ms", how=how, name=name)
 
     return build
 
@@ -123,7 +123,7 @@ def expected_joined(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     return expect
 
 
-def mapped(rows: Stage) -> Stage:
+def mapped(rows: Stage, name: str = "op") -> Stage:
     def running_total(state: State[int], row: Row) -> Row | None:
         state.value += row["v"]
         if row["v"] % 10 == 0:
@@ -132,7 +132,7 @@ def mapped(rows: Stage) -> Stage:
         return {"k": row["k"], "ts": row["ts"], "total": state.value}
 
     return rows.group_by("k").map_stateful(
-        running_total, create=int, output_schema="k string, ts long, total long", name="op"
+        running_total, create=int, output_schema="k string, ts long, total long", name=name
     )
 
 
@@ -147,7 +147,7 @@ def expected_mapped(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
             yield (row["k"], row["ts"], totals[row["k"]])
 
 
-def processed(rows: Stage) -> Stage:
+def processed(rows: Stage, name: str = "op") -> Stage:
     class Numbering(ItemProcessor):
         """Numbers the rows of each key, remembers all numbers of all keys for a last word."""
 
@@ -175,7 +175,7 @@ def processed(rows: Stage) -> Stage:
             return True
 
     return rows.group_by("k").apply_processor(
-        Numbering, output_schema="k string, n long", name="op"
+        Numbering, output_schema="k string, n long", name=name
     )
 
 
