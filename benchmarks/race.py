@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,8 +107,10 @@ def _measure(
     load: float,
 ) -> Slot:
     rows = regime.data.rows
-    first = next(c for c in trace.commits if c[1] >= regime.warm_up_rows)
-    last = next(c for c in trace.commits if c[1] >= rows)
+    # Ends of epochs, not commits: ours are announced up to an epoch late, the last one at once.
+    done = list(zip(trace.epoch_ends, accumulate(trace.epoch_rows), strict=True))
+    first = next(end for end in done if end[1] >= regime.warm_up_rows)
+    last = next(end for end in done if end[1] >= rows)
     steady_rows = max(1, last[1] - first[1])
     # Ends of epochs with input; the one that only closes the windows is no epoch of this size.
     ends = [e for e, n in zip(trace.epoch_ends, trace.epoch_rows, strict=True) if n > 1]

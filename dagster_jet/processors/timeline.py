@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from dagster_jet.processors.sorting import distinct, order_by
+from dagster_jet.processors.sorting import distinct, order_by, search
 
 _SPAN_MAX_MS = 1 << 31
 """Up to so wide a range a time's rank is its distance from the first one: no search."""
@@ -40,7 +40,7 @@ class Timeline:
     ) -> tuple[np.ndarray, np.ndarray]:
         """For each key and closed interval of times: its rows are `order[start:stop]`."""
         start, stop = self._place(codes, first, "left"), self._place(codes, last, "right")
-        return np.searchsorted(self._places, start), np.searchsorted(self._places, stop)
+        return search(self._places, start), search(self._places, stop)
 
     def spaced(self, distance_ms: int) -> np.ndarray:
         """Per key its first row, then always the next one more than `distance_ms` later.

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_jet.processors.sorting import dense_codes, distinct, is_among, order_by
+from dagster_jet.processors.sorting import dense_codes, distinct, is_among, order_by, search
 
 INT64 = np.iinfo(np.int64)
 any_number = st.one_of(
@@ -42,4 +42,5 @@ def test_distinct_codes_and_membership(values: list[int], others: list[int]) -> 
     place = {value: number for number, value in enumerate(sorted(set(values)))}
     assert dense_codes(column(values)).tolist() == [place[value] for value in values]
     known = distinct(column(others))
+    assert search(known, column(values)).tolist() == np.searchsorted(known, values).tolist()
     assert is_among(column(values), known).tolist() == [value in others for value in values]
