@@ -1,5 +1,5 @@
 """`python -m benchmarks [COMMAND] [options]`: windowed_count, snapshot_cost,
-profile_small_epoch, store; all of them without a command."""
+profile_small_epoch, state, store; all of them without a command."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
+from benchmarks import state as large_state
 from benchmarks import store as store_benchmark
 from benchmarks import windowed_count as count
 
@@ -61,6 +62,7 @@ def everything(context: typer.Context) -> None:
         windowed_count()
         snapshot_cost()
         profile_small_epoch()
+        state()
         store()
 
 
@@ -101,6 +103,21 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
         measured, cpu = profile.measure(folder, epochs)
         profile.report(measured, cpu, console)
         save(json, {"epochs": measured, "cpu_ms_per_epoch": cpu})
+
+
+@app.command("state")
+def state(
+    keys: Annotated[int, typer.Option(help="Of the state; goals are for 1 and 10 million.")] = 10
+    ** 6,
+    changing: Annotated[int, typer.Option(help="Rows per epoch once it is filled.")] = 100_000,
+    json: Json = None,
+) -> None:
+    """Large state: memory of all processes, time to restore it, what a snapshot adds."""
+    with scratch() as folder:
+        save(
+            json,
+            large_state.run(folder, keys=keys, changing=changing, changes=changes, console=console),
+        )
 
 
 @app.command("store")
