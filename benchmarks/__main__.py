@@ -107,17 +107,15 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
 
 @app.command("state")
 def state(
-    keys: Annotated[int, typer.Option(help="Of the state; goals are for 1 and 10 million.")] = 10
-    ** 6,
+    keys: Annotated[int, typer.Option(help="Of the state: 1 or 10 million.")] = 1_000_000,
     changing: Annotated[int, typer.Option(help="Rows per epoch once it is filled.")] = 100_000,
+    changes: Annotated[int, typer.Option(help="Epochs once it is filled.")] = 50,
     json: Json = None,
 ) -> None:
     """Large state: memory of all processes, time to restore it, what a snapshot adds."""
+    sizes = large_state.Sizes(keys, changing, changes)
     with scratch() as folder:
-        save(
-            json,
-            large_state.run(folder, keys=keys, changing=changing, changes=changes, console=console),
-        )
+        save(json, large_state.run(folder, sizes, console=console))
 
 
 @app.command("store")

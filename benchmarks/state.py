@@ -32,6 +32,7 @@ def run(
     folder: Path, *, keys: int, changing: int, changes: int, console: Console
 ) -> dict[str, Any]:
     """Fills the state in one process, changes a little of it in a second one that restores it."""
+    keys, changing = sizes.keys, sizes.changing
     load = _write(folder / "in", _every_key(keys), first=0)
     order = Order(
         source=str(folder / "in"),
@@ -44,7 +45,7 @@ def run(
     console.print(
         f"filled: {filled['state_rows']:,} rows, {filling.peak_mib:,.0f} MiB {filling.peak}"
     )
-    _write(folder / "in", _some_keys(keys, changing, changes), first=load)
+    _write(folder / "in", _some_keys(sizes), first=load)
     changed, changing_meter = _run(replace(order, rows_per_epoch=changing), folder)
     spans = list(changed["epochs"].items())[5:]
     # The last snapshot is the terminal one, of an epoch without rows.
@@ -87,10 +88,10 @@ def _every_key(keys: int) -> Iterator[np.ndarray]:
         yield order[first : first + LOAD_ROWS]
 
 
-def _some_keys(keys: int, changing: int, changes: int) -> Iterator[np.ndarray]:
+def _some_keys(sizes: Sizes) -> Iterator[np.ndarray]:
     random = np.random.default_rng(12)
-    for _ in range(changes):
-        yield random.integers(0, keys, changing)
+    for _ in range(sizes.changes):
+        yield random.integers(0, sizes.keys, sizes.changing)
 
 
 def _write(folder: Path, parts: Iterator[np.ndarray], *, first: int) -> int:
