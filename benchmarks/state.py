@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,16 @@ GOALS = {"peak_mib": 4096, "restore_s": 5.0, "pause_share": 0.10}
 _TIMEOUT_S = 3600
 
 
-def run(
-    folder: Path, *, keys: int, changing: int, changes: int, console: Console
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Sizes:
+    """How many keys, how many rows then change them per epoch, in how many epochs."""
+
+    keys: int
+    changing: int
+    changes: int
+
+
+def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
     """Fills the state in one process, changes a little of it in a second one that restores it."""
     keys, changing = sizes.keys, sizes.changing
     load = _write(folder / "in", _every_key(keys), first=0)
