@@ -1,5 +1,5 @@
 """`python -m benchmarks [COMMAND] [options]`: windowed_count, operators, snapshot_cost,
-profile_small_epoch, store, nexmark; all of them without a command."""
+profile_small_epoch, state, store, nexmark; all of them without a command."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks import operator_race
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
+from benchmarks import state as large_state
 from benchmarks import store as store_benchmark
 from benchmarks import windowed_count as count
 from benchmarks.nexmark import run as nexmark_benchmark
@@ -72,6 +73,7 @@ def everything(context: typer.Context) -> None:
         operators()
         snapshot_cost()
         profile_small_epoch()
+        state()
         store()
         nexmark()
 
@@ -143,6 +145,19 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
         measured, cpu = profile.measure(folder, epochs)
         profile.report(measured, cpu, console)
         save(json, {"epochs": measured, "cpu_ms_per_epoch": cpu})
+
+
+@app.command("state")
+def state(
+    keys: Annotated[int, typer.Option(help="Of the state: 1 or 10 million.")] = 1_000_000,
+    changing: Annotated[int, typer.Option(help="Rows per epoch once it is filled.")] = 100_000,
+    changes: Annotated[int, typer.Option(help="Epochs once it is filled.")] = 50,
+    json: Json = None,
+) -> None:
+    """Large state: memory of all processes, time to restore it, what a snapshot adds."""
+    sizes = large_state.Sizes(keys, changing, changes)
+    with scratch() as folder:
+        save(json, large_state.run(folder, sizes, console=console))
 
 
 @app.command("store")

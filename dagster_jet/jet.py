@@ -244,7 +244,7 @@ class Jet:
 
     def read_state(self, name: str, stage: str) -> pa.Table | None:
         """State of a stage as of the newest snapshot: keys, window end, partials; None if empty."""
-        from dagster_jet.snapshot.chunks import read_state
+        from dagster_jet.snapshot.chains import read_state
 
         return read_state(
             self.store.map(f"jobs/{name}/state"),

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.errors import StoreError
+from dagster_jet.snapshot.chains import read_chain
 from dagster_jet.snapshot.chunks import (
     PARTITION_COLUMN,
     ChunkSetName,
     chunk_keys,
-    read_chain,
     write_chunk_set,
 )
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest

@@ -17,7 +17,8 @@ from dagster_jet.engine.spark.barrier import Barrier
 from dagster_jet.engine.spark.stage_task import StageTask
 from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.window import WINDOW_END_MS, SlidingWindows
-from dagster_jet.snapshot.chunks import ROTATION, read_chain
+from dagster_jet.snapshot.chains import read_chain
+from dagster_jet.snapshot.chunks import ROTATION
 from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.store import Store, StoreConfig
 

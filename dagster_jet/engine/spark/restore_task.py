@@ -13,7 +13,7 @@ from dagster_jet.engine.merging import ROWS_AT_ONCE
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt, owned_partitions
 from dagster_jet.engine.state import RunFolder, sweep_dead_executions
 from dagster_jet.processors.operator import Operator
-from dagster_jet.snapshot.chunks import ChainReader
+from dagster_jet.snapshot.chains import ChainReader
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 
 

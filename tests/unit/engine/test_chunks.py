@@ -5,16 +5,15 @@ import pytest
 
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.snapshot import chunks
+from dagster_jet.snapshot.chains import ChainReader, read_chain
 from dagster_jet.snapshot.chunks import (
     PARTITION_COLUMN,
     ROTATION,
-    ChainReader,
     ChunkSetName,
     ChunkSetWriter,
     chunk_keys,
     filter_partitions,
     needs_base,
-    read_chain,
     superseded,
     turn,
     write_chunk_set,

@@ -14,11 +14,11 @@ from botocore.exceptions import ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError, StoreUnwritableError
+from dagster_jet.snapshot.chains import read_chain
 from dagster_jet.snapshot.chunks import (
     PARTITION_COLUMN,
     ChunkSetName,
     chunk_keys,
-    read_chain,
     write_chunk_set,
 )
 from dagster_jet.store import ReplicatedMap, Store, StoreConfig, create_table, open_member

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.errors import SnapshotInvalidError, StoreError
-from dagster_jet.snapshot import chunks
+from dagster_jet.snapshot import chains, chunks
 from dagster_jet.snapshot.chunks import PARTITION_COLUMN, ChunkSetName
 from dagster_jet.store import MapKey, MemoryMember, ReplicatedMap, Store, envelope, routing
 
@@ -103,7 +103,7 @@ def chunk_set(store: Store, snapshot: int = 1, values: Sequence[int] = (10, 20, 
 
 
 def rows_of(store: Store, written: Any) -> list[int]:
-    table = chunks.read_chain(store.map("state"), [written], vertex="stage", partition_count=12)
+    table = chains.read_chain(store.map("state"), [written], vertex="stage", partition_count=12)
     return [] if table is None else sorted(table.column("v").to_pylist())
 
 
@@ -148,16 +148,17 @@ def take_a_missing_chunk_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_the_chunks_checksum(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(chunks, "checksum", lambda data: 0)
+    for module in (chunks, chains):
+        patch.setattr(module, "checksum", lambda data: 0)
 
 
 def count_wrongly(patch: pytest.MonkeyPatch) -> None:
-    read_index = chunks._read_index
+    read_index = chains._read_index
 
     def uncounted(written: Any, data: bytes | None, vertex: str) -> Mapping[str, Any]:
         return read_index(replace(written, rows=3, chunks=3), data, vertex)
 
-    patch.setattr(chunks, "_read_index", uncounted)
+    patch.setattr(chains, "_read_index", uncounted)
 
 
 MISTAKES: dict[Plant, Check] = {

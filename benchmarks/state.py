@@ -1,0 +1,140 @@
+"""Large state: its memory, how long restore takes, and what a snapshot adds to its epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.data import T0_MS, line, set_time
+from benchmarks.memory import MemoryMeter
+from benchmarks.process import ROOT, EngineFailedError
+from benchmarks.state_query import Order
+
+LOAD_ROWS = 500_000
+"""Per file and epoch, while the state is filled."""
+GOALS = {"peak_mib": 4096, "restore_s": 5.0, "pause_share": 0.10}
+_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many keys, how many rows then change them per epoch, in how many epochs."""
+
+    keys: int
+    changing: int
+    changes: int
+
+
+def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
+    """Fills the state in one process, changes a little of it in a second one that restores it."""
+    keys, changing = sizes.keys, sizes.changing
+    load = _write(folder / "in", _every_key(keys), first=0)
+    order = Order(
+        source=str(folder / "in"),
+        folder=str(folder / "job"),
+        result=str(folder / "told.json"),
+        rows_per_epoch=LOAD_ROWS,
+        snapshot_interval_s=1.0,
+    )
+    filled, filling = _run(order, folder)
+    console.print(
+        f"filled: {filled['state_rows']:,} rows, {filling.peak_mib:,.0f} MiB {filling.peak}"
+    )
+    _write(folder / "in", _some_keys(sizes), first=load)
+    changed, changing_meter = _run(replace(order, rows_per_epoch=changing), folder)
+    spans = list(changed["epochs"].items())[5:]
+    # The last snapshot is the terminal one, of an epoch without rows.
+    spans = [(epoch, ms) for epoch, (rows, ms) in spans if rows]
+    saved = {int(epoch): snapshot for epoch, snapshot in changed["snapshots"].items()}
+    with_snapshot = [ms + saved[int(e)]["phase1_ms"] for e, ms in spans if int(e) in saved]
+    without = [ms for e, ms in spans if int(e) not in saved]
+    pause_ms = statistics.median(with_snapshot) - statistics.median(without)
+    result: dict[str, Any] = {
+        "keys": keys,
+        "changing_per_epoch": changing,
+        "load_average": os.getloadavg()[0],
+        "memory_measure": filling.measure,
+        "peak_mib": max(filling.peak_mib, changing_meter.peak_mib),
+        "peak_mib_filling": filling.peak_mib,
+        "peak_mib_restored": changing_meter.peak_mib,
+        "peak_by_kind": max(filling, changing_meter, key=lambda meter: meter.peak_mib).peak,
+        "spark_start_s": changed["spark_s"],
+        "restore_s": changed["start_ms"] / 1000,
+        "epochs_with_snapshot": len(with_snapshot),
+        "epochs_without": len(without),
+        "epoch_ms_with_snapshot": statistics.median(with_snapshot),
+        "epoch_ms_without": statistics.median(without),
+        "phase1_ms": statistics.median([s["phase1_ms"] for s in saved.values()]),
+        "bytes_per_snapshot": statistics.median([s["bytes_written"] for s in saved.values()]),
+        "pause_ms": pause_ms,
+        "pause_share": pause_ms / statistics.median(without),
+    }
+    table = Table("measure", "value", "goal", title=f"state of {keys:,} keys")
+    for name, value in result.items():
+        text = f"{value:,.3f}" if isinstance(value, float) else f"{value}"
+        table.add_row(name, text, f"at most {GOALS[name]:g}" if name in GOALS else "")
+    console.print(table)
+    return {**result, "filled": filled, "changed": changed}
+
+
+def _every_key(keys: int) -> Iterator[np.ndarray]:
+    order = np.random.default_rng(11).permutation(keys)
+    for first in range(0, keys, LOAD_ROWS):
+        yield order[first : first + LOAD_ROWS]
+
+
+def _some_keys(sizes: Sizes) -> Iterator[np.ndarray]:
+    random = np.random.default_rng(12)
+    for _ in range(sizes.changes):
+        yield random.integers(0, sizes.keys, sizes.changing)
+
+
+def _write(folder: Path, parts: Iterator[np.ndarray], *, first: int) -> int:
+    """One file per part; a file is an epoch, because the next one would be too much."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = first
+    for part in parts:
+        path = folder / f"{number:06d}.json"
+        path.write_text("".join([line(f"{k:09d}", T0_MS + number, 100) for k in part.tolist()]))
+        set_time(path, number)
+        number += 1
+    return number
+
+
+def _run(order: Order, folder: Path) -> tuple[dict[str, Any], MemoryMeter]:
+    argument = folder / "order.json"
+    argument.write_text(json.dumps(asdict(order)), encoding="utf-8")
+    with open(folder / "log.txt", "wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.state_query", str(argument)],
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        meter = MemoryMeter(child.pid)
+        try:
+            status = child.wait(_TIMEOUT_S)
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+        finally:
+            meter.stop()
+    if status != 0:
+        tail = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-3000:]
+        raise EngineFailedError(f"the job ended with {status}:\n{tail}")
+    told: dict[str, Any] = json.loads(Path(order.result).read_text(encoding="utf-8"))
+    return told, meter
