@@ -115,7 +115,11 @@ def write_chunk_set(
 
 
 class _Chunks:
-    """The values of one set, made one after the other, and what is known once all are made."""
+    """The values of one set, made one after the other, and what is known once all are made.
+
+    The store copies each into its envelope before it takes the next, and this memory is used again.
+    Keeping the chunks and sealing them late was measured too: fewer page faults, and slower.
+    """
 
     def __init__(
         self, name: str, table: pa.Table, full: frozenset[int], partition_count: int
