@@ -172,8 +172,8 @@ class _Worker:
     def warm_memory(self) -> Done:
         """Makes the chunks once, and takes and gives back the memory that a snapshot needs.
 
-        Earlier snapshots have done both. A machine that is virtual may have to ask its host for
-        memory that it has not used for a while, which takes longer than writing it to a disk.
+        Earlier snapshots have done both. A virtual machine may have to ask its host for memory that
+        it has not used for a while, and only one engine would pay for that.
         """
         self._write(_Kept())
         size = _MEMORY_PER_BYTE * self._share.rows * ROW_BYTES

@@ -33,7 +33,7 @@ from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.routing import Routing
-from dagster_jet.store.sealing import PLAIN, SealedBatch, Sealer
+from dagster_jet.store.sealing import PLAIN, Sealer
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import stored_key
 
@@ -117,7 +117,8 @@ class ReplicatedMap:
     def put_all(self, items: Mapping[MapKey, Payload] | Iterable[tuple[MapKey, Payload]]) -> None:
         """Write all items to all their replicas, in one batch per member.
 
-        Pairs are taken before anything is written. A value is not copied before a member writes it.
+        Pairs are taken one by one and copied at once, before anything is written: a large batch
+        can be made on the way, and its memory used again.
 
         Durable on all replicas when it returns. After a failure or a crash inside, each key has its
         old value or its new one, possibly differing between replicas: put again, or treat the keys
@@ -128,15 +129,10 @@ class ReplicatedMap:
             StoreUnwritableError: a member cannot write (full, read-only).
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
-        keys: list[MapKey] = []
-        values: dict[bytes, Payload] = {}
-        for key, value in items.items() if isinstance(items, Mapping) else items:
-            keys.append(key)
-            values[self._stored(key)] = value
-        sealed = self._sealer.sealing(values)
+        keys, sealed = self._sealed(items.items() if isinstance(items, Mapping) else items)
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
-            return lambda: self._members[member_id].put_many(SealedBatch(batch, sealed))
+            return lambda: self._members[member_id].put_many({key: sealed[key] for key in batch})
 
         self._in_rounds("written", keys, self.routing.put_rounds, put)
 
@@ -153,7 +149,7 @@ class ReplicatedMap:
             StoreUnwritableError: a member cannot write.
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
-        sealed = self._sealed(items)
+        keys, sealed = self._sealed(items.items())
         versions = {self._stored(key): _version(value) for key, value in items.items()}
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
@@ -162,7 +158,7 @@ class ReplicatedMap:
 
             return newer
 
-        self._in_rounds("written", items, self.routing.put_rounds, put)
+        self._in_rounds("written", keys, self.routing.put_rounds, put)
 
     def get(self, key: MapKey) -> bytes | None:
         """Return one value, None if there is none; see ``get_all``."""
@@ -280,10 +276,18 @@ class ReplicatedMap:
         names = {stored[len(prefix) :].decode() for keys in listed.values() for stored in keys}
         return [MapKey(partition, name) for name in sorted(names)]
 
-    def _sealed(self, items: Mapping[MapKey, bytes]) -> dict[bytes, bytes]:
-        """Once for all replicas: their copies are compared byte by byte."""
-        stored = {self._stored(key): value for key, value in items.items()}
-        return {key: self._sealer.seal(value, key) for key, value in stored.items()}
+    def _sealed(
+        self, items: Iterable[tuple[MapKey, Payload]]
+    ) -> tuple[list[MapKey], dict[bytes, bytes]]:
+        """The keys, and what is stored; sealed once for all replicas: their copies are compared
+        byte by byte."""
+        keys: list[MapKey] = []
+        sealed: dict[bytes, bytes] = {}
+        for key, value in items:
+            stored = self._stored(key)
+            keys.append(key)
+            sealed[stored] = self._sealer.seal(value, stored)
+        return keys, sealed
 
     def _put_newer(
         self,

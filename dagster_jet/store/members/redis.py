@@ -111,7 +111,7 @@ class RedisMember:
         """See ``Member.put_many``. A crash inside leaves some requests' items written."""
         batch: dict[bytes, bytes] = {}
         batch_bytes = 0
-        for key, value in items.items():  # each is looked at once: it may be made at that moment
+        for key, value in items.items():
             if batch and (len(batch) == _BATCH_KEYS or batch_bytes + len(value) > _BATCH_BYTES):
                 self._put(batch, batch_bytes)
                 batch, batch_bytes = {}, 0

@@ -1,8 +1,7 @@
 """The map: every write on all replicas, every read from a good copy or a clear refusal."""
 
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,7 +10,7 @@ from dagster_jet.errors import (
     StoreCorruptedError,
     StoreUnavailableError,
 )
-from dagster_jet.store import MapKey, MemoryMember, ReplicatedMap, create_table
+from dagster_jet.store import MapKey, MemoryMember, ReplicatedMap, create_table, seal
 
 Members = dict[str, MemoryMember]
 
@@ -43,38 +42,26 @@ def damage(of: ReplicatedMap, member: MemoryMember, key: MapKey) -> None:
     member.put_many({stored(of, key): bytes(changed)})
 
 
-class Counting:
-    """A member that looks at each value once, as all members do, and keeps none."""
-
-    def __init__(self, member_id: str, sealed: list[int]) -> None:
-        self.member_id = member_id
-        self._sealed = sealed
-
-    def put_many(self, items: Mapping[bytes, bytes]) -> None:
-        before = self._sealed[0]
-        assert len(items) == len(list(items)) > 0
-        assert self._sealed[0] == before, "nothing is made before it is asked for"
-        for key in items:
-            assert key in items
-            items[key]
-        assert self._sealed[0] == before + len(items)
-        assert b"another key" not in items and items.get(b"another key") is None
-
-
-def test_a_value_is_copied_when_a_member_writes_it_and_not_before(
-    monkeypatch: pytest.MonkeyPatch,
+def test_each_pair_is_copied_before_the_next_is_made(
+    numbers: ReplicatedMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sealed = [0]
+    """So that a large batch is in memory once, however it is made; and once for all replicas."""
+    sealed: list[bytes] = []
 
-    def seal(payload: bytes) -> bytes:
-        sealed[0] += 1
-        return bytes(payload)
+    def counting(payload: memoryview) -> bytes:
+        sealed.append(bytes(payload))
+        return seal(payload)
 
-    monkeypatch.setattr("dagster_jet.store.sealing.seal", seal)
-    members: dict[str, Any] = {"a": Counting("a", sealed)}
-    values = ReplicatedMap(members, create_table(members, 12, 0), "map/test/values")
-    values.put_all((MapKey(p, "k"), memoryview(b"a value")) for p in range(12))
-    assert sealed == [12]
+    monkeypatch.setattr("dagster_jet.store.sealing.seal", counting)
+
+    def made() -> Iterator[tuple[MapKey, memoryview]]:
+        for partition in range(12):
+            assert len(sealed) == partition
+            yield MapKey(partition, "k"), memoryview(b"%d" % partition)
+
+    numbers.put_all(made())
+    assert sealed == [b"%d" % partition for partition in range(12)]
+    assert numbers.get_all([MapKey(p, "k") for p in range(12)]) == sealed
 
 
 def test_what_is_put_is_found_on_every_replica(numbers: ReplicatedMap, members: Members) -> None:
