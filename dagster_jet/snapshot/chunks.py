@@ -202,7 +202,8 @@ def read_chain(
                 f"partition {partition} has {batch.num_rows} rows, expected {rows}.", stage=vertex
             )
         tables.append(pa.Table.from_batches([batch]))
-    return pa.concat_tables(tables) if tables else None
+    # Promoted: a column may have become one that is never null, or have ceased to be.
+    return pa.concat_tables(tables, promote_options="default") if tables else None
 
 
 def chunk_keys(store: ChunkMap, name: str, partition_count: int) -> list[MapKey]:
@@ -264,4 +265,4 @@ def read_state(store: ChunkMap, manifest: Manifest, vertex: str) -> pa.Table | N
         for chain in manifest.shards[vertex]
     ]
     present = [table for table in tables if table is not None]
-    return pa.concat_tables(present) if present else None
+    return pa.concat_tables(present, promote_options="default") if present else None

@@ -12,6 +12,7 @@ from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt, owned_partitions
 from dagster_jet.engine.state import RunFolder
 from dagster_jet.processors.operator import Operator
+from dagster_jet.processors.saved_schema import in_state_schema
 from dagster_jet.snapshot.chunks import read_chain
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 
@@ -55,7 +56,7 @@ class RestoreTask:
                 store, chain, vertex=item.vertex, partition_count=count, wanted=wanted
             )
             if table is not None:
-                tables.append(table)
+                tables.append(in_state_schema(table, item.operator, item.vertex))
         runs = RunFolder(
             folder=Path(self.barrier.work_dir) / item.vertex,
             prefix=f"restored-{item.shard}-{attempt}",

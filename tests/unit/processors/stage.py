@@ -149,7 +149,8 @@ class Stage:
             wm = self.floor(wm)
             self.watermark = wm if before is None else max(before, wm)
         self.version += 1
-        given = StepInput((self.first_stage(events),), before, self.watermark, self.version, early=early)
+        arrived = (self.first_stage(events),)
+        given = StepInput(arrived, before, self.watermark, self.version, early=early)
         step: Step = self.operator.step(given, self.state)
         assert step.results.schema.equals(self.operator.result_schema)
         again: Step = self.operator.step(given, self.state)
