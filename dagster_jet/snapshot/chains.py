@@ -40,7 +40,7 @@ def read_chain(
         store, chain, vertex=vertex, partition_count=partition_count, wanted=wanted
     )
     tables = list(reader.tables())
-    return pa.concat_tables(tables) if tables else None
+    return pa.concat_tables(tables, promote_options="default") if tables else None
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ class ChainReader:
                     stage=self.vertex,
                 )
             tables.append(pa.Table.from_batches([batch]))
-        return pa.concat_tables(tables)
+        # Promoted: a column may have become one that is never null, or have ceased to be.
+        return pa.concat_tables(tables, promote_options="default")
 
 
 def read_state(store: ChunkMap, manifest: Manifest, vertex: str) -> pa.Table | None:
@@ -152,7 +153,7 @@ def read_state(store: ChunkMap, manifest: Manifest, vertex: str) -> pa.Table | N
         for chain in manifest.shards[vertex]
     ]
     present = [table for table in tables if table is not None]
-    return pa.concat_tables(present) if present else None
+    return pa.concat_tables(present, promote_options="default") if present else None
 
 
 def _read_index(chunk_set: ChunkSet, data: bytes | None, vertex: str) -> dict[str, Any]:

@@ -108,8 +108,8 @@ class ChunkSetWriter:
     """Writes one set in one batch per member, or in several if it is large.
 
     Chunks are made one after the other: the store copies each into its envelope before it takes the
-    next, and this memory is used again. (Sealing late was measured too, and slower.) The index is written last. A
-    crash before leaves chunks that nothing names; the next start deletes them.
+    next, and this memory is used again. (Sealing late was measured too, and slower.) The index is
+    written last. A crash before leaves chunks that nothing names; the next start deletes them.
     """
 
     store: ChunkMap

@@ -13,6 +13,7 @@ from dagster_jet.engine.merging import ROWS_AT_ONCE
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt, owned_partitions
 from dagster_jet.engine.state import RunFolder, sweep_dead_executions
 from dagster_jet.processors.operator import Operator
+from dagster_jet.processors.saved_schema import in_state_schema
 from dagster_jet.snapshot.chains import ChainReader
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 
@@ -60,7 +61,7 @@ class RestoreTask:
             time_column=item.operator.time_column,
         )
         portions = (
-            table
+            in_state_schema(table, item.operator, item.vertex)
             for chain in item.chains
             for table in ChainReader.open(
                 store, chain, vertex=item.vertex, partition_count=count, wanted=wanted

@@ -53,6 +53,16 @@ def read(chunk_map, chain, wanted=None):
     return sorted(table.column("v").to_pylist()) if table is not None else []
 
 
+def test_sets_of_a_chain_may_differ_in_what_may_be_null(chunk_map):
+    never = [pa.field(f.name, f.type, nullable=False) for f in rows({}).schema]
+    chain = [
+        write(chunk_map, 1, rows({0: [1]}), range(COUNT), base=True),
+        write(chunk_map, 2, rows({0: [2]}).cast(pa.schema(never))),
+        write(chunk_map, 3, rows({0: [3]})),
+    ]
+    assert read(chunk_map, chain) == [1, 2, 3]
+
+
 def test_a_chain_is_base_plus_what_changed(chunk_map):
     chain = [
         write(chunk_map, 1, rows({0: [1, 2], 5: [3]}), range(COUNT), base=True),
