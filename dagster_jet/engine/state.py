@@ -121,11 +121,16 @@ class RunFolder:
         return tuple(alive)
 
     def compact(
-        self, runs: tuple[Run, ...], merge: Merge, dead_until_ms: int | None
+        self,
+        runs: tuple[Run, ...],
+        merge: Merge,
+        dead_until_ms: int | None,
+        *,
+        fan_in: int = MERGE_FAN_IN,
     ) -> tuple[Run, ...]:
-        """Merges the newest runs of about one size once `MERGE_FAN_IN` of them have gathered."""
+        """Merges the newest runs of about one size once `fan_in` of them have gathered."""
         tail = _tail_of_one_size(runs)
-        if len(tail) < MERGE_FAN_IN:
+        if len(tail) < fan_in:
             return runs
         parts = self.merged(self.read(tail), merge, dead_until_ms)
         self.obsolete.extend(run.path for run in tail)
