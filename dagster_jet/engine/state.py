@@ -54,8 +54,7 @@ class RunFolder:
     def write_parts(self, parts: Iterable[pa.Table]) -> tuple[Run, ...]:
         """One run of all parts, a record batch of each. Errors as of `write`.
 
-        Args:
-            parts: where the state has a key hash, by ascending hash.
+        Each batch is sorted by key hash where the state has one; together they need not be.
         """
         filled = (part for part in parts if part.num_rows)
         first = next(filled, None)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.connector import Sink
+from dagster_jet.engine.merging import is_worth_merging
 from dagster_jet.engine.spark.barrier import (
     ACK_COLUMN,
     ACK_SCHEMA,
@@ -190,9 +191,13 @@ class StageTask:
             unsaved = runs.compact(unsaved, operator.merge, dead)
             saved = runs.compact(saved, operator.merge, dead)
         else:
-            everything = [step.delta, *runs.read(unsaved)]
+            deltas = [step.delta, *runs.read(unsaved)]
             runs.obsolete.extend(run.path for run in unsaved)
-            unsaved = runs.write_parts(runs.merged(everything, operator.merge, dead))
+            unsaved = runs.write_parts(
+                runs.merged(deltas, operator.merge, dead)
+                if is_worth_merging(deltas, operator.merge)
+                else runs.alive(deltas, dead)
+            )
             # Better in an epoch without a snapshot; here only where there are too few of those.
             saved = runs.compact(saved, operator.merge, dead, fan_in=2 * MERGE_FAN_IN)
             try:
@@ -249,7 +254,7 @@ class StageTask:
             old = [filter_partitions(table, full) for table in old]
 
         def merge(tables: Sequence[pa.Table]) -> pa.Table:
-            """What changed is merged already: only what has its turn meets older rows."""
+            """Only what has its turn meets older rows."""
             if is_base:
                 return self.operator.merge(tables)
             changed = pa.concat_tables(tables[: len(new)])
