@@ -1,5 +1,5 @@
-"""`python -m benchmarks [COMMAND] [options]`: windowed_count, snapshot_cost,
-profile_small_epoch, state, store; all of them without a command."""
+"""`python -m benchmarks [COMMAND] [options]`: windowed_count, operators, snapshot_cost,
+profile_small_epoch, state, store, nexmark; all of them without a command."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import operator_race
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
 from benchmarks import state as large_state
 from benchmarks import store as store_benchmark
 from benchmarks import windowed_count as count
+from benchmarks.nexmark import run as nexmark_benchmark
+from benchmarks.nexmark.generator import Format
+from benchmarks.nexmark.model import Model
+from benchmarks.nexmark.queries import QUERIES
+from benchmarks.operators import OPERATORS
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 console = Console()
@@ -33,10 +39,14 @@ Rounds = Annotated[
 PeerTrigger = Annotated[
     int | None, typer.Option(help="Rows per trigger of the peer, large epochs; else a sweep.")
 ]
+Operators = Annotated[
+    list[str] | None, typer.Option("--operator", help="Repeatable; all without it.")
+]
 Only = Annotated[str, typer.Option(help="large, small or both.")]
 Sizes = Annotated[
     list[str] | None, typer.Option("--size", help="Of the state, repeatable; 100MB and 1GB.")
 ]
+Queries = Annotated[list[str] | None, typer.Option("--query", help="Repeatable; all of them.")]
 
 
 @contextmanager
@@ -60,10 +70,12 @@ def everything(context: typer.Context) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if context.invoked_subcommand is None:
         windowed_count()
+        operators()
         snapshot_cost()
         profile_small_epoch()
         state()
         store()
+        nexmark()
 
 
 @app.command("windowed_count")
@@ -84,6 +96,36 @@ def windowed_count(
                 quick=quick,
                 only=only,
                 peer_trigger=peer_trigger,
+                console=console,
+            ),
+        )
+
+
+@app.command("operators")
+def operators(
+    operator: Operators = None,
+    rows: Annotated[int | None, typer.Option(help="Input rows; else 4 M.")] = None,
+    rounds: Rounds = None,
+    peer_trigger: PeerTrigger = None,
+    peer_variant: Annotated[
+        str, typer.Option(help="Another of the case's ways to ask the peer.")
+    ] = "",
+    json: Json = None,
+) -> None:
+    """Races each stateful operator against the same operator in Structured Streaming."""
+    for name in operator or []:
+        if name not in OPERATORS:
+            raise typer.BadParameter(f"{name}: there are {', '.join(OPERATORS)}")
+    with scratch() as folder:
+        save(
+            json,
+            operator_race.run(
+                folder,
+                names=operator or list(OPERATORS),
+                rows=rows,
+                rounds=rounds or 5,
+                peer_trigger=peer_trigger,
+                peer_variant=peer_variant,
                 console=console,
             ),
         )
@@ -129,6 +171,27 @@ def store(quick: Quick = False, size: Sizes = None, json: Json = None) -> None:
         raise typer.BadParameter(str(error)) from None
     with scratch() as folder:
         save(json, store_benchmark.run(folder, sizes, quick=quick, console=console))
+
+
+@app.command("nexmark")
+def nexmark(
+    query: Queries = None,
+    events: Annotated[int, typer.Option(help="Of all three kinds.")] = 100_000,
+    format: Annotated[Format, typer.Option(help="Of the input files.")] = "json",
+    json: Json = None,
+) -> None:
+    """The NEXMark queries, each compared with DuckDB's answer over the same files."""
+    queries = query or list(QUERIES)
+    unknown = [name for name in queries if name not in QUERIES]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: none of {', '.join(QUERIES)}.")
+    with scratch() as folder:
+        result = nexmark_benchmark.run(
+            folder, queries, Model(events), format=format, console=console
+        )
+    save(json, result)
+    if not result["is_exact"]:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 SCHEMA = "k string, ts long, v long"
 T0_MS = 1_700_000_000_000
 DISORDER_MS = 100
+WINDOW_MS = 10_000
 SENTINEL_KEY = "key-close"
 _SEED = 20_261_121
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Dataset:
     rows_per_file: int
     rows_per_ms: int
     keys: int = 1000
-    window_ms: int = 10_000
+    sources: ClassVar[int] = 1
 
     @property
     def rows(self) -> int:
@@ -36,9 +38,7 @@ class Dataset:
 
     def write(self, folder: Path) -> Path:
         """Writes the files, in order of modification time too; an existing folder is kept."""
-        target = folder / (
-            f"{self.files}x{self.rows_per_file}-{self.rows_per_ms}-{self.keys}-{self.window_ms}"
-        )
+        target = folder / f"{self.files}x{self.rows_per_file}-{self.rows_per_ms}-{self.keys}"
         if (target / "done").exists():
             return target / "in"
         (target / "in").mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ class Dataset:
         for number in range(self.files):
             first = number * self.rows_per_file
             self._write_file(target / "in" / f"{number:06d}.json", number, first, random)
-        end = T0_MS + self.rows // self.rows_per_ms + _DAY_MS
+        end = T0_MS + self.rows // self.rows_per_ms + DAY_MS
         last = target / "in" / f"{self.files:06d}.json"
         last.write_text(line(SENTINEL_KEY, end, 100), encoding="ascii")
         set_time(last, self.files)

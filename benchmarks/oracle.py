@@ -7,7 +7,9 @@ from pathlib import Path
 
 import duckdb
 
-from benchmarks.data import SENTINEL_KEY
+from benchmarks.case import Case
+
+_INPUT_COLUMNS = "k: 'VARCHAR', ts: 'BIGINT', v: 'BIGINT'"
 
 
 class WrongOutputError(Exception):
@@ -28,7 +30,7 @@ def committed_files(engine: str, output: Path) -> list[str]:
     return sorted(set(names))
 
 
-def check(engine: str, output: Path, source: Path, window_ms: int) -> int:
+def check(engine: str, case: Case, output: Path, source: Path) -> int:
     """Compares as multisets and returns how many rows there are.
 
     Raises:
@@ -39,20 +41,13 @@ def check(engine: str, output: Path, source: Path, window_ms: int) -> int:
         raise WrongOutputError(f"{engine}: nothing was committed.")
     with duckdb.connect() as db:
         db.execute("SET threads = 2")
-        db.execute(f"CREATE TABLE expected AS {_expected_sql(source, window_ms)}")
-        db.execute(
-            "CREATE TABLE actual AS SELECT k, n::BIGINT AS n, epoch_ms("
-            "replace(window_start, 'Z', '')::TIMESTAMP) AS start_ms FROM read_json(?, "
-            "columns={k: 'VARCHAR', window_start: 'VARCHAR', n: 'BIGINT'}, "
-            "format='newline_delimited') WHERE k <> ?",
-            [files, SENTINEL_KEY],
-        )
-        columns = "k, start_ms, n"
+        db.execute(f"CREATE TABLE expected AS SELECT * FROM '{_kept(case, source)}'")
+        output_rows = _table(case.format, files, case.output_columns)
+        db.execute(f"CREATE TABLE actual AS WITH output AS (FROM {output_rows}) {case.actual}")
         wrong = {
-            name: db.execute(
-                f"SELECT count(*) FROM (SELECT {columns} FROM {a} "
-                f"EXCEPT ALL SELECT {columns} FROM {b})"
-            ).fetchall()[0][0]
+            name: db.execute(f"SELECT count(*) FROM (FROM {a} EXCEPT ALL FROM {b})").fetchall()[0][
+                0
+            ]
             for name, a, b in (
                 ("missing", "expected", "actual"),
                 ("extra", "actual", "expected"),
@@ -64,14 +59,18 @@ def check(engine: str, output: Path, source: Path, window_ms: int) -> int:
     return rows
 
 
-def _expected_sql(source: Path, window_ms: int) -> str:
-    """Counts once per data set: kept beside the input."""
-    kept = source.parent / "expected.parquet"
+def _kept(case: Case, source: Path) -> Path:
+    """The expected rows; computed once per data set and case, kept beside the input."""
+    kept = source.parent / f"expected-{case.name}.parquet"
     if not kept.exists():
-        duckdb.execute(
-            f"COPY (SELECT k, ts - ts % {window_ms} AS start_ms, count(*)::BIGINT AS n "
-            f"FROM read_json('{source}/*.json', format='newline_delimited', "
-            f"columns={{k: 'VARCHAR', ts: 'BIGINT'}}) WHERE k <> '{SENTINEL_KEY}' "
-            f"GROUP BY ALL) TO '{kept}' (FORMAT parquet)"
+        sql = case.expected(
+            lambda name: _table(case.format, [f"{source / name}/*.{case.format}"], _INPUT_COLUMNS)
         )
-    return f"SELECT * FROM '{kept}'"
+        duckdb.execute(f"COPY ({sql}) TO '{kept}' (FORMAT parquet)")
+    return kept
+
+
+def _table(format: str, files: list[str], columns: str) -> str:
+    if format == "parquet":
+        return f"read_parquet({files})"
+    return f"read_json({files}, columns={{{columns}}}, format='newline_delimited')"

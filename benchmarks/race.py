@@ -9,10 +9,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from benchmarks.data import Dataset
+from benchmarks.case import Case
 from benchmarks.oracle import check
 from benchmarks.process import CpuMeter, run_engine
 from benchmarks.ratios import Ratio, ratio
@@ -39,25 +40,46 @@ class Slot:
     disturbed: bool = False
 
 
+class Data(Protocol):
+    """Seeded input files, the same for both engines."""
+
+    @property
+    def rows(self) -> int:
+        """Of all sources, without sentinels."""
+        ...
+
+    @property
+    def rows_per_file(self) -> int: ...
+
+    @property
+    def sources(self) -> int: ...
+
+    def write(self, folder: Path) -> Path:
+        """Writes the files, if they are not there, and returns their folder."""
+        ...
+
+
 @dataclass(frozen=True)
 class Regime:
-    """What is raced: the data, rows per epoch of each engine, rows that only warm up."""
+    """What is raced: the case, its data, rows per epoch of each engine, rows that only warm up."""
 
-    data: Dataset
+    case: Case
+    data: Data
     ours_rows_per_epoch: int
     peer_rows_per_epoch: int
     warm_up_rows: int
+    peer_variant: str = ""
 
     def spec(self, engine: str, source: Path, folder: Path) -> Spec:
+        rows = self.ours_rows_per_epoch if engine == OURS else self.peer_rows_per_epoch
         return Spec(
             engine=engine,
+            case=self.case.name,
             source=str(source),
             folder=str(folder),
-            rows_per_epoch=(
-                self.ours_rows_per_epoch if engine == OURS else self.peer_rows_per_epoch
-            ),
+            rows_per_epoch=rows // self.data.sources,
             rows_per_file=self.data.rows_per_file,
-            window_ms=self.data.window_ms,
+            variant=self.peer_variant,
         )
 
 
@@ -69,7 +91,7 @@ def run_slot(engine: str, regime: Regime, folder: Path) -> Slot:
     spec = regime.spec(engine, source, folder)
     shutil.rmtree(folder, ignore_errors=True)
     trace, meter, started = run_engine(spec)
-    check(engine, folder / "out", source, regime.data.window_ms)
+    check(engine, regime.case, folder / "out", source)
     slot = _measure(engine, regime, trace, meter, started, loop_ms, load)
     shutil.rmtree(folder, ignore_errors=True)
     return slot
@@ -85,8 +107,10 @@ def _measure(
     load: float,
 ) -> Slot:
     rows = regime.data.rows
-    first = next(c for c in trace.commits if c[1] >= regime.warm_up_rows)
-    last = next(c for c in trace.commits if c[1] >= rows)
+    # Ends of epochs, not commits: ours are announced up to an epoch late, the last one at once.
+    done = list(zip(trace.epoch_ends, accumulate(trace.epoch_rows), strict=True))
+    first = next(end for end in done if end[1] >= regime.warm_up_rows)
+    last = next(end for end in done if end[1] >= rows)
     steady_rows = max(1, last[1] - first[1])
     # Ends of epochs with input; the one that only closes the windows is no epoch of this size.
     ends = [e for e, n in zip(trace.epoch_ends, trace.epoch_rows, strict=True) if n > 1]

@@ -26,14 +26,16 @@ class Trace:
 
 @dataclass(frozen=True)
 class Spec:
-    """What to run. `rows_per_epoch` is a whole number of files."""
+    """What to run. Rows per epoch are counted per source, and are a whole number of files."""
 
     engine: str
+    case: str
     source: str
     folder: str
     rows_per_epoch: int
     rows_per_file: int
-    window_ms: int
+    variant: str = ""
+    """Which of the case's ways to ask the peer; "" is the first."""
 
     @property
     def result(self) -> Path:
@@ -42,6 +44,7 @@ class Spec:
 
 def run_ours(spec: Spec) -> Trace:
     from benchmarks import jet_query
+    from benchmarks.cases import case_named
     from dagster_jet.engine.events import EpochCompleted, JobEvent, SnapshotCommitted
 
     trace, rows_by_epoch, folder = Trace(), {0: 0}, Path(spec.folder)
@@ -59,7 +62,7 @@ def run_ours(spec: Spec) -> Trace:
 
     with jet_query.open_jet(folder) as jet:
         jet.run(
-            jet_query.pipeline(Path(spec.source), folder / "out", spec.window_ms),
+            case_named(spec.case).pipeline(Path(spec.source), folder / "out"),
             jet_query.config(spec.rows_per_epoch),
             until="completed",
             on_event=on_event,
@@ -71,10 +74,12 @@ def run_ours(spec: Spec) -> Trace:
 
 def run_peer(spec: Spec) -> Trace:
     from benchmarks import spark_query
+    from benchmarks.cases import case_named
 
     trace, session = Trace(), spark_query.open_session()
     files = max(1, spec.rows_per_epoch // spec.rows_per_file)
-    query = spark_query.start(session, Path(spec.source), Path(spec.folder), files, spec.window_ms)
+    case, source, folder = case_named(spec.case), Path(spec.source), Path(spec.folder)
+    query = spark_query.start(session, case, spec.variant, source, folder, files)
     query.awaitTermination()
     trace.done_at = time.time()
     rows, triggers = 0, []

@@ -1,4 +1,4 @@
-"""The windowed count in Spark Structured Streaming: the peer, as fast as it goes for free.
+"""A case in Spark Structured Streaming: the peer, as fast as it goes for free.
 
 RocksDB state with changelog checkpointing, as many shuffle partitions as cores, all files known
 from the start (`availableNow`), file sink in append mode.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.case import Case
 from benchmarks.data import SCHEMA
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 _STATE = "spark.sql.streaming.stateStore"
@@ -27,6 +28,8 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    # As in our session: for queries with Python in them.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
 }
 
@@ -43,24 +46,17 @@ def open_session() -> SparkSession:
 
 
 def start(
-    session: SparkSession, source: Path, folder: Path, files_per_trigger: int, window_ms: int
+    session: SparkSession, case: Case, variant: str, source: Path, folder: Path, files: int
 ) -> StreamingQuery:
-    from pyspark.sql import functions as F
+    """`files`: per trigger, of each input folder."""
 
-    reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files_per_trigger)
-    rows = reader.json(str(source)).select("k", F.timestamp_millis("ts").alias("at"))
-    window = F.window("at", f"{window_ms} milliseconds")
-    counts = (
-        rows.withWatermark("at", "2 seconds").groupBy(window, "k").agg(F.count(F.lit(1)).alias("n"))
-    )
-    results = counts.select(
-        "k",
-        F.col("window.start").alias("window_start"),
-        F.col("window.end").alias("window_end"),
-        "n",
-    )
+    def read(path: Path) -> DataFrame:
+        reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files)
+        return reader.format(case.format).load(str(path))
+
     return (
-        results.writeStream.format("json")
+        case.query(variant)(read, source)
+        .writeStream.format(case.format)
         .outputMode("append")
         .option("path", str(folder / "out"))
         .option("checkpointLocation", str(folder / "checkpoint"))

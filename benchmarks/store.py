@@ -113,6 +113,8 @@ def _summary(rounds: list[list[snapshot.Slot]]) -> dict[str, Any]:
     rates = ("snapshot_mb_s", "restore_mb_s", "put_mb_s", "get_mb_s", "repair_mb_s")
     return {
         **{name: median(ours, name) for name in rates},
+        "cpu_s_per_gb": median(ours, "cpu_s") / median(ours, "state_mb") * 1000,
+        "raw_cpu_s_per_gb": median(raw, "cpu_s") / median(raw, "state_mb") * 1000,
         "raw_write_mb_s": median(raw, "snapshot_mb_s"),
         "raw_read_mb_s": median(raw, "restore_mb_s"),
         "snapshot_ratio": asdict(_ratio(rounds, "snapshot_mb_s")),
@@ -131,8 +133,11 @@ def _ratio(rounds: list[list[snapshot.Slot]], name: str, undisturbed_only: bool 
 
 
 def _snapshot_table() -> Table:
-    names = ("member", "backups", "state", "MB/s", "map only", "raw", "ratio", "goal", "disturbed")
-    return _table("snapshot: MB/s of state, medians; ratio to raw [95 %]", names)
+    names = ("member", "backups", "state", "MB/s", "map only", "raw", "ratio", "goal", "CPU")
+    title = (
+        "snapshot: MB/s of state, medians; ratio to raw [95 %]; CPU-seconds per GB, ours and raw"
+    )
+    return _table(title, (*names, "disturbed"))
 
 
 def _restore_table() -> Table:
@@ -159,6 +164,7 @@ def _add_snapshot(table: Table, case: Case, found: dict[str, Any]) -> None:
         f"{found['raw_write_mb_s']:,.0f}",
         _shown(ratio),
         f"{GOAL} {reached}" if case.backups == 0 else "",
+        f"{found['cpu_s_per_gb']:.1f}, {found['raw_cpu_s_per_gb']:.1f}",
         f"{found['disturbed']}/{found['slots']}",
     )
 

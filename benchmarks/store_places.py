@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
+
 from benchmarks.store_workers import Done, Workers
 from dagster_jet.testing.servers import RedisServer
 
@@ -24,6 +26,10 @@ class Places(ABC):
     @abstractmethod
     def urls(self) -> tuple[str, ...]:
         """The members' URLs."""
+
+    def cpu_s(self) -> float:
+        """How long servers have worked since they were started."""
+        return 0.0
 
     @abstractmethod
     def clear(self) -> None:
@@ -90,6 +96,9 @@ class Servers(Places):
     @property
     def urls(self) -> tuple[str, ...]:
         return tuple(server.url for server in self._servers)
+
+    def cpu_s(self) -> float:
+        return sum(sum(psutil.Process(server.pid).cpu_times()[:2]) for server in self._servers)
 
     def clear(self) -> None:
         for server in self._servers:

@@ -27,13 +27,15 @@ class Slot:
     """One engine, once. Rates are of the bytes of the state, counted once whatever the replicas.
 
     `put_mb_s` and `get_mb_s` are of the map's calls alone, without sorting, serialising and
-    checking in the task. Zero: not measured in this slot.
+    checking in the task. `cpu_s` is what all processes have worked for the snapshot, servers too.
+    Zero: not measured in this slot.
     """
 
     engine: str
     state_mb: float
     snapshot_mb_s: float
     restore_mb_s: float
+    cpu_s: float
     put_mb_s: float = 0.0
     get_mb_s: float = 0.0
     repair_mb_s: float = 0.0
@@ -89,8 +91,11 @@ def run_ours(places: Places, backups: int, state_bytes: int) -> Slot:
         with Workers(state_bytes, PROCESSES, store.partition_count) as workers:
             expected = {at: done.result for at, done in enumerate(workers.together("ready"))}
             workers.together("warm_up", store.handle())
+            workers.together("warm_memory")
+            before_s = places.cpu_s()
             with PeakMemory() as driver:
                 written = workers.together("snapshot", store.handle())
+                servers_s = places.cpu_s() - before_s
                 sets = [done.result for done in written]
                 read = workers.together("restore", store.handle(), sets)
             if dict(done.result for done in read) != expected:
@@ -101,6 +106,7 @@ def run_ours(places: Places, backups: int, state_bytes: int) -> Slot:
             state_mb=state_mb,
             snapshot_mb_s=state_mb / seconds(written),
             restore_mb_s=state_mb / seconds(read),
+            cpu_s=servers_s + sum(done.cpu_s for done in written),
             put_mb_s=state_mb / max(done.store_s for done in written),
             get_mb_s=state_mb / max(done.store_s for done in read),
             driver_mb=driver.risen_mb,
@@ -141,7 +147,10 @@ def run_peer(places: Places, state_bytes: int) -> Slot:
     places.clear()
     with Workers(state_bytes, PROCESSES, DEFAULT_PARTITION_COUNT) as workers:
         state_mb = sum(done.result for done in workers.together("serialise")) / _MB
+        workers.together("warm_memory")
+        before_s = places.cpu_s()
         written = places.write_raw(workers)
+        servers_s = places.cpu_s() - before_s
         read = places.read_raw(workers)
     places.clear()
     return Slot(
@@ -149,6 +158,7 @@ def run_peer(places: Places, state_bytes: int) -> Slot:
         state_mb=state_mb,
         snapshot_mb_s=state_mb / seconds(written),
         restore_mb_s=state_mb / seconds(read),
+        cpu_s=servers_s + sum(done.cpu_s for done in written),
     )
 
 
@@ -209,6 +219,7 @@ def _described(slot: Slot) -> str:
         if field.name.endswith("_mb_s") and getattr(slot, field.name)
     ]
     memory = f"; driver +{slot.driver_mb:.1f} MB" if slot.engine == OURS else ""
-    return f"  {slot.engine:<4} {', '.join(rates)} MB/s{memory}; load {slot.load:.1f}" + (
+    cpu = f"; {slot.cpu_s:.2f} CPU s"
+    return f"  {slot.engine:<4} {', '.join(rates)} MB/s{cpu}{memory}; load {slot.load:.1f}" + (
         " DISTURBED" if slot.disturbed else ""
     )

@@ -10,11 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import race
+from benchmarks import count_case, race
 from benchmarks.data import Dataset
 
 MILLION = 1_000_000
 LARGE = race.Regime(
+    case=count_case.CASE,
     data=Dataset(files=200, rows_per_file=50_000, rows_per_ms=10),
     ours_rows_per_epoch=MILLION,
     peer_rows_per_epoch=MILLION,
@@ -26,6 +27,7 @@ LARGE_QUICK = replace(
     warm_up_rows=2 * MILLION,
 )
 SMALL = race.Regime(
+    case=count_case.CASE,
     data=Dataset(files=180, rows_per_file=1000, rows_per_ms=1),
     ours_rows_per_epoch=1000,
     peer_rows_per_epoch=1000,

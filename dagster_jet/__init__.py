@@ -22,6 +22,7 @@ _LAZY = {
     "JobConfig": "dagster_jet.engine.config",
     "JobResult": "dagster_jet.job",
     "JournalConfig": "dagster_jet.maps",
+    "State": "dagster_jet.processors.user_state",
     "build_jet_asset_specs": "dagster_jet.orchestration",
     "build_jet_job": "dagster_jet.orchestration",
     "build_jet_source_assets": "dagster_jet.orchestration",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         build_jet_supervisor_sensor,
         jet_assets,
     )
+    from dagster_jet.processors.user_state import State
 
 
 def __getattr__(name: str) -> Any:
@@ -70,6 +72,7 @@ __all__ = [
     "JournalConfig",
     "Pipeline",
     "Stage",
+    "State",
     "aggregates",
     "build_jet_asset_specs",
     "build_jet_job",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dagster_jet.connectors.files import FilesSource, FilesTable
-from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource
+from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
 
 
 def files(
@@ -55,12 +55,35 @@ def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
     return MapEntriesSource(name, schema)
 
 
+def map_table(name: str, *, key: str = "key", schema: str | None = None) -> MapTable:
+    """A map of the job's own store as a table to enrich a stream with.
+
+    Columns: the key (text) under the name `key`, then the value: the fields of `schema`, or one
+    column `value`.
+
+    Args:
+        name: the map's; it must exist.
+        key: the name of the key's column, which `enrich(on=...)` joins on.
+        schema: as for `map_journal`.
+    """
+    return MapTable(name, key, schema)
+
+
 def table(
     path: str,
     *,
     format: str = "parquet",
     schema: str | None = None,
     options: Mapping[str, str] | None = None,
+    asset: str | Sequence[str] | None = None,
 ) -> FilesTable:
-    """A batch table to enrich a stream with; read whole when an execution starts."""
-    return FilesTable(str(path), format, schema, tuple(sorted((options or {}).items())))
+    """A batch table to enrich a stream with.
+
+    Args:
+        asset: the key of the Dagster asset that this table is ("dim/airports"): the stages behind
+            depend on it in the lineage.
+    """
+    path_of_key = tuple(asset.split("/")) if isinstance(asset, str) else tuple(asset or ())
+    return FilesTable(
+        str(path), format, schema, tuple(sorted((options or {}).items())), path_of_key
+    )

@@ -1,6 +1,18 @@
 """What every test process starts from."""
 
+import os
 import signal
+
+from hypothesis import HealthCheck, settings
+
+# Two cores and other work: how long an example takes says nothing.
+settings.register_profile(
+    "shared",
+    max_examples=int(os.environ.get("JET_PROPERTY_EXAMPLES", "50")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("shared")
 
 
 def pytest_configure() -> None:

@@ -25,7 +25,7 @@ from dagster_jet.core.processor import ItemProcessor, Processor, ProcessorContex
 from dagster_jet.core.queue import BoundedQueue
 from dagster_jet.core.snapshot_context import Phase1, Phase2, SnapshotContext
 from dagster_jet.core.tasklet import ProcessorTasklet, Progress
-from dagster_jet.core.tasklet_state import State
+from dagster_jet.core.tasklet_state import TaskletState
 from dagster_jet.core.watermark import HeldBack, WatermarkCoalescer, WatermarkError
 from dagster_jet.errors import ProcessorError
 
@@ -65,8 +65,8 @@ __all__ = [
     "SnapshotBarrier",
     "SnapshotContext",
     "SnapshotEntry",
-    "State",
     "Supplier",
+    "TaskletState",
     "Vertex",
     "Watermark",
     "WatermarkCoalescer",

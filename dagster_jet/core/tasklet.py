@@ -17,7 +17,7 @@ from dagster_jet.core.inbound import ProcessorInput
 from dagster_jet.core.inbox import Inbox
 from dagster_jet.core.items import DONE, IDLE, SnapshotBarrier, SnapshotEntry, Watermark
 from dagster_jet.core.snapshot_context import Phase1, SnapshotContext
-from dagster_jet.core.tasklet_state import LEGAL_MOVES, State
+from dagster_jet.core.tasklet_state import LEGAL_MOVES, TaskletState
 from dagster_jet.core.watermark import WatermarkError
 
 INBOX_LIMIT = 2048
@@ -56,7 +56,7 @@ class ProcessorTasklet:
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.calls = calls
-        self.state = State.START
+        self.state = TaskletState.START
         self.input = input
         self._outbox = calls.outbox
         self._inbox = Inbox()
@@ -80,7 +80,7 @@ class ProcessorTasklet:
     @property
     def is_done(self) -> bool:
         """DONE has gone out, or the tasklet was closed."""
-        return self.state in (State.CLOSE, State.END)
+        return self.state in (TaskletState.CLOSE, TaskletState.END)
 
     def has_saved(self, snapshot_id: int) -> bool:
         """Phase 1 of this snapshot is over here: the barrier went out, or nothing is left."""
@@ -115,19 +115,19 @@ class ProcessorTasklet:
         while steps[self.state](self):
             pass
         accepted = self._outbox.take_accepted() > 0
-        if self.state is State.END:
+        if self.state is TaskletState.END:
             return Progress.DONE
         return Progress.MADE if self._moved or accepted else Progress.NONE
 
     def close(self) -> None:
         """Ends the tasklet at once: the execution is cancelled or has failed."""
-        if self.state is not State.END:
-            self.state = State.CLOSE
+        if self.state is not TaskletState.END:
+            self.state = TaskletState.CLOSE
             self._close()
 
     # --- moves ----------------------------------------------------------------------------------
 
-    def _move(self, to: State) -> None:
+    def _move(self, to: TaskletState) -> None:
         """The one place that moves."""
         if to not in LEGAL_MOVES[self.state]:
             raise self.calls.error(
@@ -140,17 +140,17 @@ class ProcessorTasklet:
         self.state = to
 
     def _resume(self) -> None:
-        self._move(State.COMPLETE if self.input.is_done else State.PROCESS_WATERMARK)
+        self._move(TaskletState.COMPLETE if self.input.is_done else TaskletState.PROCESS_WATERMARK)
 
     # --- steps: True = go on in the same call ---------------------------------------------------
 
     def _start(self) -> bool:
         if self._is_finished:
-            self._move(State.EMIT_DONE)
+            self._move(TaskletState.EMIT_DONE)
             return False
         self.calls.init()
         if self._restored is not None:
-            self._move(State.RESTORE)
+            self._move(TaskletState.RESTORE)
         else:
             self._resume()
         return False
@@ -161,7 +161,7 @@ class ProcessorTasklet:
             for entry in islice(self._restored, self._inbox_limit):
                 self._inbox.add(entry)
             if not self._inbox:
-                self._move(State.FINISH_RESTORE)
+                self._move(TaskletState.FINISH_RESTORE)
                 return False
         before = len(self._inbox)
         self._is_pending = not self.calls.restore(self._inbox)
@@ -185,18 +185,18 @@ class ProcessorTasklet:
                 return False
             self.input.watermark = None
             self._moved = True
-        self._move(State.TRY_PROCESS)
+        self._move(TaskletState.TRY_PROCESS)
         return True
 
     def _try_process(self) -> bool:
         if not self.calls.try_process():
             return False
-        self._move(State.PROCESS_INBOX)
+        self._move(TaskletState.PROCESS_INBOX)
         return True
 
     def _process_inbox(self) -> bool:
         if self._phase2_is_here():
-            self._move(State.COMMIT_IN_PROCESS)
+            self._move(TaskletState.COMMIT_IN_PROCESS)
             return False
         if not self._inbox and not self._is_pending:
             self._fill()
@@ -213,9 +213,9 @@ class ProcessorTasklet:
 
     def _after_inbox(self) -> bool:
         if self.input.watermark is not None:
-            self._move(State.PROCESS_WATERMARK)
+            self._move(TaskletState.PROCESS_WATERMARK)
         elif self.input.exhausted is not None:
-            self._move(State.COMPLETE_EDGE)
+            self._move(TaskletState.COMPLETE_EDGE)
         elif self.input.barrier is not None:
             self._begin_snapshot(self.input.barrier)
         else:
@@ -244,7 +244,7 @@ class ProcessorTasklet:
 
     def _complete(self) -> bool:
         if self._phase2_is_here():
-            self._move(State.COMMIT_IN_COMPLETE)
+            self._move(TaskletState.COMMIT_IN_COMPLETE)
             return False
         request = self._snapshots.phase1
         if request is not None and request.snapshot_id == self._next_snapshot_id:
@@ -257,7 +257,11 @@ class ProcessorTasklet:
             self._outbox.block()
         if self.calls.complete():
             self._outbox.unblock()
-            self._move(State.AWAIT_PHASE_2 if self._to_commit is not None else State.EMIT_DONE)
+            self._move(
+                TaskletState.AWAIT_PHASE_2
+                if self._to_commit is not None
+                else TaskletState.EMIT_DONE
+            )
         return False
 
     def _begin_snapshot(self, barrier: SnapshotBarrier) -> None:
@@ -272,17 +276,21 @@ class ProcessorTasklet:
         if request is None or request.snapshot_id != barrier.snapshot_id:
             request = Phase1(barrier.snapshot_id, barrier.terminal)
         self._phase1 = request
-        self._move(State.SAVE_SNAPSHOT)
+        self._move(TaskletState.SAVE_SNAPSHOT)
 
     def _save_snapshot(self) -> bool:
         assert self._phase1 is not None
         if self.calls.save():
-            self._move(State.EMIT_BARRIER if self._phase1.export_only else State.PREPARE_COMMIT)
+            self._move(
+                TaskletState.EMIT_BARRIER
+                if self._phase1.export_only
+                else TaskletState.PREPARE_COMMIT
+            )
         return False
 
     def _prepare_commit(self) -> bool:
         if self.calls.prepare():
-            self._move(State.EMIT_BARRIER)
+            self._move(TaskletState.EMIT_BARRIER)
         return False
 
     def _emit_barrier(self) -> bool:
@@ -298,7 +306,9 @@ class ProcessorTasklet:
         if not barrier.terminal:
             self._resume()
         else:
-            self._move(State.EMIT_DONE if self._to_commit is None else State.AWAIT_PHASE_2)
+            self._move(
+                TaskletState.EMIT_DONE if self._to_commit is None else TaskletState.AWAIT_PHASE_2
+            )
         return False
 
     def _phase2_is_here(self) -> bool:
@@ -315,48 +325,50 @@ class ProcessorTasklet:
 
     def _await_phase2(self) -> bool:
         if self._phase2_is_here():
-            self._move(State.COMMIT_AT_END)
+            self._move(TaskletState.COMMIT_AT_END)
         return False
 
     def _emit_done(self) -> bool:
         if self._outbox.offer_in_band(DONE, to_snapshot=True):
-            self._move(State.CLOSE)
+            self._move(TaskletState.CLOSE)
         return False
 
     def _close(self) -> bool:
         self.calls.close()
-        self._move(State.END)
+        self._move(TaskletState.END)
         return False
 
     def _end(self) -> bool:
         return False
 
-    _steps: ClassVar[dict[State, Callable[[ProcessorTasklet], bool]]] = {
-        State.START: _start,
-        State.RESTORE: _restore,
-        State.FINISH_RESTORE: _finish_restore,
-        State.PROCESS_WATERMARK: _process_watermark,
-        State.TRY_PROCESS: _try_process,
-        State.PROCESS_INBOX: _process_inbox,
-        State.COMPLETE_EDGE: _complete_edge,
-        State.COMPLETE: _complete,
-        State.SAVE_SNAPSHOT: _save_snapshot,
-        State.PREPARE_COMMIT: _prepare_commit,
-        State.EMIT_BARRIER: _emit_barrier,
-        State.COMMIT_IN_PROCESS: _commit,
-        State.COMMIT_IN_COMPLETE: _commit,
-        State.AWAIT_PHASE_2: _await_phase2,
-        State.COMMIT_AT_END: _commit,
-        State.EMIT_DONE: _emit_done,
-        State.CLOSE: _close,
-        State.END: _end,
+    _steps: ClassVar[dict[TaskletState, Callable[[ProcessorTasklet], bool]]] = {
+        TaskletState.START: _start,
+        TaskletState.RESTORE: _restore,
+        TaskletState.FINISH_RESTORE: _finish_restore,
+        TaskletState.PROCESS_WATERMARK: _process_watermark,
+        TaskletState.TRY_PROCESS: _try_process,
+        TaskletState.PROCESS_INBOX: _process_inbox,
+        TaskletState.COMPLETE_EDGE: _complete_edge,
+        TaskletState.COMPLETE: _complete,
+        TaskletState.SAVE_SNAPSHOT: _save_snapshot,
+        TaskletState.PREPARE_COMMIT: _prepare_commit,
+        TaskletState.EMIT_BARRIER: _emit_barrier,
+        TaskletState.COMMIT_IN_PROCESS: _commit,
+        TaskletState.COMMIT_IN_COMPLETE: _commit,
+        TaskletState.AWAIT_PHASE_2: _await_phase2,
+        TaskletState.COMMIT_AT_END: _commit,
+        TaskletState.EMIT_DONE: _emit_done,
+        TaskletState.CLOSE: _close,
+        TaskletState.END: _end,
     }
 
 
-_LOOP = frozenset({State.PROCESS_WATERMARK, State.TRY_PROCESS, State.PROCESS_INBOX})
+_LOOP = frozenset(
+    {TaskletState.PROCESS_WATERMARK, TaskletState.TRY_PROCESS, TaskletState.PROCESS_INBOX}
+)
 
 _AFTER_COMMIT = {
-    State.COMMIT_IN_PROCESS: State.PROCESS_INBOX,
-    State.COMMIT_IN_COMPLETE: State.COMPLETE,
-    State.COMMIT_AT_END: State.EMIT_DONE,
+    TaskletState.COMMIT_IN_PROCESS: TaskletState.PROCESS_INBOX,
+    TaskletState.COMMIT_IN_COMPLETE: TaskletState.COMPLETE,
+    TaskletState.COMMIT_AT_END: TaskletState.EMIT_DONE,
 }

@@ -23,7 +23,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class TaskletState(Enum):
     """What a tasklet does next. Any state may also move to CLOSE when the execution is cancelled
     or has failed."""
 
@@ -65,29 +65,34 @@ class State(Enum):
     """Nothing is called any more."""
 
 
-_PROCESSING = frozenset({State.PROCESS_WATERMARK, State.COMPLETE})
+_PROCESSING = frozenset({TaskletState.PROCESS_WATERMARK, TaskletState.COMPLETE})
 """Where a tasklet goes on after an interruption: with inputs left, and without."""
 
-LEGAL_MOVES: dict[State, frozenset[State]] = {
-    State.START: _PROCESSING | {State.RESTORE, State.EMIT_DONE},
-    State.RESTORE: frozenset({State.FINISH_RESTORE}),
-    State.FINISH_RESTORE: _PROCESSING,
-    State.PROCESS_WATERMARK: frozenset({State.TRY_PROCESS}),
-    State.TRY_PROCESS: frozenset({State.PROCESS_INBOX}),
-    State.PROCESS_INBOX: _PROCESSING
-    | {State.COMPLETE_EDGE, State.SAVE_SNAPSHOT, State.COMMIT_IN_PROCESS},
-    State.COMPLETE_EDGE: _PROCESSING,
-    State.COMPLETE: frozenset(
-        {State.SAVE_SNAPSHOT, State.COMMIT_IN_COMPLETE, State.AWAIT_PHASE_2, State.EMIT_DONE}
+LEGAL_MOVES: dict[TaskletState, frozenset[TaskletState]] = {
+    TaskletState.START: _PROCESSING | {TaskletState.RESTORE, TaskletState.EMIT_DONE},
+    TaskletState.RESTORE: frozenset({TaskletState.FINISH_RESTORE}),
+    TaskletState.FINISH_RESTORE: _PROCESSING,
+    TaskletState.PROCESS_WATERMARK: frozenset({TaskletState.TRY_PROCESS}),
+    TaskletState.TRY_PROCESS: frozenset({TaskletState.PROCESS_INBOX}),
+    TaskletState.PROCESS_INBOX: _PROCESSING
+    | {TaskletState.COMPLETE_EDGE, TaskletState.SAVE_SNAPSHOT, TaskletState.COMMIT_IN_PROCESS},
+    TaskletState.COMPLETE_EDGE: _PROCESSING,
+    TaskletState.COMPLETE: frozenset(
+        {
+            TaskletState.SAVE_SNAPSHOT,
+            TaskletState.COMMIT_IN_COMPLETE,
+            TaskletState.AWAIT_PHASE_2,
+            TaskletState.EMIT_DONE,
+        }
     ),
-    State.SAVE_SNAPSHOT: frozenset({State.PREPARE_COMMIT, State.EMIT_BARRIER}),
-    State.PREPARE_COMMIT: frozenset({State.EMIT_BARRIER}),
-    State.EMIT_BARRIER: _PROCESSING | {State.AWAIT_PHASE_2, State.EMIT_DONE},
-    State.COMMIT_IN_PROCESS: frozenset({State.PROCESS_INBOX}),
-    State.COMMIT_IN_COMPLETE: frozenset({State.COMPLETE}),
-    State.AWAIT_PHASE_2: frozenset({State.COMMIT_AT_END}),
-    State.COMMIT_AT_END: frozenset({State.EMIT_DONE}),
-    State.EMIT_DONE: frozenset({State.CLOSE}),
-    State.CLOSE: frozenset({State.END}),
-    State.END: frozenset(),
+    TaskletState.SAVE_SNAPSHOT: frozenset({TaskletState.PREPARE_COMMIT, TaskletState.EMIT_BARRIER}),
+    TaskletState.PREPARE_COMMIT: frozenset({TaskletState.EMIT_BARRIER}),
+    TaskletState.EMIT_BARRIER: _PROCESSING | {TaskletState.AWAIT_PHASE_2, TaskletState.EMIT_DONE},
+    TaskletState.COMMIT_IN_PROCESS: frozenset({TaskletState.PROCESS_INBOX}),
+    TaskletState.COMMIT_IN_COMPLETE: frozenset({TaskletState.COMPLETE}),
+    TaskletState.AWAIT_PHASE_2: frozenset({TaskletState.COMMIT_AT_END}),
+    TaskletState.COMMIT_AT_END: frozenset({TaskletState.EMIT_DONE}),
+    TaskletState.EMIT_DONE: frozenset({TaskletState.CLOSE}),
+    TaskletState.CLOSE: frozenset({TaskletState.END}),
+    TaskletState.END: frozenset(),
 }

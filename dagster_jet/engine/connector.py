@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode
+from dagster_jet.pipeline.graph import EnrichNode, Graph, SinkNode, SourceNode
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
@@ -193,7 +193,7 @@ class Sink(Protocol):
 
 @runtime_checkable
 class StoreResident(Protocol):
-    """A source's or sink's definition that reads or writes the job's own store."""
+    """A source's, table's or sink's definition that reads or writes the job's own store."""
 
     def with_store(self, store: Store) -> Any:
         """The definition to use in one execution. Pickled, it takes a handle along, not a store."""
@@ -208,6 +208,8 @@ def on_store(graph: Graph, store: Store) -> Graph:
             nodes[node.name] = replace(node, source=node.source.with_store(store))
         elif isinstance(node, SinkNode) and isinstance(node.sink, StoreResident):
             nodes[node.name] = replace(node, sink=node.sink.with_store(store))
+        elif isinstance(node, EnrichNode) and isinstance(node.table, StoreResident):
+            nodes[node.name] = replace(node, table=node.table.with_store(store))
     return Graph(nodes)
 
 

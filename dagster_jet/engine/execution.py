@@ -394,7 +394,7 @@ class Execution:
         times = [
             n.timestamps.column
             for n in self._graph.downstream(source.name)
-            if isinstance(n, TimestampsNode)
+            if isinstance(n, TimestampsNode) and not n.timestamps.of_ingestion
         ]
         return Rejection(tuple(dict.fromkeys(times)))
 
@@ -571,6 +571,7 @@ class Execution:
             ),
             splits=splits,
             stages=self._stage_inputs(final=command.final),
+            ingestion_ms=self._watermarks.ingestion_ms(self._now_ms()),
             few_groups=self._local and (self._shard_count == 1 or self._groups <= FEW_GROUPS),
         )
         try:

@@ -40,6 +40,15 @@ class WatermarkTracker:
         if rows:
             self.nodes[node] = state.observe(top_event_ms, timestamps.allowed_lag_ms, now_ms)
 
+    def ingestion_ms(self, now_ms: int) -> dict[str, int]:
+        """Event time of the next epoch's rows where it is that of reading. Never before the last:
+        the clock may be another host's by now, or have been set back, and rows are not late."""
+        return {
+            name: max(now_ms, self.nodes.get(name, EventTimeState()).top_event_ms or now_ms)
+            for name, timestamps in self._timestamps().items()
+            if timestamps.of_ingestion
+        }
+
     def check_idle(self, now_ms: int) -> None:
         for name, timestamps in self._timestamps().items():
             if name in self.nodes:

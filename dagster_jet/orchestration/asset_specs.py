@@ -69,6 +69,7 @@ def _with_edges(
     spec: dg.AssetSpec, data: JetStageData, specs: Mapping[str, dg.AssetSpec], version: str
 ) -> dg.AssetSpec:
     upstream = [specs[name].key for name in data.upstream]
+    upstream += [dg.AssetKey(list(key)) for key in data.tables]
     own = [dep for dep in spec.deps if dep.asset_key not in upstream]
     return spec.replace_attributes(
         deps=[*upstream, *own],

@@ -32,6 +32,7 @@ class JetStageData:
         description: what the connector says of itself (kind, path, format ...); no secrets.
         columns_ddl: the columns as a DDL string, where they are known without running.
         of_rejects: the stage takes a source's bad rows.
+        tables: keys of the assets that the stage's rows are enriched with.
     """
 
     pipeline: str
@@ -41,6 +42,7 @@ class JetStageData:
     description: Mapping[str, str] = field(default_factory=dict)
     columns_ddl: str | None = None
     of_rejects: bool = False
+    tables: tuple[tuple[str, ...], ...] = ()
 
     @property
     def storage(self) -> str | None:
@@ -96,6 +98,11 @@ def stage_data(pipeline: str, graph: Graph, name: str) -> JetStageData:
         description=_description(node, connector),
         columns_ddl=_columns_ddl(node, connector),
         of_rejects=isinstance(node, SinkNode) and node.of_rejects,
+        tables=tuple(
+            key
+            for table in graph.upstream_tables(node.name)
+            if (key := getattr(table, "asset_key", ()))
+        ),
     )
 
 

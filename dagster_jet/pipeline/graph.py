@@ -27,6 +27,8 @@ class Timestamps:
     column: str
     allowed_lag_ms: int
     idle_timeout_ms: int
+    of_ingestion: bool = False
+    """The engine adds the column, with the time at which the epoch was planned."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,15 @@ class MergeNode:
 
 @dataclass(frozen=True)
 class EnrichNode:
-    """Hash join with a batch table that is read once per execution."""
+    """Hash join with a batch table."""
 
     name: str
     upstream: tuple[str, ...]
     table: Any
     on: tuple[str, ...]
     how: str
+    refresh_ms: int | None = None
+    """The table is read anew when what is known of it is older; None: once per execution."""
     kind: str = field(default="enrich", init=False)
 
 
@@ -142,6 +146,18 @@ class Graph:
                 found.setdefault(upstream)
             else:
                 pending = [*self.nodes[upstream].upstream, *pending]
+        return tuple(found)
+
+    def upstream_tables(self, name: str) -> tuple[Any, ...]:
+        """The tables that enrich what reaches `name`, as far as the nearest named stages."""
+        found = []
+        pending = list(self.nodes[name].upstream)
+        while pending:
+            node = self.nodes[pending.pop(0)]
+            if isinstance(node, EnrichNode):
+                found.append(node.table)
+            if not self.is_named(node.name):
+                pending = [*node.upstream, *pending]
         return tuple(found)
 
     def upstream_timestamps(self, name: str) -> tuple[tuple[TimestampsNode, int], ...]:

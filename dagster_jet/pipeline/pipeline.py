@@ -121,6 +121,24 @@ class Stage:
         self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
         return Stage(self._pipeline, name, column)
 
+    def with_ingestion_timestamps(
+        self, *, column: str = "ingested_at", idle_timeout: Duration = "60 seconds"
+    ) -> Stage:
+        """Adds a column with the wall-clock time at which the row was read, as event time.
+
+        All rows of an epoch have the same, and it never goes back, so none is ever late. Rows
+        that are read again after a crash get a new time: the guarantee holds for the rows, not
+        for their times. Windows close as further rows come.
+
+        Args:
+            column: timestamp; the stream must not have it yet.
+            idle_timeout: as in `with_timestamps`.
+        """
+        timestamps = Timestamps(column, 0, to_ms(idle_timeout, "idle_timeout"), of_ingestion=True)
+        name = f"{self._node}.timestamps"
+        self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
+        return Stage(self._pipeline, name, column)
+
     def transform(
         self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None
     ) -> Stage:
@@ -157,11 +175,22 @@ class Stage:
         return self._append(MergeNode(name, (self._node, *(other._node for other in others))))
 
     def enrich(
-        self, table: Any, *, on: str | Sequence[str], how: str = "left", name: str | None = None
+        self,
+        table: Any,
+        *,
+        on: str | Sequence[str],
+        how: str = "left",
+        refresh: Duration | None = None,
+        name: str | None = None,
     ) -> Stage:
-        """Adds the columns of a batch table (`sources.table`) by key.
+        """Adds the columns of a batch table (`sources.table`, `sources.map_table`) by key.
 
-        The table is read when an execution starts; `how` is "left" or "inner".
+        Args:
+            how: "left" keeps rows without a match, "inner" drops them.
+            refresh: read the table anew when an epoch begins and what is known of it is older;
+                by default it is read once, when an execution starts. A row is enriched by what
+                the table held in the epoch that committed it: at-least-once as far as the table's
+                changes go, exactly once as far as the rows do.
         """
         if how not in ("left", "inner"):
             raise PipelineError(
@@ -171,7 +200,8 @@ class Stage:
             )
         keys = (on,) if isinstance(on, str) else tuple(on)
         name = name or self._pipeline._fresh("enrich")
-        return self._append(EnrichNode(name, (self._node,), table, keys, how))
+        every = None if refresh is None else to_ms(refresh, "refresh")
+        return self._append(EnrichNode(name, (self._node,), table, keys, how, every))
 
     def join(
         self,
@@ -210,6 +240,10 @@ class Stage:
         if not keys:
             raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
         return KeyedStage(self, keys)
+
+    def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
+        """Windows over all rows together; `KeyedStage.window` has them per key."""
+        return KeyedStage(self, ()).window(window, early_results=early_results)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
         """One row of totals over all rows so far, whenever some arrive (see `KeyedStage`)."""
@@ -361,7 +395,8 @@ class KeyedStage:
         Rows of one key come in order of event time within an epoch.
 
         Args:
-            function: see `dagster_jet.processors.stateful_map` for what it may return.
+            function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
+                the row as a dict; returns a row, an iterable of rows, or None.
             create: makes the state of a new key.
             output_schema: the rows it returns, as DDL ("key string, n bigint").
             ttl: a state is forgotten once the watermark is further past its last touch.

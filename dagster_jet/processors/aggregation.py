@@ -61,16 +61,20 @@ class Aggregation:
         columns = [(name, partial.sql(time)) for name, partial in self.partials]
         return (*columns, (ROW_COUNT, "count(1)"))
 
-    def first_stage(self, rows: pa.Table, times: pa.Array, group: Sequence[str]) -> pa.Table:
+    def first_stage(
+        self,
+        rows: pa.Table,
+        times: pa.Array,
+        group: Sequence[str],
+        others: Sequence[tuple[str, Merger]] = (),
+    ) -> pa.Table:
         """What the JVM would send for `rows`, grouped by the columns `group` of it.
-
-        Stateless: called per step, before the operator. Nothing waits here, so a barrier finds
-        nothing to save.
 
         Args:
             times: int64 ms, one per row.
+            others: further columns of `rows`, merged as they say.
         """
-        table = rows.select(list(group))
+        table = rows.select([*group, *(name for name, _ in others)])
         mergers: list[tuple[str, Merger]] = []
         for name, partial in self.partials:
             table = table.append_column(name, partial.lift(rows, times))
@@ -78,7 +82,7 @@ class Aggregation:
         ones = pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
         table = table.append_column(ROW_COUNT, ones)
         mergers.append((ROW_COUNT, "sum"))
-        return merge_groups(table, group, mergers, merged_before=False)
+        return merge_groups(table, group, [*mergers, *others], merged_before=False)
 
     def state_schema(self, arrived: pa.Schema) -> pa.Schema:
         """`arrived` with its partial columns as they are kept."""

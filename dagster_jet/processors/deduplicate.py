@@ -34,6 +34,7 @@ from dagster_jet.processors.operator import (
     Step,
     StepInput,
 )
+from dagster_jet.processors.sorting import distinct
 from dagster_jet.processors.timeline import Timeline
 
 
@@ -92,7 +93,7 @@ class Deduplicate:
         """Numbers of the rows that are no duplicates, ascending."""
         if rows.num_rows == 0:
             return np.empty(0, np.int64)
-        found = state.find(np.unique(rows.column(HASH_COLUMN).to_numpy()))
+        found = state.find(distinct(rows.column(HASH_COLUMN).to_numpy()))
         known_codes, codes = key_codes(self.keys, found, rows)
         times = event_times(rows)
         known = Timeline(known_codes, event_times(found))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.processors.partials.accumulator import guarded
 from dagster_jet.processors.partials.ordering import order_in_groups
-from dagster_jet.processors.partials.partial import as_list
+from dagster_jet.processors.partials.partial import as_list, one_array
 from dagster_jet.processors.partials.sketches import HllSketch, KllSketch
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
@@ -93,7 +93,7 @@ class ListOfValues:
         return pa.list_(pa.field("element", partials[0].value_type.field("value").type))
 
     def __call__(self, partials: Sequence[Column]) -> Column:
-        lists = _one_array(partials[0])
+        lists = one_array(partials[0])
         lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         starts = np.concatenate(([0], np.cumsum(lengths)))
         elements = lists.flatten()
@@ -143,7 +143,3 @@ class CustomFinish:
         accumulators = (pickle.loads(data) for data in partials[0].to_pylist())
         results = [guarded(self.function, accumulator) for accumulator in accumulators]
         return guarded(pa.array, results, self.kind)
-
-
-def _one_array(column: Column) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -12,10 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_jet.processors.partials.partial import Groups, Merger
+from dagster_jet.processors.partials.partial import Groups, Merger, one_array
 
 _ROW = "__row"
 _NAN = "__nan"
+_NAN_WINS_IF = {"max": "any", "min": "all"}
+"""Arrow's extremes overlook NaN; for Spark, who made the partials, it is the greatest number. So it
+is a group's greatest value if any value is NaN, and its smallest if all are."""
 _KEEP_NULL = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 
 
@@ -39,13 +42,18 @@ def merge_groups(
     if table.num_rows == 0 and merged_before:
         return table
     by_arrow = [(name, how) for name, how in mergers if isinstance(how, str)]
-    with_nan = [name for name, how in by_arrow if how == "max" and _has_nan(table.column(name))]
+    with_nan = {
+        name: _NAN_WINS_IF[how]
+        for name, how in by_arrow
+        if how in _NAN_WINS_IF and _has_nan(table.column(name))
+    }
     by_rows = len(by_arrow) < len(mergers)
     source = table.select([*group, *(name for name, _ in by_arrow)])
     aggregations = [(name, how, _KEEP_NULL) for name, how in by_arrow]
-    for name in with_nan:
-        source = source.append_column(name + _NAN, pc.is_nan(table.column(name)))
-        aggregations.append((name + _NAN, "any", _KEEP_NULL))
+    for name, condition in with_nan.items():
+        is_nan = pc.is_nan(table.column(name)).fill_null(condition == "all")
+        source = source.append_column(name + _NAN, is_nan)
+        aggregations.append((name + _NAN, condition, _KEEP_NULL))
     if by_rows:
         source = source.append_column(_ROW, pa.array(np.arange(table.num_rows)))
         aggregations.append((_ROW, "list", None))
@@ -59,12 +67,13 @@ def merge_groups(
         if isinstance(how, str):
             column = merged.column(f"{name}_{how}")
             if name in with_nan:
+                wins = merged.column(f"{name}{_NAN}_{with_nan[name]}")
                 nan = pa.scalar(float("nan"), column.type)
-                column = pc.if_else(merged.column(f"{name}{_NAN}_any"), nan, column)
+                column = pc.if_else(pc.and_(wins, column.is_valid()), nan, column)
             column = column.cast(table.schema.field(name).type)
         else:
             assert groups is not None
-            column = how(_one_array(table.column(name)), groups)
+            column = how(one_array(table.column(name)), groups)
         arrays.append(column)
         types.append(column.type)
     fields = [
@@ -74,14 +83,13 @@ def merge_groups(
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:
-    """Arrow's extremes overlook NaN; Spark, who made the partials, calls it the greatest."""
     if not pa.types.is_floating(column.type):
         return False
     return bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def _groups(row_lists: pa.ChunkedArray) -> Groups:
-    lists = _one_array(row_lists)
+    lists = one_array(row_lists)
     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
     starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     return Groups(lists.flatten().to_numpy(zero_copy_only=False), starts)
@@ -90,9 +98,3 @@ def _groups(row_lists: pa.ChunkedArray) -> Groups:
 def rows_where(table: pa.Table, wanted: np.ndarray) -> pa.Table:
     """The wanted rows; costs nothing if that is all of them."""
     return table if wanted.all() else table.filter(pa.array(wanted))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -38,6 +38,7 @@ from dagster_jet.processors.operator import (
     Step,
     StepInput,
 )
+from dagster_jet.processors.sorting import distinct, is_among
 from dagster_jet.processors.timeline import Timeline, expand
 
 ROLE_COLUMN = "__role"
@@ -137,7 +138,7 @@ class IntervalJoin:
         left_new = self._state_rows(left_arrived, LEFT, given.version, 0)
         right_new = self._state_rows(right_arrived, RIGHT, given.version, left_arrived.num_rows)
 
-        hashes = np.unique(np.concatenate([_hashes(left_new), _hashes(right_new)]))
+        hashes = distinct(np.concatenate([_hashes(left_new), _hashes(right_new)]))
         found = state.find(hashes) if len(hashes) else self.state_schema.empty_table()
         left, right = self._sides(found, left_new, right_new)
         left_rows, right_rows = _pairs(left, right, self.within_ms)
@@ -234,7 +235,7 @@ class IntervalJoin:
     def _expired(self, state: StateReader, dead: int, hashes: np.ndarray) -> pa.Table:
         """Rows that die without ever having matched, of keys that this step did not look up."""
         due = state.due(dead)
-        due = due.filter(pa.array(~np.isin(_hashes(due), hashes)))
+        due = due.filter(pa.array(~is_among(_hashes(due), hashes)))
         if due.num_rows == 0:
             return due
         due = self.merge([due])

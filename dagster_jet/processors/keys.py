@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.processors.sorting import dense_codes
+
 
 def key_codes(keys: Sequence[str], *tables: pa.Table) -> tuple[np.ndarray, ...]:
     """Numbers the keys of some tables together: equal keys, equal numbers.
@@ -34,7 +36,7 @@ def key_codes(keys: Sequence[str], *tables: pa.Table) -> tuple[np.ndarray, ...]:
         else:
             # Dense again after every column, so that the product never overflows.
             pairs = codes * (total + 1) + of_column
-            codes = np.unique(pairs, return_inverse=True)[1].astype(np.int64, copy=False)
+            codes = dense_codes(pairs)
     return tuple(np.split(codes, np.cumsum([table.num_rows for table in tables[:-1]])))
 
 

@@ -2,7 +2,11 @@
 
 Items are Arrow tables or record batches in `Operator.input_schemas`; results go out as tables.
 Each call of `process` is one step, and so is each watermark. The input's end counts as a watermark
-after everything, so that whatever waits for time to pass comes out.
+after everything, so that whatever waits for time to pass comes out. Results that may be older than
+the watermark that let them out (joined rows, evicted states) hold the forwarded watermark back by
+that much: behind an operator they are no later than they were before it.
+
+Edges into it are `partitioned_by(split_by_partition)`: rows come with their partition.
 
 Saved: per partition its state rows, as one Arrow record batch; for everybody the watermark and
 the number of steps taken. Instances must agree about the watermark in exactly-once, because it
@@ -43,8 +47,13 @@ _PROGRESS = broadcast_key("progress")
 class OperatorProcessor(Processor):
     """One instance of an operator: its state, its watermark, and what it has still to emit."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, *, output_delay_ms: int = 0) -> None:
+        """
+        Args:
+            output_delay_ms: how far behind the watermark a result's event time may be.
+        """
         self.operator = operator
+        self.output_delay_ms = output_delay_ms
         self.rows_in = 0
         self.late_rows = 0
         self._state = MemoryState(operator)
@@ -74,7 +83,10 @@ class OperatorProcessor(Processor):
 
     def try_process_watermark(self, watermark: Watermark) -> bool:
         return self._of_watermark.emit(
-            lambda: [*self._step({}, until_ms=watermark.timestamp_ms), watermark]
+            lambda: [
+                *self._step({}, until_ms=watermark.timestamp_ms),
+                Watermark(watermark.timestamp_ms - self.output_delay_ms),
+            ]
         )
 
     def complete(self) -> bool:
@@ -143,6 +155,16 @@ class OperatorProcessor(Processor):
         known = [watermark for watermark in seen if watermark is not None]
         self._watermark_ms = min(known) if known and len(known) == len(seen) else None
         return True
+
+
+def split_by_partition(
+    item: object, partition_count: int
+) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
+    """`Edge.partitioned_by`: a table's rows by `PARTITION_COLUMN`, in their order."""
+    assert isinstance(item, pa.Table | pa.RecordBatch)
+    partitions = item.column(PARTITION_COLUMN).to_numpy()
+    for partition in np.unique(partitions).tolist():
+        yield partition, item.filter(pa.array(partitions == partition))
 
 
 def _table(items: Sequence[pa.Table | pa.RecordBatch], schema: pa.Schema) -> pa.Table:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
 
 from dagster_jet.processors.aggregation import Aggregation, row_count
@@ -28,6 +27,7 @@ from dagster_jet.processors.operator import (
     Step,
     StepInput,
 )
+from dagster_jet.processors.sorting import distinct
 from dagster_jet.processors.window_results import TIMESTAMP
 
 _TOUCHED = "__touched"
@@ -75,7 +75,7 @@ class RollingAggregate:
         delta = self.merge([self.aggregation.admit(arrived)])
         if delta.num_rows == 0:
             return Step(self.result_schema.empty_table(), delta, rows_in)
-        found = state.find(np.unique(delta.column(HASH_COLUMN).to_numpy()))
+        found = state.find(distinct(delta.column(HASH_COLUMN).to_numpy()))
         both = pa.concat_tables([_marked(delta, touched=1), _marked(found, touched=0)])
         totals = self._merged(both, touched=True)
         # A key that was found only because its hash is that of another has no news.

@@ -34,6 +34,7 @@ from dagster_jet.processors.operator import (
     StepInput,
     newest_version,
 )
+from dagster_jet.processors.sorting import distinct, is_among, order_by
 from dagster_jet.processors.window_results import window_result_schema, window_results
 
 FIRST_TIME_COLUMN = "__first"
@@ -94,12 +95,12 @@ class SessionWindows:
         timely, late = _split_late(arrived, given.before_ms)
         timely = self.aggregation.admit(timely)
         closed_until = self.dead_until(given.after_ms)
-        touched = np.unique(_hashes(timely))
+        touched = distinct(_hashes(timely))
         looked_up = touched
         if closed_until is not None and closed_until != self.dead_until(given.before_ms):
-            looked_up = np.union1d(touched, _hashes(state.due(closed_until)))
+            looked_up = distinct(np.append(touched, _hashes(state.due(closed_until))))
         found = state.find(looked_up) if len(looked_up) else self.state_schema.empty_table()
-        concerned = np.isin(_hashes(found), touched)
+        concerned = is_among(_hashes(found), touched)
         pieces = rows_where(found, concerned).drop_columns([VERSION_COLUMN])
         sessions = self._merged(pa.concat_tables([timely, pieces.select(timely.column_names)]))
         versions = pa.repeat(pa.scalar(given.version, pa.int64()), sessions.num_rows)
@@ -112,7 +113,7 @@ class SessionWindows:
             results = [self._results(table) for table in closed if table.num_rows]
         if given.early and self.early_results:
             others = state.scan()
-            others = rows_where(others, ~np.isin(_hashes(others), touched))
+            others = rows_where(others, ~is_among(_hashes(others), touched))
             if closed_until is not None:
                 others = rows_where(others, event_times(others) > closed_until)
             results += [self._results(table, early=True) for table in (delta, others)]
@@ -133,7 +134,7 @@ class SessionWindows:
             return pieces
         (key,) = key_codes(self.keys, pieces)
         first = pieces.column(FIRST_TIME_COLUMN).to_numpy()
-        order = np.lexsort((first, key))
+        order = order_by(key, first)
         key, first, last = key[order], first[order], event_times(pieces)[order]
         begins = np.ones(len(order), bool)
         reach = _running_maximum(last, key) + self.gap_ms
@@ -175,7 +176,7 @@ def _running_maximum(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     Ranks instead of values: a group's number times the row count, plus a rank, fits 64 bits and
     lets one accumulation over everything begin afresh at each group.
     """
-    by_value = np.argsort(values, kind="stable")
+    by_value = order_by(values)
     rank = np.empty(len(values), np.int64)
     rank[by_value] = np.arange(len(values))
     floor = group * len(values)

@@ -47,6 +47,7 @@ from dagster_jet.processors.operator import (
     newest_version,
 )
 from dagster_jet.processors.python_rows import row_dicts
+from dagster_jet.processors.sorting import distinct, order_by
 from dagster_jet.processors.user_calls import Function, OnEvict, UserCalls
 from dagster_jet.processors.user_state import state_from_bytes
 
@@ -136,7 +137,7 @@ class StatefulMap:
             hashes = np.append(hashes, state.due(dead).column(HASH_COLUMN).to_numpy())
         if len(hashes) == 0:
             return self.state_schema.empty_table()
-        return state.find(np.unique(hashes))
+        return state.find(distinct(hashes))
 
     def _touch(self, touched: _Touched, calls: UserCalls, given: StepInput) -> pa.Table:
         """Hands all rows over; returns the states that the step leaves changed."""
@@ -209,7 +210,7 @@ class _Touched:
     @classmethod
     def of(cls, keys: Sequence[str], saved: pa.Table, rows: pa.Table) -> _Touched:
         codes, saved_codes = key_codes(keys, rows, saved)  # in order of arrival
-        order = np.lexsort((event_times(rows), codes))
+        order = order_by(codes, event_times(rows))
         rows, codes = rows.take(pa.array(order)), codes[order]
         starts = np.flatnonzero(np.diff(codes, prepend=-1))
         stops = np.append(starts[1:], len(codes))[: len(starts)]

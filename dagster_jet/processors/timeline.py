@@ -6,7 +6,14 @@ O(n log n) in numpy; nothing runs per row in Python.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
+
+from dagster_jet.processors.sorting import distinct, order_by, search
+
+_SPAN_MAX_MS = 1 << 31
+"""Up to so wide a range a time's rank is its distance from the first one: no search."""
 
 
 class Timeline:
@@ -14,22 +21,26 @@ class Timeline:
 
     def __init__(self, codes: np.ndarray, times: np.ndarray) -> None:
         """Takes what `key_codes` returns and as many int64 times in milliseconds."""
-        self.order = np.lexsort((times, codes))
+        self.order = order_by(codes, times)
         """Row numbers, sorted."""
         self._codes = codes[self.order]
         self._times = times[self.order]
-        # (key, time) as one sortable integer. Times become ranks first: keys x milliseconds would
-        # overflow, keys x distinct times cannot.
-        self._instants = np.unique(times)
-        self._places = self._place(self._codes, np.searchsorted(self._instants, self._times))
+        # (key, time) as one sortable integer. Times become ranks first: keys x milliseconds could
+        # overflow, keys x a short range or x distinct times cannot.
+        self._first = int(times.min()) if len(times) else 0
+        self._span = int(times.max()) - self._first + 1 if len(times) else 0
+        self._instants: np.ndarray | None = None
+        if self._span > _SPAN_MAX_MS:
+            self._instants = distinct(times)
+            self._span = len(self._instants)
+        self._places = self._place(self._codes, self._times, "left")
 
     def between(
         self, codes: np.ndarray, first: np.ndarray, last: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """For each key and closed interval of times: its rows are `order[start:stop]`."""
-        start = self._place(codes, np.searchsorted(self._instants, first, side="left"))
-        stop = self._place(codes, np.searchsorted(self._instants, last, side="right"))
-        return np.searchsorted(self._places, start), np.searchsorted(self._places, stop)
+        start, stop = self._place(codes, first, "left"), self._place(codes, last, "right")
+        return search(self._places, start), search(self._places, stop)
 
     def spaced(self, distance_ms: int) -> np.ndarray:
         """Per key its first row, then always the next one more than `distance_ms` later.
@@ -59,8 +70,15 @@ class Timeline:
             following = following[following]
         return self.order[np.flatnonzero(chosen[:count])]
 
-    def _place(self, codes: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        places: np.ndarray = codes * (len(self._instants) + 1) + ranks
+    def _place(
+        self, codes: np.ndarray, times: np.ndarray, side: Literal["left", "right"]
+    ) -> np.ndarray:
+        """Where (key, time) belongs; "right": behind all rows of that time."""
+        if self._instants is not None:
+            ranks = np.searchsorted(self._instants, times, side=side)
+        else:
+            ranks = np.clip(times - (self._first - (side == "right")), 0, self._span)
+        places: np.ndarray = codes * (self._span + 1) + ranks
         return places
 
 

@@ -62,13 +62,13 @@ class UserCalls:
                 state.renew(create)
             else:
                 state.value = self.load(saved, first_row)
-            for row in rows:
-                if state.is_cleared:
+            called, add = function, self._outputs.add
+            for number, row in enumerate(rows, first_row):  # noqa: B007 - for messages
+                if state.value is None and state.is_cleared:
                     called = create
                     state.renew(create)
-                called = function
-                self._outputs.add(function(state, row))
-                number += 1
+                    called = function
+                add(function(state, row))
         except Exception as error:
             raise self._failure(error, called, number) from error
         return state

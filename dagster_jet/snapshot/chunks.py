@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Protocol
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.snapshot.manifest import ChunkSet, checksum
-from dagster_jet.store import MapKey
+from dagster_jet.store import MapKey, Payload
 
 PARTITION_COLUMN = "__partition"
 ROTATION = 64
@@ -33,11 +33,14 @@ _FEW_PARTITIONS = 8
 BATCH_BYTES = 32 * 1024 * 1024
 """A set goes to the store in batches of about so many bytes: they are held several times over."""
 
+_COPIED_BYTES = 4 * 2**20
+"""How much of a table is brought into order at once: what fits into a processor's cache."""
+
 
 class ChunkMap(Protocol):
     """The part of the store's replicated map that snapshots need."""
 
-    def put_all(self, items: Mapping[MapKey, bytes]) -> None: ...
+    def put_all(self, items: Iterable[tuple[MapKey, Payload]]) -> None: ...
     def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]: ...
 
 
@@ -106,18 +109,18 @@ def write_chunk_set(
 class ChunkSetWriter:
     """Writes one set in one batch per member, or in several if it is large.
 
-    The index is written last. A crash before leaves chunks that nothing names; the next start
-    deletes them.
+    Chunks are made one after the other while the store takes them. The index is written last. A
+    crash before leaves chunks that nothing names; the next start deletes them.
     """
 
     store: ChunkMap
     name: ChunkSetName
     partition_count: int
     _schema: pa.Schema | None = None
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting_bytes: int = 0
     _entries: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Rows and checksum by partition."""
-    _pending: dict[MapKey, bytes] = field(default_factory=dict)
-    _pending_bytes: int = 0
+    """Rows and checksum by partition, of all chunks that were made."""
     _bytes: int = 0
 
     def add(self, table: pa.Table) -> None:
@@ -129,42 +132,25 @@ class ChunkSetWriter:
         if self._schema is None:
             fail_point("chunks.before")
             self._schema = table.schema
-        table = table.sort_by(PARTITION_COLUMN).combine_chunks()
-        counts = table.group_by(PARTITION_COLUMN).aggregate([([], "count_all")])
-        rows_of = zip(
-            counts.column(PARTITION_COLUMN).to_pylist(),
-            counts.column("count_all").to_pylist(),
-            strict=True,
-        )
-        batches = table.to_batches()
-        offset = 0
-        for partition, rows in sorted(rows_of):
-            assert partition not in self._entries
-            body = batches[0].slice(offset, rows).serialize().to_pybytes()
-            offset += rows
-            self._entries[partition] = (rows, checksum(body))
-            self._pending[MapKey(partition, str(self.name))] = body
-            self._pending_bytes += len(body)
-            if self._pending_bytes >= BATCH_BYTES:
-                self._flush()
+        self._waiting.append(table)
+        self._waiting_bytes += table.nbytes
+        if self._waiting_bytes >= BATCH_BYTES:
+            chunks = self._made()
+            while (first := next(chunks, None)) is not None:
+                self.store.put_all(_batch(first, chunks))
+            self._waiting, self._waiting_bytes = [], 0
 
     def finish(self, full_partitions: Iterable[int], *, sequence: int, is_base: bool) -> ChunkSet:
-        """Writes the index, and with it what is left."""
-        assert self._schema is not None
-        full = set(full_partitions)
-        index = json.dumps(
-            {
-                "format": INDEX_FORMAT,
-                "schema": base64.b64encode(self._schema.serialize().to_pybytes()).decode(),
-                "chunks": [
-                    [partition, *self._entries.get(partition, (0, 0)), int(partition in full)]
-                    for partition in sorted({*self._entries, *full})
-                ],
-            },
-            separators=(",", ":"),
-        ).encode()
-        self._pending[index_key(str(self.name), self.partition_count)] = index
-        self._flush()
+        """Writes what is left, and the index with it."""
+        index = b""
+
+        def rest() -> Iterator[tuple[MapKey, Payload]]:
+            nonlocal index
+            yield from self._made()
+            index = self._index(frozenset(full_partitions))
+            yield index_key(str(self.name), self.partition_count), index
+
+        self.store.put_all(rest())
         fail_point("chunks.after")
         return ChunkSet(
             name=str(self.name),
@@ -176,10 +162,66 @@ class ChunkSetWriter:
             is_base=is_base,
         )
 
-    def _flush(self) -> None:
-        self.store.put_all(self._pending)
-        self._bytes += self._pending_bytes
-        self._pending, self._pending_bytes = {}, 0
+    def _made(self) -> Iterator[tuple[MapKey, Payload]]:
+        """The chunks of the tables that wait."""
+        for table in self._waiting:
+            for partition, rows in _by_partition(table):
+                assert partition not in self._entries
+                body = memoryview(rows.serialize())
+                self._entries[partition] = (rows.num_rows, checksum(body))
+                self._bytes += len(body)
+                yield MapKey(partition, str(self.name)), body
+
+    def _index(self, full: frozenset[int]) -> bytes:
+        assert self._schema is not None
+        return json.dumps(
+            {
+                "format": INDEX_FORMAT,
+                "schema": base64.b64encode(self._schema.serialize()).decode(),
+                "chunks": [
+                    [partition, *self._entries.get(partition, (0, 0)), int(partition in full)]
+                    for partition in sorted({*self._entries, *full})
+                ],
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+def _batch(
+    first: tuple[MapKey, Payload], rest: Iterator[tuple[MapKey, Payload]]
+) -> Iterator[tuple[MapKey, Payload]]:
+    """Items up to about `BATCH_BYTES`, the first one in any case."""
+    size = 0
+    item: tuple[MapKey, Payload] | None = first
+    while item is not None:
+        yield item
+        size += len(item[1])
+        item = next(rest, None) if size < BATCH_BYTES else None
+
+
+def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each partition that has any, in their order, by partition.
+
+    Rows are brought into order a few megabytes at a time: what was just copied is serialised from
+    the processor's cache, and the next copy takes the same memory.
+    """
+    if not table.num_rows:
+        return
+    table = table.combine_chunks()
+    order = pc.sort_indices(table, [(PARTITION_COLUMN, "ascending")])  # stable
+    counted = table.column(PARTITION_COLUMN).value_counts().to_pylist()
+    rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
+    begin = copied_begin = copied_end = 0
+    for partition, rows in sorted((one["values"], one["counts"]) for one in counted):
+        if begin + rows > copied_end:
+            places = order.slice(begin, max(rows, rows_copied))
+            taken = pc.take(table, places, boundscheck=False)  # they are the table's own
+            copied = taken.combine_chunks().to_batches()[0]
+            copied_begin, copied_end = begin, begin + copied.num_rows
+            if copied.num_rows < rows:  # Arrow cuts a column of text at 2 GiB
+                raise ValueError(f"partition {partition} is too large to store in one piece")
+        yield partition, copied.slice(begin - copied_begin, rows)
+        begin += rows
 
 
 def chunk_keys(store: ChunkMap, name: str, partition_count: int) -> list[MapKey]:

@@ -215,7 +215,7 @@ class Manifest:
         return cls(**fields)
 
 
-def checksum(data: bytes) -> int:
+def checksum(data: bytes | memoryview) -> int:
     """xxh3 of `data`: the checksum used for manifests, indexes, chunks and artifacts."""
     return int(xxhash.xxh3_64_intdigest(data))
 

@@ -2,7 +2,7 @@
 
 from dagster_jet.store.administration import Changes
 from dagster_jet.store.config import StoreConfig
-from dagster_jet.store.envelope import BadCopyError, seal, unseal
+from dagster_jet.store.envelope import BadCopyError, Payload, seal, unseal
 from dagster_jet.store.handle import StoreHandle
 from dagster_jet.store.members import (
     FileMember,
@@ -58,6 +58,7 @@ __all__ = [
     "OwnedRegister",
     "PartitionStatus",
     "PartitionTable",
+    "Payload",
     "Progress",
     "RegisterClient",
     "RegisterValue",

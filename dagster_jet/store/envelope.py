@@ -12,6 +12,7 @@ by a newer version" (checksum right, version unknown) from "damaged" (checksum w
 from __future__ import annotations
 
 import struct
+from typing import TypeAlias
 
 import xxhash
 
@@ -24,6 +25,9 @@ _PLAIN, _ENCRYPTED = 1, 2
 OVERHEAD_BYTES = 16
 MAX_PAYLOAD_BYTES = 2**32 - 1 - OVERHEAD_BYTES
 
+Payload: TypeAlias = bytes | memoryview
+"""A value on its way into the store: looked at where it lies, copied once, into its envelope."""
+
 _MAGIC = b"DJ"
 _HEAD = struct.Struct("<2sBBI")
 _CHECKSUM = struct.Struct("<Q")
@@ -33,7 +37,7 @@ class BadCopyError(ValueError):
     """This copy of a value is truncated or changed; another replica may have a good one."""
 
 
-def seal(payload: bytes, *, is_encrypted: bool = False) -> bytes:
+def seal(payload: Payload, *, is_encrypted: bool = False) -> bytes:
     """Wrap ``payload`` so that any later change to it is noticed.
 
     Raises:
@@ -85,7 +89,7 @@ def open_envelope(sealed: bytes) -> tuple[bytes, bool]:
     return payload, version == _ENCRYPTED
 
 
-def _checksum(head: bytes, payload: bytes) -> int:
+def _checksum(head: bytes, payload: Payload) -> int:
     digest = xxhash.xxh3_64(head)
     digest.update(payload)
     return digest.intdigest()

@@ -17,7 +17,7 @@ since: programs that share changing values across a change of the members refres
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagster_jet.errors import (
@@ -27,13 +27,13 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.envelope import BadCopyError
+from dagster_jet.store.envelope import BadCopyError, Payload
 from dagster_jet.store.members.fan_out import Failure, fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.routing import Routing
-from dagster_jet.store.sealing import PLAIN, Sealer
+from dagster_jet.store.sealing import PLAIN, SealedBatch, Sealer
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import stored_key
 
@@ -114,8 +114,10 @@ class ReplicatedMap:
         """Return the key of a name, in the partition it hashes to."""
         return MapKey.of(name, self.partition_count)
 
-    def put_all(self, items: Mapping[MapKey, bytes]) -> None:
+    def put_all(self, items: Mapping[MapKey, Payload] | Iterable[tuple[MapKey, Payload]]) -> None:
         """Write all items to all their replicas, in one batch per member.
+
+        Pairs are taken before anything is written. A value is not copied before a member writes it.
 
         Durable on all replicas when it returns. After a failure or a crash inside, each key has its
         old value or its new one, possibly differing between replicas: put again, or treat the keys
@@ -126,12 +128,17 @@ class ReplicatedMap:
             StoreUnwritableError: a member cannot write (full, read-only).
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
-        sealed = self._sealed(items)
+        keys: list[MapKey] = []
+        values: dict[bytes, Payload] = {}
+        for key, value in items.items() if isinstance(items, Mapping) else items:
+            keys.append(key)
+            values[self._stored(key)] = value
+        sealed = self._sealer.sealing(values)
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
-            return lambda: self._members[member_id].put_many({key: sealed[key] for key in batch})
+            return lambda: self._members[member_id].put_many(SealedBatch(batch, sealed))
 
-        self._in_rounds("written", items, self.routing.put_rounds, put)
+        self._in_rounds("written", keys, self.routing.put_rounds, put)
 
     def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
         """Write each item on every replica that holds an older version of it, or none.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
 from dagster_jet.store.encryption import Keyring
-from dagster_jet.store.envelope import open_envelope, seal, unseal
+from dagster_jet.store.envelope import Payload, open_envelope, seal, unseal
 
 
 class Sealer:
@@ -16,11 +18,23 @@ class Sealer:
     def __init__(self, keyring: Keyring | None = None) -> None:
         self.keyring = keyring
 
-    def seal(self, value: bytes, stored_key: bytes) -> bytes:
+    def seal(self, value: Payload, stored_key: bytes) -> bytes:
         """Return a value as it is stored under a key."""
         if self.keyring is None:
             return seal(value)
         return seal(self.keyring.encrypt(value, stored_key), is_encrypted=True)
+
+    def sealing(self, values: Mapping[bytes, Payload]) -> Callable[[bytes], bytes]:
+        """Return what says what is stored under a key: the same bytes however often it is asked.
+
+        Replicas are compared byte by byte, so values are encrypted once, now. Those that are not
+        are sealed when a member comes to write them, and nobody keeps the result: a large batch is
+        not in memory twice.
+        """
+        if self.keyring is None:
+            return lambda key: seal(values[key])
+        encrypted = {key: self.seal(value, key) for key, value in values.items()}
+        return encrypted.__getitem__
 
     def unseal(self, sealed: bytes, stored_key: bytes) -> bytes:
         """Return the value of a copy found under a key. Also what was written before encryption.
@@ -44,6 +58,28 @@ class Sealer:
         if self.keyring is None:
             return not is_encrypted
         return is_encrypted and self.keyring.is_newest(payload)
+
+
+class SealedBatch(Mapping[bytes, bytes]):
+    """What one member is to write: some keys, and values that are made when they are asked for."""
+
+    def __init__(self, keys: Iterable[bytes], sealed: Callable[[bytes], bytes]) -> None:
+        self._keys = dict.fromkeys(keys)
+        self._sealed = sealed
+
+    def __getitem__(self, key: bytes) -> bytes:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._sealed(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 PLAIN = Sealer()

@@ -24,7 +24,7 @@ from dagster_jet.engine.events import (
     JobEvent,
     SnapshotCommitted,
 )
-from dagster_jet.errors import JetError, LeaseHeldError
+from dagster_jet.errors import JetError, LeaseHeldError, SourceError
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
@@ -244,6 +244,35 @@ def test_enriched_with_a_table(world: World, how: str) -> None:
         if how == "left" or row["k"] in known
     )
     assert oracle.committed(world.folder / "out", ("k", "v", "name")) == expected
+
+
+def test_enriched_with_a_map_that_changes(world: World) -> None:
+    """Read when the execution starts; with `refresh` a later epoch sees what was put since."""
+    for number in range(4):
+        write_input(world.folder / "in", number, [{"k": "a", "ts": number, "v": number}])
+    p = Pipeline("enriched")
+    rows = rows_from(p, world.folder / "in")
+    prices = sources.map_table("prices", key="k", schema="price long")
+    for name, refresh in (("fixed", None), ("fresh", "0 ms")):
+        rows.enrich(prices, on="k", refresh=refresh).write_to(
+            sinks.files(f"{world.folder}/{name}", format="json"), name=name
+        )
+    with world.jet() as jet:
+        with pytest.raises(SourceError, match="the map 'prices' does not exist"):
+            jet.run(p, JobConfig(restart_attempts_max=0))
+        jet.map("prices").put("a", {"price": 1})
+
+        def see(event: JobEvent) -> None:
+            if isinstance(event, EpochCompleted):
+                jet.map("prices").put("a", {"price": 1 + event.epoch_id})
+
+        jet.run(p, JobConfig(max_items_per_epoch=1), until="completed", on_event=see)
+    fixed, fresh = (
+        [price for (_, price) in sorted(oracle.committed(world.folder / name, ("v", "price")))]
+        for name in ("fixed", "fresh")
+    )
+    assert fixed == [1, 1, 1, 1]
+    assert fresh == sorted(fresh) and fresh[0] == 1 < fresh[-1]
 
 
 # --- how jobs live --------------------------------------------------------------------------------

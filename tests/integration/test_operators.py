@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.core import (
     Emitter,
@@ -25,7 +25,6 @@ from dagster_jet.core import (
 from dagster_jet.engine import execution
 from dagster_jet.engine.events import SnapshotCommitted
 from dagster_jet.pipeline import Stage
-from dagster_jet.processors.user_state import State
 
 from .world import World, write_input
 
@@ -50,9 +49,9 @@ def events(seed: str, files: int = 8, rows: int = 25) -> list[list[Row]]:
     ]
 
 
-def sliding(rows: Stage) -> Stage:
+def sliding(rows: Stage, name: str = "op") -> Stage:
     keyed = rows.group_by("k").window(windows.sliding("3 seconds", "500 ms"))
-    return keyed.aggregate(n=agg.count(), total=agg.sum("v"), name="op")
+    return keyed.aggregate(n=agg.count(), total=agg.sum("v"), name=name)
 
 
 def expected_sliding(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
@@ -65,9 +64,9 @@ def expected_sliding(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
         yield (k, iso(end - 3_000), iso(end), len(values), sum(values))
 
 
-def session(rows: Stage) -> Stage:
+def session(rows: Stage, name: str = "op") -> Stage:
     keyed = rows.group_by("k").window(windows.session("700 ms"))
-    return keyed.aggregate(n=agg.count(), top=agg.max("v"), name="op")
+    return keyed.aggregate(n=agg.count(), top=agg.max("v"), name=name)
 
 
 def expected_session(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
@@ -85,8 +84,8 @@ def expected_session(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]
                 current.append(row)
 
 
-def deduplicated(rows: Stage) -> Stage:
-    return rows.deduplicate(within="2 seconds", on="k", name="op").select("k", "ts")
+def deduplicated(rows: Stage, name: str = "op") -> Stage:
+    return rows.deduplicate(within="2 seconds", on="k", name=name).select("k", "ts")
 
 
 def expected_deduplicated(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
@@ -98,8 +97,8 @@ def expected_deduplicated(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, 
 
 
 def joined(how: str) -> Callable[[Stage, Stage], Stage]:
-    def build(rows: Stage, others: Stage) -> Stage:
-        return rows.join(others, on="k", within="300 ms", how=how, name="op")
+    def build(rows: Stage, others: Stage, name: str = "op") -> Stage:
+        return rows.join(others, on="k", within="300 ms", how=how, name=name)
 
     return build
 
@@ -124,7 +123,7 @@ def expected_joined(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     return expect
 
 
-def mapped(rows: Stage) -> Stage:
+def mapped(rows: Stage, name: str = "op") -> Stage:
     def running_total(state: State[int], row: Row) -> Row | None:
         state.value += row["v"]
         if row["v"] % 10 == 0:
@@ -133,7 +132,7 @@ def mapped(rows: Stage) -> Stage:
         return {"k": row["k"], "ts": row["ts"], "total": state.value}
 
     return rows.group_by("k").map_stateful(
-        running_total, create=int, output_schema="k string, ts long, total long", name="op"
+        running_total, create=int, output_schema="k string, ts long, total long", name=name
     )
 
 
@@ -148,7 +147,7 @@ def expected_mapped(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
             yield (row["k"], row["ts"], totals[row["k"]])
 
 
-def processed(rows: Stage) -> Stage:
+def processed(rows: Stage, name: str = "op") -> Stage:
     class Numbering(ItemProcessor):
         """Numbers the rows of each key, remembers all numbers of all keys for a last word."""
 
@@ -176,7 +175,7 @@ def processed(rows: Stage) -> Stage:
             return True
 
     return rows.group_by("k").apply_processor(
-        Numbering, output_schema="k string, n long", name="op"
+        Numbering, output_schema="k string, n long", name=name
     )
 
 
@@ -211,8 +210,10 @@ def iso(time_ms: int) -> str:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("few_groups", [True, False], ids=["one task", "tasks"])
+@pytest.mark.parametrize(
+    ("name", "few_groups"),
+    [*((name, False) for name in OPERATORS), *((n, True) for n in ("session", "join_outer"))],
+)
 def test_operator_over_restarts_at_other_parallelism(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, few_groups: bool
 ) -> None:

@@ -42,6 +42,8 @@ class FilesTable:
     format: str
     schema: str | None = None
     options: tuple[tuple[str, str], ...] = ()
+    asset_key: tuple[str, ...] = ()
+    """The asset that this table is, in an orchestrator that knows it; () if none."""
 
     def describe(self) -> dict[str, str]:
         return {"kind": "files", "path": self.path, "format": self.format}

@@ -1,7 +1,8 @@
-"""Maps of the job's own store: their journal and entries as sources, a map as a sink."""
+"""Maps of the job's own store as sources (journal, entries), as a table, as a sink."""
 
 from dagster_jet.connectors.maps.entries import MapEntriesSource
 from dagster_jet.connectors.maps.journal import MapJournalSource
 from dagster_jet.connectors.maps.sink import MapSink
+from dagster_jet.connectors.maps.table import MapTable
 
-__all__ = ["MapEntriesSource", "MapJournalSource", "MapSink"]
+__all__ = ["MapEntriesSource", "MapJournalSource", "MapSink", "MapTable"]

@@ -9,6 +9,7 @@ the same rows. All branches end in frames of acks; their union is the epoch's si
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ class EpochInput:
     barrier: Barrier
     splits: Mapping[str, Any]
     stages: Mapping[str, StageInput]
+    ingestion_ms: Mapping[str, int]
+    """Per timestamps node whose event time is that of reading: the one of this epoch's rows."""
     few_groups: bool
     """There is one shard, or so few groups in recent epochs that one task merges them faster than
     several; only where every task can read every run."""
@@ -119,6 +122,14 @@ class _Stage:
 
 
 @dataclass(frozen=True)
+class _Table:
+    """A batch table as read at a moment of the monotonic clock."""
+
+    frame: DataFrame
+    read_at: float
+
+
+@dataclass(frozen=True)
 class _TimePlan:
     """What is observed at a timestamps node."""
 
@@ -137,7 +148,7 @@ class EpochRunner:
     partition_count: int
     _stages: dict[str, _Stage] = field(default_factory=dict)
     _times: dict[str, _TimePlan] = field(default_factory=dict)
-    _tables: dict[str, DataFrame] = field(default_factory=dict)
+    _tables: dict[str, _Table] = field(default_factory=dict)
     _placement: Placement | None = None
 
     @property
@@ -155,9 +166,6 @@ class EpochRunner:
             PipelineError: a column does not exist, types do not fit; names the stage.
             UserFunctionError: a transform raised.
         """
-        for node in self.graph:
-            if isinstance(node, EnrichNode):
-                self._tables[node.name] = F.broadcast(node.table.frame(self.session).cache())
         build = _Build(self, None)
         for node in self.graph:
             frame = build.frame(node)
@@ -212,11 +220,21 @@ class EpochRunner:
         return self._stages[stage].plan.operator
 
     def close(self) -> None:
+        self._tables.clear()
         with suppress(Py4JError, OSError):
             if self._placement is not None:
                 self._placement.close()
-        for frame in self._tables.values():
-            _unpersist(frame)
+
+    def table(self, node: EnrichNode) -> DataFrame:
+        """The table of an enrichment, as it was read not longer ago than it may be."""
+        known, now = self._tables.get(node.name), time.monotonic()
+        if known is not None:
+            if node.refresh_ms is None or now - known.read_at < node.refresh_ms / 1000:
+                return known.frame
+        # Not cache(): that is lazy, and Spark shares it among frames that it takes for equal.
+        frame: DataFrame = node.table.frame(self.session).localCheckpoint()
+        self._tables[node.name] = _Table(frame, now)
+        return frame
 
     def _user_stages(self) -> list[str]:
         return [node.name for node in self.graph if isinstance(node, TransformNode)]
@@ -313,7 +331,7 @@ class _Build:
                 frame = self._input(node.upstream[0])
                 if frame is None:
                     return None
-                return frame.join(self.runner._tables[node.name], list(node.on), node.how)
+                return frame.join(F.broadcast(self.runner.table(node)), list(node.on), node.how)
 
     def _input(self, name: str) -> DataFrame | None:
         return self.frame(self.runner.graph[name])
@@ -381,11 +399,26 @@ class _Build:
         frame = self._input(node.upstream[0])
         if frame is None:
             return None
+        if node.timestamps.of_ingestion:
+            frame = self._with_ingestion_time(node, frame)
         if self.epoch is None:
             self.runner._times[node.name] = self._plan_time(node, frame)
             return frame
         observation = self._observations[node.name] = Observation()
         return frame.observe(observation, *self.runner._times[node.name].observed)
+
+    def _with_ingestion_time(self, node: TimestampsNode, frame: DataFrame) -> DataFrame:
+        """One time for the epoch, told by the driver: tasks that are tried again agree."""
+        column = node.timestamps.column
+        if column in frame.columns:
+            raise PipelineError(
+                f"there is a column {column!r} already.",
+                job=self.runner.job,
+                stage=node.upstream[0],
+                cure="Choose another for with_ingestion_timestamps(column=...).",
+            )
+        time_ms = 0 if self.epoch is None else self.epoch.ingestion_ms[node.name]
+        return frame.withColumn(column, F.timestamp_millis(F.lit(time_ms)))
 
     def _plan_time(self, node: TimestampsNode, frame: DataFrame) -> _TimePlan:
         column = node.timestamps.column

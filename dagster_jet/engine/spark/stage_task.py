@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -82,8 +84,11 @@ class StageTask:
             for name, sink in self.sinks
         ]
         written = 0
+        if len(owned) == 1:
+            table = _without_anchors(table)
         for shard in owned:
-            ack, results = self.run_shard(shard, self._arrived(table, shard), attempt)
+            rows = table if len(owned) == 1 else _of_shard(table, shard)
+            ack, results = self.run_shard(shard, self._by_input(rows), attempt)
             for batch in results.to_batches():
                 for _, writer in writers:
                     writer.write(batch)
@@ -128,19 +133,17 @@ class StageTask:
             return list(range(self.shard_count))
         return sorted(pc.unique(table.column(SHARD_COLUMN)).to_pylist())
 
-    def _arrived(self, table: pa.Table, shard: int) -> tuple[pa.Table, ...]:
-        """The shard's rows by input, without anchor rows: those have no partition."""
-        mine = pc.equal(table.column(SHARD_COLUMN), shard)
-        rows = table.filter(pc.and_(mine, pc.is_valid(table.column(PARTITION_COLUMN))))
+    def _by_input(self, rows: pa.Table) -> tuple[pa.Table, ...]:
+        """A shard's rows as the operator takes them."""
         schemas = self.operator.input_schemas
         if len(schemas) == 1:
             return (rows.drop_columns([SHARD_COLUMN]),)
         arrived, first = [], 2
         for ordinal, schema in enumerate(schemas):
-            own = rows.filter(pc.equal(rows.column(ORDINAL_COLUMN), ordinal))
             width = len(schema) - 1
-            columns = [own.column(0), *own.columns[first : first + width]]
-            arrived.append(pa.Table.from_arrays(columns, schema=schema))
+            own = rows.select([0, *range(first, first + width)])
+            own = own.filter(pc.equal(rows.column(ORDINAL_COLUMN), ordinal))
+            arrived.append(pa.Table.from_arrays(own.columns, schema=schema))
             first += width
         return tuple(arrived)
 
@@ -266,6 +269,22 @@ class StageTask:
             writer.add(part)
         chunk_set = writer.finish(full, sequence=sequence, is_base=is_base)
         return chunk_set, superseded(chain, sequence)
+
+
+def _of_shard(table: pa.Table, shard: int) -> pa.Table:
+    """One shard's rows of several; anchor rows have no partition."""
+    mine = pc.equal(table.column(SHARD_COLUMN), shard)
+    return table.filter(pc.and_(mine, pc.is_valid(table.column(PARTITION_COLUMN))))
+
+
+def _without_anchors(table: pa.Table) -> pa.Table:
+    """All rows but the anchor: cut around it, because a filter would copy the whole input."""
+    partitions = table.column(PARTITION_COLUMN)
+    if partitions.null_count == 0:
+        return table
+    anchors = np.flatnonzero(partitions.is_null().to_numpy()).tolist()
+    bounds = pairwise([-1, *anchors, table.num_rows])
+    return pa.concat_tables([table.slice(before + 1, to - before - 1) for before, to in bounds])
 
 
 def _as_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.processors.partials.lists import AllValues
-from dagster_jet.processors.partials.partial import Groups, Merger, Partial, sql_name
+from dagster_jet.processors.partials.partial import Groups, Merger, Partial, sql_name, struct_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Accumulator(Partial):
         return f"collect_list(named_struct({pairs}))"
 
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        return rows.select(list(self.columns)).to_struct_array().combine_chunks()
+        return struct_of({name: rows.column(name) for name in self.columns}, None)
 
     @property
     def gather(self) -> Merger:

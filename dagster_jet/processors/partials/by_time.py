@@ -9,7 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.processors.partials.ordering import order_in_groups
-from dagster_jet.processors.partials.partial import Groups, Merger, Partial, sql_name
+from dagster_jet.processors.partials.partial import (
+    Groups,
+    Merger,
+    Partial,
+    one_array,
+    sql_name,
+    struct_of,
+)
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,5 @@ def timed_sql(time: str, name: str) -> str:
 
 def timed(values: pa.ChunkedArray, times: pa.Array) -> pa.Array:
     """struct<time, value>, null where the value is."""
-    one = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    if isinstance(times, pa.ChunkedArray):
-        times = pa.array(times.to_numpy(), pa.int64())
-    fields = [pa.field("time", pa.int64()), pa.field("value", one.type)]
-    return pa.StructArray.from_arrays([times, one], fields=fields, mask=one.is_null())
+    one = one_array(values)
+    return struct_of({"time": times, "value": one}, one.is_null())

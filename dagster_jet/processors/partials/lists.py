@@ -16,7 +16,9 @@ from dagster_jet.processors.partials.partial import (
     Merger,
     Partial,
     as_list,
+    one_array,
     sql_name,
+    struct_of,
     take_groups,
 )
 
@@ -65,7 +67,7 @@ class DistinctValues(Partial):
         # A hash aggregation promises no order of its groups.
         owners = once["group"].to_numpy()
         order = np.argsort(owners, kind="stable")
-        distinct = once["value"].combine_chunks().take(pa.array(order))
+        distinct = one_array(once["value"]).take(pa.array(order))
         counts = np.bincount(owners, minlength=groups.count)
         return as_list(distinct, np.concatenate(([0], np.cumsum(counts))), lists.type)
 
@@ -126,11 +128,9 @@ class TopValues(Partial):
         return f"slice(sort_array({pairs}, {ascending}), 1, {self.n})"
 
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        columns = [rows.column(name).combine_chunks() for name in (self.rank, self.column)]
-        arrays = [pa.concat_arrays([c]) for c in columns]
-        fields = [pa.field("rank", arrays[0].type), pa.field("value", arrays[1].type)]
-        missing = pc.or_(arrays[0].is_null(), arrays[1].is_null())
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=missing)
+        rank, value = (one_array(rows.column(name)) for name in (self.rank, self.column))
+        missing = pc.or_(rank.is_null(), value.is_null())
+        return struct_of({"rank": rank, "value": value}, missing)
 
     @property
     def gather(self) -> Merger:

@@ -77,24 +77,28 @@ class Partial(ABC):
         """From the form the JVM can compute to the form that is kept, where they differ."""
         return arrived
 
-    # Until engine/spark drives `Operator.step`: what its planner reads of a partial today.
-
-    @property
-    def value(self) -> str:
-        """Name in `pyspark.sql.functions`."""
-        return self.sql("").partition("(")[0]
-
-    @property
-    def merge(self) -> str:
-        """Name of Arrow's function."""
-        return self.combine if isinstance(self.combine, str) else "unsupported"
-
 
 def sql_name(column: str) -> str:
     """`column` quoted for Spark SQL; dots reach into structs, as in `F.col`."""
     if "`" in column:
         return column
     return ".".join(f"`{part}`" for part in column.split("."))
+
+
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The same values in one piece."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def struct_of(fields: dict[str, pa.ChunkedArray | pa.Array], missing: pa.Array | None) -> pa.Array:
+    """struct<fields>, null where `missing`."""
+    arrays = [one_array(column) for column in fields.values()]
+    types = [pa.field(name, a.type) for name, a in zip(fields, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=types, mask=missing)
 
 
 def take_groups(lists: pa.Array, groups: Groups) -> tuple[pa.Array, np.ndarray]:

@@ -8,13 +8,14 @@ is lost as a whole and the other replicas carry on (``redis_server.py`` tells th
 All keys live under one prefix, so that a server may be shared::
 
     <prefix>place          hash: token, run         who the server is
+    <prefix>ping           string                   what a ping writes
     <prefix>v:<key>        string                   a value
     <prefix>values         sorted set of <key>      the values' keys, in byte order
     <prefix>r:<key>        hash: version, value     a versioned value
     <prefix>versioned      sorted set of <key>      the versioned values' keys
 
-Each request is one Lua script, so a value and its place in the listing change in one step, and
-listing does not walk over the keys of others.
+Each request is one Lua script or, where its values are large, one transaction, so a value and its
+place in the listing change in one step, and listing does not walk over the keys of others.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _BATCH_BYTES = 4 * 2**20
 """One request: what a server handles without making others wait noticeably, far within a time-out.
 Larger values travel alone."""
 _BATCH_KEYS = 200
+_PLAIN_BYTES = 64 * 2**10
+"""From here on, what a script would copy costs more than one more answer to wait for."""
 _PAGE_KEYS = 5_000
 
 # KEYS: 2 the sorted set, 3... the keys. ARGV: 2 where the key begins after the prefix, 3... values.
@@ -58,13 +61,6 @@ for i = 3, #KEYS do
 end
 return written
 """)
-_GET = Script("""
-local found = {}
-for i = 2, #KEYS do
-  found[i - 1] = redis.call('GET', KEYS[i])
-end
-return found
-""")
 # ARGV: from, to, at most.
 _LIST = Script("return redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])")
 _GET_VERSIONED = Script("return redis.call('HMGET', KEYS[2], 'version', 'value')")
@@ -78,7 +74,7 @@ redis.call('HSET', KEYS[3], 'version', ARGV[4], 'value', ARGV[5])
 redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[3], ARGV[2]))
 return 1
 """)
-_PING = Script("redis.call('HSET', KEYS[1], 'ping', '1')")
+_PING = Script("redis.call('SET', KEYS[2], '1')")  # not into the place: large writes watch it
 
 
 class RedisMember:
@@ -108,15 +104,21 @@ class RedisMember:
         """See ``Member.get_many``."""
         found: list[bytes | None] = []
         for batch in _batches(keys, len):
-            found += self._server.run(_GET, self._as_values(batch), (), repeatable=True)
+            found += self._server.read(b"MGET", *self._as_values(batch))
         return found
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves some requests' items written."""
-        for batch in _batches(items, lambda key: len(items[key])):
-            keys = [self._value_keys, *self._as_values(batch)]
-            values = [self._skip, *(items[key] for key in batch)]
-            self._server.run(_PUT, keys, values, repeatable=True)
+        batch: dict[bytes, bytes] = {}
+        batch_bytes = 0
+        for key, value in items.items():  # each is looked at once: it may be made at that moment
+            if batch and (len(batch) == _BATCH_KEYS or batch_bytes + len(value) > _BATCH_BYTES):
+                self._put(batch, batch_bytes)
+                batch, batch_bytes = {}, 0
+            batch[key] = value
+            batch_bytes += len(value)
+        if batch:
+            self._put(batch, batch_bytes)
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
         """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
@@ -165,11 +167,20 @@ class RedisMember:
 
     def ping(self) -> None:
         """See ``Member.ping``: writes, since a full server still reads."""
-        self._server.run(_PING, (), (), repeatable=True)
+        self._server.run(_PING, (self._server.prefix + b"ping",), (), repeatable=True)
 
     def close(self) -> None:
         """See ``Member.close``."""
         self._server.close()
+
+    def _put(self, batch: Mapping[bytes, bytes], batch_bytes: int) -> None:
+        if batch_bytes < _PLAIN_BYTES:
+            keys = [self._value_keys, *self._as_values(batch)]
+            self._server.run(_PUT, keys, [self._skip, *batch.values()], repeatable=True)
+            return
+        listed = [part for key in batch for part in (b"0", key)]
+        sets = [(b"SET", self._values + key, value) for key, value in batch.items()]
+        self._server.write([*sets, (b"ZADD", self._value_keys, *listed)])
 
     def _as_values(self, keys: Iterable[bytes]) -> list[bytes]:
         return [self._values + key for key in keys]

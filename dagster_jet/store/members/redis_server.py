@@ -19,10 +19,10 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from dagster_jet.errors import (
     ConfigurationError,
@@ -35,6 +35,8 @@ from dagster_jet.store.members.network_url import NetworkUrl
 
 Connection: TypeAlias = Any
 """``redis.Connection``: the package is optional, and does not say its methods' types."""
+
+T = TypeVar("T")
 
 PASSWORD_VARIABLE = "JET_REDIS_PASSWORD"
 EXAMPLE = "redis://[user:password@]host:6379/0"
@@ -102,6 +104,7 @@ class RedisServer:
         self.member_id = member_id(self._url)
         self.prefix = self._url.options.get("prefix", _PREFIX).encode()
         self._place_key = self.prefix + b"place"
+        self._token_command = (b"HGET", self._place_key, b"token")
         self._connect_timeout_s = self._url.seconds("connect_timeout", 2)
         self._timeout_s = self._url.seconds("timeout", 5)
         self._idle = _Idle()
@@ -124,20 +127,53 @@ class RedisServer:
         Raises:
             StoreUnavailableError, StoreUnwritableError: as ``Member`` says.
         """
-        keys, values = list(keys), list(values)
-        failure: Exception | None = None
-        for _ in attempts(_ATTEMPTS_MAX, budget_s=self._timeout_s):
-            is_sent = False
-            try:
-                connection = self._take()
-                is_sent = True
-                return self._evaluate_on(connection, script, keys, values)
-            except (self._redis.exceptions.RedisError, OSError) as error:
-                failure = error
-                if not self._may_repeat(error, repeatable or not is_sent):
-                    break
-        assert failure is not None
-        raise self._named(failure, is_doubtful=is_sent and not repeatable) from failure
+        all_keys, own_values = (self._place_key, *keys), tuple(values)
+
+        def work(connection: Connection) -> Any:
+            all_values = (self._token, *own_values)
+            return _evaluated(self._redis, connection, script, all_keys, all_values)
+
+        return self._attempted(work, repeatable=repeatable)
+
+    def read(self, *command: bytes) -> Any:
+        """Run one command that only reads and return its answer.
+
+        The token is looked at behind it: a place that lost it does not get it back, so it was
+        there before too.
+
+        Raises:
+            StoreUnavailableError, StoreUnwritableError: as ``Member`` says.
+        """
+
+        def work(connection: Connection) -> Any:
+            answer, token = _asked_all(self._redis, connection, [command, self._token_command])
+            self._check(token)
+            return answer
+
+        return self._attempted(work, repeatable=True)
+
+    def write(self, commands: Sequence[tuple[bytes, ...]]) -> None:
+        """Run commands as one atomic step; repeated when the answer was lost.
+
+        For large values: the server keeps them as they arrive, where a script copies each of them
+        twice more. In exchange there is one more answer to wait for, since a transaction cannot
+        look before it writes: its connection watches the place, then looks, then writes, and the
+        server refuses to if the place has changed in between.
+
+        Raises:
+            StoreUnavailableError, StoreUnwritableError: as ``Member`` says.
+        """
+
+        def work(connection: Connection) -> None:
+            watch = (b"WATCH", self._place_key)
+            _, token = _asked_all(self._redis, connection, [watch, self._token_command])
+            self._check(token)
+            *_, results = _asked_all(self._redis, connection, [(b"MULTI",), *commands, (b"EXEC",)])
+            if results is None:
+                raise self._redis.exceptions.WatchError("the place changed meanwhile")
+            _raise_first(results)
+
+        self._attempted(work, repeatable=True)
 
     def close(self) -> None:
         """Close the connections nobody uses; the next call opens new ones."""
@@ -145,6 +181,25 @@ class RedisServer:
         if idle.pid == os.getpid():
             for connection in idle.connections:
                 connection.disconnect()
+
+    def _attempted(self, work: Callable[[Connection], T], *, repeatable: bool) -> T:
+        failure: Exception | None = None
+        for _ in attempts(_ATTEMPTS_MAX, budget_s=self._timeout_s):
+            is_sent = False
+            try:
+                connection = self._take()
+                is_sent = True
+                return self._worked_on(connection, work)
+            except (self._redis.exceptions.RedisError, OSError) as error:
+                failure = error
+                if not self._may_repeat(error, repeatable or not is_sent):
+                    break
+        assert failure is not None
+        raise self._named(failure, is_doubtful=is_sent and not repeatable) from failure
+
+    def _check(self, token: bytes | None) -> None:
+        if token != self._token:
+            raise self._redis.exceptions.ResponseError(f"{_REPLACED} replaced")
 
     def _take(self) -> Connection:
         if self._idle.pid != os.getpid():
@@ -167,12 +222,9 @@ class RedisServer:
             raise
         return connection
 
-    def _evaluate_on(
-        self, connection: Connection, script: Script, keys: list[bytes], values: list[bytes]
-    ) -> Any:
+    def _worked_on(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         try:
-            arguments = ((self._place_key, *keys), (self._token, *values))
-            answer = _evaluated(self._redis, connection, script, *arguments)
+            answer = work(connection)
         except self._redis.exceptions.ResponseError:
             self._idle.connections.append(connection)  # the answer was read to its end
             raise
@@ -369,6 +421,30 @@ def _evaluated(
 def _asked(connection: Connection, *command: bytes) -> Any:
     connection.send_command(*command)
     return connection.read_response()
+
+
+def _answered(redis: ModuleType, connection: Connection) -> Any:
+    """The next answer; an error that the server has answered is returned, not raised."""
+    try:
+        return connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return error
+
+
+def _raise_first(answers: Iterable[Any]) -> None:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+
+
+def _asked_all(
+    redis: ModuleType, connection: Connection, commands: Sequence[tuple[bytes, ...]]
+) -> list[Any]:
+    """Send all, then read all answers. Raises the first error among them, after the last one."""
+    connection.send_packed_command(connection.pack_commands(commands))
+    answers = [_answered(redis, connection) for _ in commands]
+    _raise_first(answers)
+    return answers
 
 
 def _info(answer: bytes) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dagster_jet.core import (
     Progress,
     SnapshotBarrier,
     SnapshotEntry,
-    State,
+    TaskletState,
     Watermark,
 )
 from dagster_jet.core.inbound import BarrierError
@@ -151,7 +151,7 @@ def test_b8_a_terminal_barrier_aligns_in_at_least_once_too(shape):
     assert (rig.out, rig.saved) == ([1], [])
     rig.put(1, terminal, 3).run()
     assert rig.out == [1, terminal] and rig.saved == [1, terminal]
-    assert rig.tasklet.state is State.AWAIT_PHASE_2
+    assert rig.tasklet.state is TaskletState.AWAIT_PHASE_2
     rig.snapshots.phase2 = Phase2(0, True)
     assert rig.run() is Progress.DONE
     assert rig.out == [1, terminal, DONE], "nothing is processed behind it"

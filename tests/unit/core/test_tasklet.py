@@ -12,7 +12,7 @@ from dagster_jet.core import (
     Progress,
     SnapshotBarrier,
     SnapshotEntry,
-    State,
+    TaskletState,
     Watermark,
 )
 from dagster_jet.core.tasklet_state import LEGAL_MOVES
@@ -69,7 +69,9 @@ def test_a_snapshot_of_a_source_waits_for_the_half_emitted_item():
     assert rig.outputs[0].items == rig.outputs[1].items == [0, 1, 2, "prepared", B, 3]
     assert rig.saved == [3, B]
     assert rig.processor.story == ["save", "prepare"]
-    assert rig.tasklet.state is State.AWAIT_PHASE_2, "complete() returned True before phase 2"
+    assert rig.tasklet.state is TaskletState.AWAIT_PHASE_2, (
+        "complete() returned True before phase 2"
+    )
     rig.snapshots.phase2 = Phase2(0, success=False)
     assert rig.run() is Progress.DONE
     assert rig.processor.story[-1] == "finish False"
@@ -139,11 +141,11 @@ def test_every_callback_is_repeated_until_it_returns_true():
 
 def test_phase_2_does_not_interrupt_try_process():
     rig = Rig(Stubborn(), shape=(1,)).put(0, B)
-    while rig.tasklet.state is not State.EMIT_BARRIER:
+    while rig.tasklet.state is not TaskletState.EMIT_BARRIER:
         rig.tasklet.call()
     rig.tasklet.call()
     rig.tasklet.call()  # try_process returned False
-    assert rig.tasklet.state is State.TRY_PROCESS
+    assert rig.tasklet.state is TaskletState.TRY_PROCESS
     rig.snapshots.phase2 = Phase2(0, True)
     rig.tasklet.call()
     rig.tasklet.call()
@@ -223,8 +225,8 @@ def test_the_small_inbox_does_not_starve_the_second_queue():
 
 
 def test_every_state_is_in_the_table_and_can_be_reached():
-    assert set(LEGAL_MOVES) == set(State)
-    assert set().union(*LEGAL_MOVES.values()) == set(State) - {State.START}
+    assert set(LEGAL_MOVES) == set(TaskletState)
+    assert set().union(*LEGAL_MOVES.values()) == set(TaskletState) - {TaskletState.START}
 
 
 def test_every_state_is_documented():
@@ -232,8 +234,8 @@ def test_every_state_is_documented():
 
     from dagster_jet.core import tasklet_state
 
-    text = inspect.getsource(tasklet_state.State)
-    for state in State:
+    text = inspect.getsource(tasklet_state.TaskletState)
+    for state in TaskletState:
         after = text.split(f"    {state.name} = ")[1].splitlines()
         assert after[1].strip().startswith('"""'), state
 

@@ -19,7 +19,7 @@ from dagster_jet.snapshot.chunks import (
     write_chunk_set,
 )
 from dagster_jet.snapshot.manifest import ChunkSet
-from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store import MapKey, Store, StoreConfig
 
 COUNT = 271
 
@@ -77,6 +77,39 @@ def test_a_partition_that_became_empty_stays_empty(chunk_map):
         write(chunk_map, 2, rows({0: [7]}), [5]),
     ]
     assert read(chunk_map, chain) == [1, 7]
+
+
+def test_rows_keep_their_order_wherever_their_copies_are_cut(chunk_map, monkeypatch):
+    """One piece, pieces of some partitions, pieces smaller than a partition; input in chunks."""
+    numbers = [(n * 7 % 11, n) for n in range(500)]
+    parts = [
+        pa.table(
+            {
+                PARTITION_COLUMN: pa.array([p for p, _ in some], pa.int32()),
+                "v": pa.array([v if v % 5 else None for _, v in some], pa.int64()),
+                "s": [None if v % 3 == 0 else "x" * (v % 17) for _, v in some],
+            }
+        )
+        for some in (numbers[:200], numbers[200:201], numbers[201:])
+    ]
+    table = pa.concat_tables(parts)
+    expected = table.sort_by(PARTITION_COLUMN)
+    for snapshot_id, copied_bytes in enumerate((2**20, 3_000, 1)):
+        monkeypatch.setattr(chunks, "_COPIED_BYTES", copied_bytes)
+        chunk_set = write(chunk_map, snapshot_id, table, range(COUNT), base=True)
+        assert (chunk_set.rows, chunk_set.chunks) == (500, 11)
+        found = read_chain(chunk_map, [chunk_set], vertex="stage", partition_count=COUNT)
+        assert found.equals(expected), "by partition, and in each in the order of the input"
+
+
+def test_a_set_that_cannot_be_made_leaves_nothing(chunk_map):
+    def broken():
+        yield MapKey(1, "stage/half"), b"a chunk"
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        chunk_map.put_all(broken())
+    assert chunk_map.keys() == []
 
 
 def test_a_missing_chunk_is_named_by_partition(chunk_map):
@@ -138,16 +171,21 @@ def test_filtering_by_partition():
 
 
 def test_a_large_set_goes_in_several_batches_and_comes_back_in_portions(chunk_map, monkeypatch):
-    monkeypatch.setattr(chunks, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(chunks, "BATCH_BYTES", 200)
     batches = []
     put_all = chunk_map.put_all
-    monkeypatch.setattr(chunk_map, "put_all", lambda items: (batches.append(items), put_all(items)))
+
+    def put_listed(items):
+        batches.append(list(items))
+        put_all(batches[-1])
+
+    monkeypatch.setattr(chunk_map, "put_all", put_listed)
     writer = ChunkSetWriter(chunk_map, ChunkSetName("stage", 1, 1, 0, "a"), COUNT)
     writer.add(rows({p: [p] for p in range(0, 20)}))
     writer.add(rows({p: [p] for p in range(20, 40)}))
     chain = [writer.finish(range(COUNT), sequence=0, is_base=True)]
     assert len(batches) > 3
-    assert all("index" not in key.name for items in batches[:-1] for key in items)
+    assert all("index" not in key.name for items in batches[:-1] for key, _ in items)
     chain.append(write(chunk_map, 2, rows({3: [300, 301], 39: [390]})))
     assert (chain[0].chunks, chain[0].rows) == (40, 40)
     reader = ChainReader.open(chunk_map, chain, vertex="stage", partition_count=COUNT)

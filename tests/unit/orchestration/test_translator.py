@@ -12,6 +12,8 @@ from dagster_jet import (
     Pipeline,
     build_jet_asset_specs,
     build_jet_source_assets,
+    sinks,
+    sources,
 )
 from dagster_jet.orchestration.asset_specs import stage_specs
 from dagster_jet.orchestration.translator import JetStageData
@@ -105,3 +107,14 @@ def test_changed_keys_keep_the_lineage_whole(pipeline: Pipeline) -> None:
     specs = stage_specs(pipeline, Prefixed())
     assert [dep.asset_key for dep in specs["revenue_out"].deps] == [dg.AssetKey(["eu", "revenue"])]
     assert [dep.asset_key for dep in specs["orders"].deps] == [dg.AssetKey("warehouse")]
+
+
+def test_a_table_that_is_an_asset_is_upstream_of_what_it_enriches():
+    p = Pipeline("enriched")
+    rows = p.read_from(sources.files("in", format="json", schema="k string"), name="rows")
+    airports = sources.table("dim/airports.parquet", asset="dim/airports")
+    unknown = sources.table("dim/other.parquet")
+    stage = rows.enrich(airports, on="k").enrich(unknown, on="k")
+    stage.write_to(sinks.files("out", format="json"), name="out")
+    keys = {dep.asset_key for dep in stage_specs(p)["out"].deps}
+    assert keys == {dg.AssetKey(["enriched", "rows"]), dg.AssetKey(["dim", "airports"])}

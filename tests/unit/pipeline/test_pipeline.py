@@ -140,3 +140,13 @@ def test_a_wrong_setting_fails_when_it_is_made_and_names_the_field(settings, fie
 def test_a_connector_that_cannot_work_is_refused_when_written(make):
     with pytest.raises(ConfigurationError):
         make()
+
+
+def test_a_window_may_be_over_all_rows():
+    p = Pipeline("p")
+    everything = flights(p).window(windows.tumbling("1 hour"))
+    everything.aggregate(n=agg.count(), name="all").write_to(
+        sinks.files("out", format="json"), name="out"
+    )
+    (stage,) = p.graph.stages
+    assert stage.shape()["keys"] == []

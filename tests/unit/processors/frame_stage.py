@@ -11,12 +11,10 @@ import pyarrow as pa
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.pipeline.windows import SlidingWindow
 from dagster_jet.processors.aggregation import Aggregation
-from dagster_jet.processors.operator import PARTITION_COLUMN
-from dagster_jet.processors.window import WINDOW_END_MS, SlidingWindows
+from dagster_jet.processors.first_stage import FramePartials
+from dagster_jet.processors.window import SlidingWindows
 
-from .stage import Stage, ms, times_of
-
-GROUP = (PARTITION_COLUMN, "k", WINDOW_END_MS)
+from .stage import Stage, ms
 
 
 class FrameStage(Stage):
@@ -32,7 +30,7 @@ class FrameStage(Stage):
     ) -> None:
         self.window = SlidingWindow(size, slide, offset)
         aggregation = Aggregation(tuple((aggregates or {"sum": agg.sum("v")}).items()))
-        self.aggregation = aggregation
+        self.first = FramePartials(("k",), aggregation, self.window.frames)
         schema = self.first_stage([]).schema
         frames = self.window.frames
         super().__init__(
@@ -40,10 +38,8 @@ class FrameStage(Stage):
         )
 
     def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
-        table = self.table(events)
-        ends = [self.window.frames.end_of(int(t)) for t in times_of(table)]
-        table = table.append_column(WINDOW_END_MS, pa.array(ends, pa.int64()))
-        return self.aggregation.first_stage(table, table.column("t"), GROUP)
+        table, _ = self.first.partials(self.table(events), None)
+        return table
 
     def floor(self, watermark: int) -> int:
         return self.window.floor_watermark(watermark)

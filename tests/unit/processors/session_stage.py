@@ -10,38 +10,24 @@ import pyarrow as pa
 
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.processors.aggregation import Aggregation
-from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
-from dagster_jet.processors.session import FIRST_TIME_COLUMN, SessionWindows
+from dagster_jet.processors.first_stage import SessionBuckets
+from dagster_jet.processors.session import SessionWindows
 
-from .stage import Stage, ms, times_of
+from .stage import Stage, ms
 
 
 class SessionStage(Stage):
     def __init__(self, gap: int, *, seed: int = 0, early: bool = False, **aggregates: Any) -> None:
         self.gap = gap
         self.aggregation = Aggregation(tuple((aggregates or {"n": agg.count()}).items()))
+        self.first = SessionBuckets(("k",), self.aggregation, gap)
         schema = self.first_stage([]).schema
         operator = SessionWindows(schema, ("k",), gap, self.aggregation, early)
         super().__init__(operator, self.aggregation, seed)
 
     def first_stage(self, events: Sequence[tuple[Any, ...]]) -> pa.Table:
-        """Buckets. Late events are left out before, as the front end does."""
-        watermark = getattr(self, "watermark_before", None)
-        events = [e for e in events if watermark is None or e[1] >= watermark]
-        table = self.table(events)
-        times = times_of(table)
-        bucket = pa.array(times // self.gap, pa.int64())
-        table = table.append_column("bucket", bucket)
-        group = [PARTITION_COLUMN, HASH_COLUMN, "k", "bucket"]
-        partials = self.aggregation.first_stage(table, table.column("t"), group)
-        spans = table.group_by(group, use_threads=False).aggregate([("t", "min"), ("t", "max")])
-        arrays = [*partials.columns[:3], spans["t_min"], spans["t_max"], *partials.columns[4:]]
-        names = [*group[:3], FIRST_TIME_COLUMN, TIME_COLUMN, *partials.column_names[4:]]
-        return pa.Table.from_arrays(arrays, names)
-
-    def step(self, *events: Any, **given: Any) -> list[dict[str, Any]]:
-        self.watermark_before = self.watermark
-        return super().step(*events, **given)
+        table, self.late_before = self.first.partials(self.table(events), self.watermark)
+        return table
 
     def sessions(
         self, *times: int, wm: int | None = None, **flags: Any

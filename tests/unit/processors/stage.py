@@ -14,6 +14,7 @@ from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
     PARTITION_COLUMN,
+    TIME_COLUMN,
     Operator,
     Step,
     StepInput,
@@ -37,18 +38,18 @@ def event_table(
     table = pa.Table.from_pylist(rows, schema=pa.schema([*EVENT, *DERIVED]))
     hashes = [hash_of(row["k"]) for row in rows]
     partitions = [h % DEFAULT_PARTITION_COUNT for h in hashes]
-    return table.append_column(HASH_COLUMN, pa.array(hashes, pa.int64())).append_column(
-        PARTITION_COLUMN, pa.array(partitions, pa.int32())
-    )
+    for name, column in (
+        (TIME_COLUMN, table.column("t")),
+        (HASH_COLUMN, pa.array(hashes, pa.int64())),
+        (PARTITION_COLUMN, pa.array(partitions, pa.int32())),
+    ):
+        table = table.append_column(name, column)
+    return table
 
 
 def as_float(value: int | None) -> float | None:
     """Some are NaN."""
     return None if value is None else math.nan if value % 5 == 4 else value / 2
-
-
-def times_of(table: pa.Table) -> np.ndarray:
-    return table.column("t").to_numpy()
 
 
 class DeltaState:
@@ -124,10 +125,11 @@ class Stage:
     repeatable = True
     """Not so where a sketch draws lots."""
 
+    watermark: int | None = None
+
     def __init__(self, operator: Any, aggregation: Aggregation, seed: int = 0) -> None:
         self.operator, self.aggregation = operator, aggregation
         self.state = DeltaState(operator, random.Random(seed))
-        self.watermark: int | None = None
         self.version = 0
         self.late = self.rows_in = 0
 
@@ -145,13 +147,12 @@ class Stage:
     ) -> list[dict[str, Any]]:
         """One step: these events, then this watermark. Returns the results."""
         before = self.watermark
+        arrived = self.first_stage(events)
         if wm is not None:
             wm = self.floor(wm)
             self.watermark = wm if before is None else max(before, wm)
         self.version += 1
-        given = StepInput(
-            (self.first_stage(events),), before, self.watermark, self.version, early=early
-        )
+        given = StepInput((arrived,), before, self.watermark, self.version, early=early)
         step: Step = self.operator.step(given, self.state)
         assert step.results.schema.equals(self.operator.result_schema)
         again: Step = self.operator.step(given, self.state)
@@ -178,4 +179,4 @@ def _through_bytes(table: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
-__all__ = ["FINAL", "DeltaState", "Stage", "as_float", "event_table", "ms", "times_of"]
+__all__ = ["FINAL", "DeltaState", "Stage", "as_float", "event_table", "ms"]

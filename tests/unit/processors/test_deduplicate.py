@@ -3,7 +3,7 @@
 from random import Random
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.processors.deduplicate import Deduplicate
@@ -108,7 +108,6 @@ names = st.sampled_from([None, "x", "y"])
 events = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3), names, names), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     steps=st.lists(st.tuples(events, st.integers(0, 15), st.booleans()), max_size=8),
     within=st.sampled_from([0, 1, 7, 30]),

@@ -4,7 +4,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.errors import PipelineError
@@ -196,7 +196,6 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     steps=st.lists(st.tuples(events, events, st.integers(0, 12), st.booleans()), max_size=7),
     how=st.sampled_from(["inner", "left", "right", "outer"]),

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.errors import BadRowError
@@ -63,7 +63,6 @@ def test_times_far_apart_do_not_overflow():
 rows = st.lists(st.tuples(st.integers(0, 3), st.integers(-20, 20)), max_size=25)
 
 
-@settings(max_examples=150, deadline=None)
 @given(rows=rows, queries=rows, distance=st.integers(0, 8))
 def test_between_finds_what_a_scan_finds(rows, queries, distance):
     codes, times = (np.array([r[i] for r in rows], np.int64) for i in (0, 1))
@@ -79,7 +78,6 @@ def test_between_finds_what_a_scan_finds(rows, queries, distance):
     ]
 
 
-@settings(max_examples=150, deadline=None)
 @given(rows=rows, distance=st.integers(0, 8))
 def test_spaced_chooses_as_one_row_after_the_other(rows, distance):
     codes, times = (np.array([r[i] for r in rows], np.int64) for i in (0, 1))

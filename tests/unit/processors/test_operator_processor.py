@@ -18,7 +18,7 @@ from dagster_jet.core import (
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.processors.deduplicate import Deduplicate
 from dagster_jet.processors.interval_join import IntervalJoin
-from dagster_jet.processors.operator_processor import OperatorProcessor
+from dagster_jet.processors.operator_processor import OperatorProcessor, split_by_partition
 from dagster_jet.processors.stateful_map import StatefulMap
 from dagster_jet.testing import verify_processor
 from tests.unit.processors.stepping import addressed
@@ -131,6 +131,31 @@ def test_stateful_map_with_time_to_live():
             *[("x", 3), Watermark(20), ("y", -4), Watermark(21), ("y", 1), ("x", -3), ("y", -1)],
         ],
     )
+
+
+def test_results_that_are_behind_the_watermark_hold_it_back():
+    """An evicted state comes out once the watermark is beyond its time to live: a stage behind it
+    must not find that it is late."""
+    row = item(TOTALS, 0, "x", n=1)
+    verify_processor(
+        lambda: OperatorProcessor(TOTALS, output_delay_ms=10),
+        input=[row, Watermark(5), Watermark(12)],
+        expect=[("x", 1), Watermark(-5), ("x", -1), Watermark(2)],
+        unpack=values,
+        key=partition_of,
+    )
+
+
+@pytest.mark.parametrize("kind", ["table", "batch"])
+def test_tables_are_split_by_partition_in_their_order(kind):
+    rows = [addressed(n, {"k": "xyz"[n % 3]}, n=n) for n in range(7)]
+    whole = batch(DEDUPLICATE, 0, *rows)
+    parts = dict(split_by_partition(whole if kind == "table" else whole.to_batches()[0], 7))
+    assert len(parts) > 1
+    for partition, part in parts.items():
+        mine = [row["n"] for row in rows if row["__partition"] == partition]
+        assert part.column("n").to_pylist() == mine
+    assert list(split_by_partition(whole.slice(0, 0), 7)) == []
 
 
 class Taking:

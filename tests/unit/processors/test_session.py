@@ -49,16 +49,14 @@ def test_an_event_before_the_watermark_is_late_even_if_it_would_fit_an_open_sess
     stage = SessionStage(10)
     stage.sessions(20, wm=19)
     stage.sessions(18)
-    stage.watermark_before = None
+    assert stage.late_before == 1
     assert stage.sessions(wm=FINAL) == [(20, 30, 1)]
 
 
 def test_a_bucket_that_is_late_as_a_whole_is_dropped_and_its_rows_are_counted():
     stage = SessionStage(10)
-    stage.step(wm=19)
-    stage.watermark, stage.watermark_before = None, None
     late = stage.first_stage([("k", 11, 1), ("k", 18, 1), ("k", 20, 1)])
-    stage.watermark = 19
+    stage.step(wm=19)
     stage.first_stage = lambda events: late
     stage.sessions()
     assert (stage.late, stage.rows_in) == (2, 3)

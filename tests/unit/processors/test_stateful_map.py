@@ -6,7 +6,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.errors import PipelineError, StoreMismatchError, UserFunctionError
@@ -337,7 +337,6 @@ names = st.sampled_from([None, "x", "y"])
 events = st.lists(st.tuples(st.integers(0, 50), st.integers(-1, 3), names, names), max_size=10)
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     steps=st.lists(st.tuples(events, st.integers(0, 12), st.booleans()), max_size=8),
     ttl=st.sampled_from([None, 0, 4, 20]),

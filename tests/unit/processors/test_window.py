@@ -132,6 +132,15 @@ def test_a_frame_of_which_windows_are_still_open_is_not_given_up():
     assert stage.operator.dead_until(8) == 4 and stage.operator.dead_until(None) is None
 
 
+def test_the_oldest_frame_of_an_open_window_is_kept_to_the_millisecond():
+    stage = FrameStage(3, 1)
+    assert stage.sums((0, 1), (1, 10), wm=2) == {1: 1, 2: 11}  # frame 1 is in window 3 as well
+    assert stage.sums(wm=3) == {3: 11}
+    stage = FrameStage(1, 1)
+    assert stage.sums((0, 1), (1, 10), wm=1) == {1: 1}
+    assert stage.sums(wm=2) == {2: 10}
+
+
 def test_a_longer_window_after_a_change_of_the_code_reads_the_frames_that_are_there():
     old, new = FrameStage(4, 2), FrameStage(8, 2)
     old.sums((0, 1), (3, 10), wm=4)

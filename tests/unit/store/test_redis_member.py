@@ -194,14 +194,28 @@ class LosingFront:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        acting = threading.Event()
+
+        def ask(server: socket.socket) -> None:
+            """Large requests come in pieces, and are not answered before the last one."""
+            before = b""
+            with contextlib.suppress(OSError):
+                while request := client.recv(65_536):
+                    if any(word in before + request for word in (b"EVALSHA", b"EXEC")):
+                        acting.set()
+                    before = request[-8:]
+                    server.sendall(request)
+                server.shutdown(socket.SHUT_WR)
+
         with client, socket.create_connection(("127.0.0.1", self._to)) as server:
-            while request := client.recv(65_536):
-                server.sendall(request)
-                answer = server.recv(65_536)
-                if self.to_lose and b"EVALSHA" in request:
-                    self.to_lose -= 1
-                    return
-                client.sendall(answer)
+            threading.Thread(target=ask, args=(server,), daemon=True).start()
+            with contextlib.suppress(OSError):
+                while answer := server.recv(65_536):
+                    if self.to_lose and acting.is_set():
+                        self.to_lose -= 1
+                        client.shutdown(socket.SHUT_RDWR)
+                        return
+                    client.sendall(answer)
 
 
 def test_only_what_may_be_done_twice_is_done_again(server: RedisServer) -> None:
@@ -218,6 +232,83 @@ def test_only_what_may_be_done_twice_is_done_again(server: RedisServer) -> None:
     assert front.to_lose == 0
     assert member.get_versioned(b"c") == Versioned(1, b"once"), "it was; asking twice says False"
     front.close()
+
+
+LARGE = os.urandom(300_000)
+
+
+def test_a_large_write_whose_answer_was_lost_is_done_again(server: RedisServer) -> None:
+    front = LosingFront(server.port)
+    member = open_member(f"redis://127.0.0.1:{front.port}/0")
+    member.put_many({b"k": b"v"})
+    front.to_lose = 1
+    member.put_many({b"k": LARGE, b"l": LARGE})
+    assert front.to_lose == 0
+    assert member.get_many([b"k", b"l"]) == [LARGE] * 2
+    assert member.list_keys(b"") == [b"k", b"l"]
+    front.close()
+
+
+def test_large_values_go_through_no_script(server: RedisServer) -> None:
+    import redis
+
+    member = open_member(server.url)
+    member.ping()
+    with redis.Redis(port=server.port) as operator:
+
+        def calls(command: str) -> int:
+            found = operator.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})
+            return int(found["calls"])
+
+        scripts, transactions = calls("evalsha"), calls("exec")
+        items = {b"%02d" % number: LARGE for number in range(40)}
+        member.put_many(items)
+        assert member.get_many(list(items)) == [LARGE] * 40
+        assert calls("evalsha") == scripts
+        assert calls("exec") - transactions == 4, "requests of at most 4 MiB"
+        member.put_many({b"small": b""})
+        assert calls("exec") - transactions == 4, "one more answer to wait for"
+
+
+def test_a_large_write_does_not_reach_a_server_emptied_at_that_moment(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the token and the write."""
+    import redis
+
+    member = open_member(server.url)
+    member.put_many({b"k": b"v"})
+    way = member._server  # type: ignore[attr-defined]
+    check = way._check
+    with redis.Redis(port=server.port) as operator:
+
+        def checked_too_early(token: bytes | None) -> None:
+            check(token)
+            operator.flushall()
+
+        monkeypatch.setattr(way, "_check", checked_too_early)
+        with pytest.raises(StoreUnavailableError, match="emptied or replaced"):
+            member.put_many({b"k": LARGE})
+        assert operator.keys() == []
+
+
+def test_a_ping_does_not_stop_a_large_write(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, other = open_member(server.url), open_member(server.url)
+    member.ping()
+    way = member._server  # type: ignore[attr-defined]
+    check = way._check
+    looks: list[bytes | None] = []
+
+    def checked(token: bytes | None) -> None:
+        check(token)
+        other.ping()
+        looks.append(token)
+
+    monkeypatch.setattr(way, "_check", checked)
+    member.put_many({b"k": LARGE})
+    assert len(looks) == 1, "written at the first attempt"
 
 
 def test_a_loading_server_is_waited_for() -> None:

@@ -1,6 +1,8 @@
 """The map: every write on all replicas, every read from a good copy or a clear refusal."""
 
 import uuid
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,40 @@ def damage(of: ReplicatedMap, member: MemoryMember, key: MapKey) -> None:
     changed = bytearray(copy)
     changed[-1] ^= 1
     member.put_many({stored(of, key): bytes(changed)})
+
+
+class Counting:
+    """A member that looks at each value once, as all members do, and keeps none."""
+
+    def __init__(self, member_id: str, sealed: list[int]) -> None:
+        self.member_id = member_id
+        self._sealed = sealed
+
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
+        before = self._sealed[0]
+        assert len(items) == len(list(items)) > 0
+        assert self._sealed[0] == before, "nothing is made before it is asked for"
+        for key in items:
+            assert key in items
+            items[key]
+        assert self._sealed[0] == before + len(items)
+        assert b"another key" not in items and items.get(b"another key") is None
+
+
+def test_a_value_is_copied_when_a_member_writes_it_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sealed = [0]
+
+    def seal(payload: bytes) -> bytes:
+        sealed[0] += 1
+        return bytes(payload)
+
+    monkeypatch.setattr("dagster_jet.store.sealing.seal", seal)
+    members: dict[str, Any] = {"a": Counting("a", sealed)}
+    values = ReplicatedMap(members, create_table(members, 12, 0), "map/test/values")
+    values.put_all((MapKey(p, "k"), memoryview(b"a value")) for p in range(12))
+    assert sealed == [12]
 
 
 def test_what_is_put_is_found_on_every_replica(numbers: ReplicatedMap, members: Members) -> None:

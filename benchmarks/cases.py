@@ -1,0 +1,13 @@
+"""All cases by name: the process that runs an engine is told no more than that."""
+
+from __future__ import annotations
+
+from benchmarks import count_case
+from benchmarks.case import Case
+from benchmarks.operators import OPERATORS
+
+_CASES = (count_case.CASE, *(race.case for race in OPERATORS.values()))
+
+
+def case_named(name: str) -> Case:
+    return next(case for case in _CASES if case.name == name)

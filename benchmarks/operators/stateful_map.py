@@ -1,0 +1,130 @@
+"""A user's function with a state per key: running count and sum, one row out per row in.
+
+In which order rows of one key come is not defined across engines, so the oracle does not go by
+it: the counts of a key must be 1, 2, 3, ..., and the steps between its sums must be its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.case import Case, Read
+from benchmarks.data import SCHEMA, SENTINEL_KEY
+from benchmarks.jet_query import LAG
+from dagster_jet import Pipeline, sinks, sources
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+    from dagster_jet.processors.user_state import State
+
+OUTPUT = "k string, n bigint, total bigint"
+
+
+def running_totals(state: State[tuple[int, int]], row: dict[str, Any]) -> dict[str, Any]:
+    count, total = state.value
+    count, total = count + 1, total + row["v"]
+    state.value = (count, total)
+    return {"k": row["k"], "n": count, "total": total}
+
+
+def nothing_yet() -> tuple[int, int]:
+    return 0, 0
+
+
+def pipeline(source: Path, output: Path) -> Pipeline:
+    job = Pipeline("stateful_map")
+    rows = job.read_from(sources.files(str(source), format="parquet", schema=SCHEMA), name="rows")
+    rows = rows.with_timestamps("ts", allowed_lag=LAG)
+    totals = rows.group_by("k").map_stateful(
+        running_totals, create=nothing_yet, output_schema=OUTPUT, name="totals"
+    )
+    totals.write_to(sinks.files(str(output), format="parquet"), name="out")
+    return job
+
+
+def in_pandas(read: Read, source: Path) -> DataFrame:
+    """Whole columns at once: what only sums and the like allow."""
+    import pandas as pd
+
+    def totals(key: tuple[str], parts: Iterator[pd.DataFrame], state: Any) -> Iterator[Any]:
+        count, total = state.get if state.exists else (0, 0)
+        for part in parts:
+            sums = total + part["v"].cumsum()
+            size = len(part)
+            yield pd.DataFrame(
+                {"k": key[0], "n": range(count + 1, count + size + 1), "total": sums}
+            )
+            count, total = count + size, int(sums.iloc[-1])
+        state.update((count, total))
+
+    return _with_state(read(source), totals)
+
+
+def by_row(read: Read, source: Path) -> DataFrame:
+    """The same function row by row, as users' functions mostly are."""
+    import pandas as pd
+
+    def totals(key: tuple[str], parts: Iterator[pd.DataFrame], state: Any) -> Iterator[Any]:
+        count, total = state.get if state.exists else (0, 0)
+        for part in parts:
+            rows = []
+            for value in part["v"].tolist():
+                count, total = count + 1, total + value
+                rows.append((key[0], count, total))
+            yield pd.DataFrame(rows, columns=["k", "n", "total"])
+        state.update((count, total))
+
+    return _with_state(read(source), totals)
+
+
+def _with_state(rows: DataFrame, function: Any) -> DataFrame:
+    return rows.groupBy("k").applyInPandasWithState(
+        function, OUTPUT, "n bigint, total bigint", "append", "NoTimeout"
+    )
+
+
+def transform_rows(read: Read, source: Path) -> DataFrame:
+    """The newer interface, rows as `Row`."""
+    from benchmarks.operators.stateful_processor import RunningTotals
+
+    rows = read(source).groupBy("k")
+    return rows.transformWithState(RunningTotals(), OUTPUT, "append", "none")
+
+
+def transform_in_pandas(read: Read, source: Path) -> DataFrame:
+    """The newer interface, rows as pandas frames."""
+    from benchmarks.operators.stateful_processor import RunningTotalsInPandas
+
+    rows = read(source).groupBy("k")
+    return rows.transformWithStateInPandas(RunningTotalsInPandas(), OUTPUT, "append", "none")
+
+
+def expected(rows_of: Callable[[str], str]) -> str:
+    return (
+        f"WITH given AS (FROM {rows_of('.')} WHERE k <> '{SENTINEL_KEY}') "
+        "SELECT k, row_number() OVER (PARTITION BY k) AS n, NULL::BIGINT AS v FROM given "
+        "UNION ALL SELECT k, NULL, v FROM given"
+    )
+
+
+CASE = Case(
+    name="stateful_map",
+    pipeline=pipeline,
+    queries={
+        "applyInPandasWithState": in_pandas,
+        "applyInPandasWithState, by row": by_row,
+        "transformWithStateInPandas": transform_in_pandas,
+        "transformWithState": transform_rows,
+    },
+    format="parquet",
+    expected=expected,
+    actual=(
+        f"SELECT k, n, NULL::BIGINT AS v FROM output WHERE k <> '{SENTINEL_KEY}' UNION ALL "
+        "SELECT k, NULL, total - lag(total, 1, 0) OVER (PARTITION BY k ORDER BY n) FROM output "
+        f"WHERE k <> '{SENTINEL_KEY}'"
+    ),
+)

@@ -1,0 +1,51 @@
+"""A map as a batch table to enrich a stream with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dagster_jet.connectors.maps.columns import existing
+from dagster_jet.connectors.maps.entries import MapEntriesSource
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class MapTable:
+    """The entries of a map as rows: the key under `key_column`, then the value.
+
+    A value that is a JSON object (`value_schema` with several columns) becomes those columns, any
+    other value the column `value`. Each partition is read as it is at that moment.
+    """
+
+    map: str
+    key_column: str = "key"
+    value_schema: str | None = None
+    bound: MapEntriesSource | None = field(default=None, compare=False, repr=False)
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "map", "map": self.map}
+
+    def with_store(self, store: Store) -> MapTable:
+        source = MapEntriesSource(self.map, self.value_schema).with_store(store)
+        return replace(self, bound=source)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """
+        Raises:
+            SourceError: there is no such map.
+        """
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        assert self.bound is not None, "the engine puts it on the job's store first"
+        reader = self.bound.open("", self.map, None)
+        existing(reader.map.log.read_applied(), "", self.map, self.map)
+        partitions = range(reader.map.partition_count)
+        rows = reader.frame(spark, partitions).rows.withColumnRenamed("key", self.key_column)
+        if isinstance(rows.schema["value"].dataType, StructType):
+            return rows.select(F.col(f"`{self.key_column}`"), "value.*")
+        return rows

@@ -1,0 +1,288 @@
+"""Two runtimes, one contract: the same stages on Spark and as a DAG of processors give the same
+outputs and the same snapshots, in the same partitions, before and after a restart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.core import (
+    Emitter,
+    Inbox,
+    ItemProcessor,
+    Outbox,
+    ProcessorContext,
+    Watermark,
+    broadcast_key,
+    snapshot_emitter,
+)
+from dagster_jet.pipeline import Stage
+from dagster_jet.processors.user_state import State
+
+from .child import open_jet
+from .two_runtimes import (
+    OnProcessors,
+    OnSpark,
+    Reached,
+    Row,
+    plan_operators,
+    random_files,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SCHEMA = "k string, g long, ts long, v long, x double, s string"
+ARROW = pa.schema(
+    [
+        ("k", pa.string()),
+        ("g", pa.int64()),
+        ("ts", pa.int64()),
+        ("v", pa.int64()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+    ]
+)
+LAG_MS = 400
+SEED, FIRST, REST, ROWS = 1, 3, 2, 40
+
+
+def every_aggregate() -> dict[str, agg.Aggregate]:
+    """Closures, so that they are pickled by value."""
+
+    def add(total: dict[str, int], row: Row) -> dict[str, int]:
+        return {"rows": total["rows"] + 1, "sum": total["sum"] + (row["v"] or 0)}
+
+    def both(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+        return {name: a[name] + b[name] for name in a}
+
+    return {
+        "n": agg.count(),
+        "total": agg.sum("v"),
+        "mean": agg.mean("v"),
+        "low": agg.min("x"),
+        "high": agg.max("s"),
+        "distinct": agg.count_distinct("s"),
+        "about": agg.approx_count_distinct("s"),
+        "median": agg.quantile("v", 0.5),
+        "first": agg.first("v"),
+        "last": agg.last("s"),
+        "top": agg.top_n(2, "s", by="v"),
+        "list": agg.collect_list("v"),
+        "custom": agg.custom(
+            lambda: {"rows": 0, "sum": 0}, add, both, repr, columns=["v"], result_type="string"
+        ),
+    }
+
+
+def chosen(*names: str) -> dict[str, agg.Aggregate]:
+    return {name: aggregate for name, aggregate in every_aggregate().items() if name in names}
+
+
+def running_totals(rows: Stage) -> Stage:
+    """Per key the sum so far; forgotten keys have a last word."""
+
+    def add(state: State[Any], row: Row) -> Row | None:
+        state.value = [state.value[0] + (row["v"] or 0), max(state.value[1], row["ts"])]
+        if row["v"] == 7:
+            state.clear()
+            return None
+        return {"k": row["k"], "ts": row["ts"], "total": state.value[0]}
+
+    def evicted(key: Row, value: Any, watermark_ms: int) -> Row:
+        return {"k": key["k"], "ts": value[1], "total": -1000 - value[0]}
+
+    return rows.group_by("k").map_stateful(
+        add,
+        create=lambda: [0, 0],
+        ttl="1500 ms",
+        on_evict=evicted,
+        output_schema="k string, ts long, total long",
+        name="map_stateful",
+    )
+
+
+def users_processor(rows: Stage) -> Stage:
+    class Balances(ItemProcessor):
+        """At every watermark, and at the end, says what each key came to since the last one."""
+
+        def init(self, outbox: Outbox, context: ProcessorContext) -> None:
+            super().init(outbox, context)
+            self.sums: dict[Any, int] = {}
+            self.watermark = -1
+            self.saving = snapshot_emitter(outbox.offer_to_snapshot)
+            self.telling: Emitter[object] = Emitter(outbox.offer)
+
+        def process_item(self, ordinal: int, item: Any) -> bool:
+            self.sums[item["k"]] = self.sums.get(item["k"], 0) + (item["v"] or 0)
+            return True
+
+        def try_process_watermark(self, watermark: Watermark) -> bool:
+            self.watermark = watermark.timestamp_ms
+            return self.telling.emit(lambda: [*self.told(), watermark])
+
+        def complete(self) -> bool:
+            return self.telling.emit(self.told)
+
+        def told(self) -> list[Row]:
+            # An odd sum waits for the next watermark: something is left to save.
+            due = {k: total for k, total in self.sums.items() if total % 2 == 0}
+            self.sums = {k: total for k, total in self.sums.items() if k not in due}
+            return [{"k": k, "at": self.watermark, "total": total} for k, total in due.items()]
+
+        def save_to_snapshot(self) -> bool:
+            return self.saving.emit(
+                lambda: [*self.sums.items(), (broadcast_key("watermark"), self.watermark)]
+            )
+
+        def restore_from_snapshot(self, inbox: Inbox) -> bool:
+            for key, value in inbox.drain():
+                if key == broadcast_key("watermark"):
+                    self.watermark = value
+                else:
+                    self.sums[key] = value
+            return True
+
+    return rows.group_by("k").apply_processor(
+        Balances, output_schema="k string, at long, total long", name="apply_processor"
+    )
+
+
+def stages(rows: Stage, left: Stage, right: Stage) -> dict[str, Stage]:
+    """Every kind, and chains of two."""
+    tumbling = rows.group_by("k", "g").window(windows.tumbling("1 second"))
+    sliding = rows.group_by("k").window(windows.sliding("1500 ms", "500 ms"))
+    session = rows.group_by("k").window(windows.session("150 ms"))
+    counts = tumbling.aggregate(name="tumbling", **every_aggregate())
+    kept = rows.deduplicate(within="1 second", on=("k", "g"), name="deduplicate")
+    totals = running_totals(rows)
+    over_all = chosen("n", "total", "distinct", "last", "custom")
+    return {
+        "tumbling": counts,
+        "sliding": sliding.aggregate(name="sliding", **chosen("n", "total", "about", "list")),
+        "session": session.aggregate(name="session", **every_aggregate()),
+        "rolling_aggregate": rows.group_by("k").rolling_aggregate(
+            name="rolling_aggregate", **over_all
+        ),
+        "deduplicate": kept,
+        "join_inner": left.join(right, on=("k", "g"), within="200 ms", name="join_inner"),
+        "join_outer": left.join(right, on="k", within="50 ms", how="outer", name="join_outer"),
+        "map_stateful": totals,
+        "apply_processor": users_processor(rows),
+        "window of a window": windowed(counts, "window of a window", total=agg.sum("n")),
+        "deduplicate, window": windowed(kept, "deduplicate, window", last=agg.last("s")),
+        "map, window": windowed(totals, "map, window", total=agg.sum("total")),
+    }
+
+
+def windowed(stage: Stage, name: str, **aggregates: agg.Aggregate) -> Stage:
+    keyed = stage.group_by("k").window(windows.tumbling("2 seconds"))
+    return keyed.aggregate(name=name, **aggregates)
+
+
+def pipeline(folder: Path) -> Pipeline:
+    p = Pipeline("two_runtimes")
+    streams = []
+    for name in ("rows", "left", "right"):
+        (folder / "in" / name).mkdir(parents=True)
+        source = sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA)
+        stream = p.read_from(source, name=name)
+        lag = {"allowed_lag": f"{LAG_MS} ms", "idle_timeout": "0 ms"}
+        streams.append(stream.with_timestamps("ts", **lag))
+    for name, stage in stages(*streams).items():
+        sink = sinks.files(f"{folder}/out/{name} out", format="parquet")
+        stage.write_to(sink, name=f"{name} out")
+    return p
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both runtimes at the cut and at the end."""
+
+    cut: tuple[Reached, Reached]
+    end: tuple[Reached, Reached]
+
+
+@pytest.fixture(scope="module")
+def both(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]:
+    folder = tmp_path_factory.mktemp("two_runtimes")
+    p = pipeline(folder)
+    operators = plan_operators(spark, p)
+    on_spark = OnSpark(folder, p, operators)
+    on_processors = OnProcessors(p, operators, ARROW, LAG_MS)
+    keys = {"rows": ["a", "b", "ü", "", None], "left": ["a", "b", None], "right": ["a", "b", None]}
+    # Rows jump back over several files: some are late. Of streams to join none may be, because
+    # there the other side's pace, which is free, decides about it.
+    disorder = {"rows": 3_500, "left": LAG_MS, "right": LAG_MS}
+    files = {
+        name: random_files((SEED, name), FIRST + REST, ROWS, disorder[name], keys[name])
+        for name in keys
+    }
+    first = {name: batches[:FIRST] for name, batches in files.items()}
+    rest = {name: batches[FIRST:] for name, batches in files.items()}
+    with open_jet(folder, "a", 0) as jet:
+        cut = on_spark.run(jet, first, 2, until="drained")
+        end = on_spark.run(jet, rest, 3, until="completed")
+    yield Comparison(
+        (cut, on_processors.run(first, 2, cut=cut)),
+        (end, on_processors.run(rest, 3, cut=None)),
+    )
+
+
+KINDS = (
+    "tumbling",
+    "sliding",
+    "session",
+    "deduplicate",
+    "join_inner",
+    "join_outer",
+    "map_stateful",
+    "apply_processor",
+    "window of a window",
+    "deduplicate, window",
+    "map, window",
+)
+
+
+@pytest.mark.parametrize("stage", [*KINDS, "rolling_aggregate"])
+def test_snapshots_are_equal_partition_by_partition(both: Comparison, stage: str) -> None:
+    on_spark, local = (runtime.states[stage] for runtime in both.cut)
+    assert on_spark == local
+    assert on_spark, "a cut where nothing is open proves nothing"
+
+
+@pytest.mark.parametrize("stage", KINDS)
+def test_outputs_are_equal_at_the_cut_and_after_the_restart(both: Comparison, stage: str) -> None:
+    for on_spark, local in (both.cut, both.end):
+        assert on_spark.outputs[f"{stage} out"] == local.outputs[f"{stage} out"]
+    cut, end = (runtimes[0].outputs[f"{stage} out"] for runtimes in (both.cut, both.end))
+    assert cut and not cut - end and end.total() > cut.total()
+
+
+def test_the_last_rolling_row_of_every_key_is_equal(both: Comparison) -> None:
+    """Updates come as often as there are steps."""
+
+    def newest(updates: Counter[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        # Columns: k, ts, n, ...
+        return {row[0]: row for row in sorted(updates, key=lambda row: int(row[2]))}
+
+    for on_spark, local in (both.cut, both.end):
+        spark_rows, local_rows = (r.outputs["rolling_aggregate out"] for r in (on_spark, local))
+        assert newest(spark_rows) == newest(local_rows) != {}
+
+
+def test_both_work_under_the_same_watermarks_and_find_the_same_rows_late(both: Comparison) -> None:
+    on_spark, local = both.cut
+    assert {stage: on_spark.watermarks[stage] for stage in local.watermarks} == local.watermarks
+    for spark_side, local_side in (both.cut, both.end):
+        assert {s: spark_side.accepted[s] for s in local_side.accepted} == local_side.accepted
+    assert both.end[0].accepted["session"] < ROWS * (FIRST + REST), "some rows are late"

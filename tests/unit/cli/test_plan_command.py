@@ -1,0 +1,171 @@
+"""`dagster-jet plan`: what would become of the state, told before anything stops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dagster_jet.cli import app
+from dagster_jet.engine.record_keeper import record_register
+from dagster_jet.snapshot.manifest import Manifest, checksum
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+from dagster_jet.store import Store, StoreConfig
+
+Run = Callable[..., Result]
+
+MODULE = """
+from dagster_jet import Pipeline, aggregates, sinks, sources, windows
+
+
+def flights(hours=1, key="origin", name="hourly"):
+    p = Pipeline("flights")
+    schema = "origin string, carrier string, at timestamp"
+    rows = p.read_from(sources.files("in", format="json", schema=schema), name="flights")
+    window = windows.sliding(f"{hours} hours", "1 hour")
+    keyed = rows.with_timestamps("at").group_by(key).window(window)
+    counts = keyed.aggregate(n=aggregates.count(), name=name)
+    counts.write_to(sinks.files("out", format="json"), name="out")
+    return p
+
+
+def wider():
+    return flights(hours=3)
+
+
+def by_carrier():
+    return flights(key="carrier")
+
+
+def renamed():
+    return flights(name="per hour")
+
+
+def needs(something):
+    return flights()
+
+
+made = flights()
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = "planned_pipelines"
+    (tmp_path / f"{name}.py").write_text(MODULE, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    url = f"file://{tmp_path}/store"
+    Store.open(StoreConfig((url,), backup_count=0, partition_count=7)).close()
+    return url
+
+
+@pytest.fixture
+def run(store: str, module: str) -> Run:
+    def run(name: str, *options: str) -> Result:
+        environment = {"DAGSTER_JET_STORE": store, "COLUMNS": "200"}
+        reference = name if name.startswith("!") else f"{module}:{name}"
+        arguments = ["plan", reference.removeprefix("!"), *options]
+        return CliRunner().invoke(app, arguments, env=environment)
+
+    return run
+
+
+@pytest.fixture
+def snapshot(store: str) -> None:
+    """The job's last snapshot, as the pipeline `flights` took it."""
+    manifest = Manifest(
+        job="flights",
+        snapshot_id=3,
+        epoch_id=9,
+        execution_id=1,
+        line=1,
+        plan_fingerprint="",
+        partition_count=7,
+        sources={},
+        watermarks={},
+        shards={"flights": ((),), "hourly": ((), ())},
+        artifacts=(),
+        plan={
+            "flights": {"kind": "source"},
+            "hourly": {
+                "kind": "aggregate",
+                "format": 1,
+                "keys": ["origin"],
+                "frames": [3_600_000, 0],
+                "partials": ["__count()"],
+            },
+        },
+    )
+    data = manifest.to_bytes()
+    ref = SnapshotRef(3, 9, 1, manifest.name, checksum(data), 0, 0, committed=True)
+    with Store.open(StoreConfig((store,), backup_count=0, partition_count=7)) as opened:
+        state = opened.map("jobs/flights/state")
+        state.put_all({state.key(manifest.name): data})
+        record = ExecutionRecord("flights", 1, JobStatus.SUSPENDED, snapshots=(ref,))
+        opened.register(record_register("flights")).claim(1, "me").write(record.to_bytes())
+
+
+def states(shown: Result) -> dict[str, str]:
+    return {row["stage"]: row["state"] for row in json.loads(shown.stdout)}
+
+
+def test_a_job_that_never_ran_begins_with_everything_new(run: Run) -> None:
+    shown = run("flights")
+    assert shown.exit_code == 0, shown.stderr
+    assert "Plan of flights" in shown.stdout
+    assert states(run("flights", "--json")) == {"flights": "new", "hourly": "new"}
+
+
+@pytest.mark.usefixtures("snapshot")
+@pytest.mark.parametrize("name", ["flights", "wider", "made"])
+def test_what_can_go_on_is_kept(run: Run, name: str) -> None:
+    shown = run(name, "--json")
+    assert shown.exit_code == 0, shown.stderr
+    assert states(shown) == {"flights": "kept", "hourly": "kept"}
+
+
+@pytest.mark.usefixtures("snapshot")
+def test_what_could_not_go_on_is_told_with_its_reason_and_exit_code_1(run: Run) -> None:
+    shown = run("by_carrier")
+    assert shown.exit_code == 1
+    (line,) = [line for line in shown.stdout.splitlines() if "hourly" in line]
+    assert "incompatible" in line and "keys was ['origin'], is ['carrier']" in line
+    document = run("by_carrier", "--json")
+    assert document.exit_code == 1
+    assert json.loads(document.stdout)[1] == {
+        "stage": "hourly",
+        "kind": "aggregate",
+        "state": "incompatible",
+        "reason": "keys was ['origin'], is ['carrier']",
+    }
+
+
+@pytest.mark.usefixtures("snapshot")
+def test_a_renamed_stage_is_a_new_one_and_a_lost_one(run: Run) -> None:
+    shown = run("renamed", "--json")
+    assert shown.exit_code == 1
+    assert states(shown) == {"flights": "kept", "per hour": "new", "hourly": "dropped"}
+
+
+def test_what_is_no_pipeline_is_a_sentence_and_exit_code_2(run: Run, module: str) -> None:
+    for name, said in (
+        ("!flights", "does not say where a pipeline is"),
+        ("missing", f"'{module}:missing' cannot be imported"),
+        ("!no.such.module:flights", "cannot be imported"),
+        ("number", "is a int, not a Pipeline"),
+        ("needs", "cannot be called without arguments"),
+    ):
+        shown = run(name)
+        assert shown.exit_code == 2, shown.stdout
+        assert said in shown.stderr
+        assert "Traceback" not in shown.stderr
