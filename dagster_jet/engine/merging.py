@@ -14,9 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN
+from dagster_jet.snapshot.chunks import filter_partitions
 
 ROWS_AT_ONCE = 1 << 19
 """About so many rows are merged at once: grouping them takes some 100 bytes per row."""
+
+_SAMPLE_EVERY = 32
+_WORTH_IT = 0.8
+"""Merging that leaves more than this share of the rows costs more than it saves."""
 
 Merge = Callable[[Sequence[pa.Table]], pa.Table]
 Alive = Callable[[Sequence[pa.Table]], list[pa.Table]]
@@ -51,6 +56,18 @@ def merged_parts(
     for low, high in zip(edges, [*edges[1:], None], strict=True):
         within = [_between(table, column, low, high) for table in tables]
         yield merge(alive(within))
+
+
+def is_worth_merging(tables: Sequence[pa.Table], merge: Merge) -> bool:
+    """Whether these tables, each merged in itself, have many keys in common; judged by the rows
+    of a few partitions. What is left unmerged is merged by whoever reads it."""
+    filled = [table for table in tables if table.num_rows]
+    if len(filled) < 2:
+        return False
+    known = np.unique(filled[0].column(PARTITION_COLUMN).to_numpy())
+    sample = known[:: min(_SAMPLE_EVERY, max(1, len(known) // 2))].tolist()
+    few = [filter_partitions(table, sample) for table in filled]
+    return bool(merge(few).num_rows <= _WORTH_IT * sum(table.num_rows for table in few))
 
 
 def _edges(tables: Sequence[pa.Table], column: str, count: int) -> list[int]:

@@ -54,8 +54,7 @@ class RunFolder:
     def write_parts(self, parts: Iterable[pa.Table]) -> tuple[Run, ...]:
         """One run of all parts, a record batch of each. Errors as of `write`.
 
-        Args:
-            parts: where the state has a key hash, by ascending hash.
+        Each batch is sorted by key hash where the state has one; together they need not be.
         """
         filled = (part for part in parts if part.num_rows)
         first = next(filled, None)
@@ -121,11 +120,16 @@ class RunFolder:
         return tuple(alive)
 
     def compact(
-        self, runs: tuple[Run, ...], merge: Merge, dead_until_ms: int | None
+        self,
+        runs: tuple[Run, ...],
+        merge: Merge,
+        dead_until_ms: int | None,
+        *,
+        fan_in: int = MERGE_FAN_IN,
     ) -> tuple[Run, ...]:
-        """Merges the newest runs of about one size once `MERGE_FAN_IN` of them have gathered."""
+        """Merges the newest runs of about one size once `fan_in` of them have gathered."""
         tail = _tail_of_one_size(runs)
-        if len(tail) < MERGE_FAN_IN:
+        if len(tail) < fan_in:
             return runs
         parts = self.merged(self.read(tail), merge, dead_until_ms)
         self.obsolete.extend(run.path for run in tail)

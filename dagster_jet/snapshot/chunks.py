@@ -16,6 +16,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Protocol
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from dagster_jet.store import MapKey, Payload
 PARTITION_COLUMN = "__partition"
 ROTATION = 64
 INDEX_FORMAT = 1
+_FEW_PARTITIONS = 8
 BATCH_BYTES = 32 * 1024 * 1024
 """A set goes to the store in batches of about so many bytes: they are held several times over."""
 
@@ -240,5 +242,9 @@ def index_key(name: str, partition_count: int) -> MapKey:
 
 def filter_partitions(table: pa.Table, partitions: Iterable[int]) -> pa.Table:
     """The rows of `table` that belong to `partitions`."""
-    wanted = pa.array(sorted(partitions), type=table.schema.field(PARTITION_COLUMN).type)
-    return table.filter(pc.is_in(table.column(PARTITION_COLUMN), value_set=wanted))
+    column = table.column(PARTITION_COLUMN)
+    wanted = pa.array(sorted(partitions), type=column.type)
+    if 0 < len(wanted) <= _FEW_PARTITIONS:
+        # A comparison for each is a fraction of one look-up in a hash table.
+        return table.filter(reduce(pc.or_, (pc.equal(column, one) for one in wanted)))
+    return table.filter(pc.is_in(column, value_set=wanted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.connector import Sink
+from dagster_jet.engine.merging import is_worth_merging
 from dagster_jet.engine.spark.barrier import (
     ACK_COLUMN,
     ACK_SCHEMA,
@@ -21,7 +22,7 @@ from dagster_jet.engine.spark.barrier import (
     new_attempt,
     owned_partitions,
 )
-from dagster_jet.engine.state import RunFolder, RunState, delete_runs
+from dagster_jet.engine.state import MERGE_FAN_IN, RunFolder, RunState, delete_runs
 from dagster_jet.errors import StoreError
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, StepInput
 from dagster_jet.snapshot.chunks import (
@@ -191,11 +192,17 @@ class StageTask:
         if self.barrier.snapshot_id is None:
             unsaved = (*unsaved, *runs.write(step.delta))
             unsaved = runs.compact(unsaved, operator.merge, dead)
-        else:
-            everything = [step.delta, *runs.read(unsaved)]
-            runs.obsolete.extend(run.path for run in unsaved)
-            unsaved = runs.write_parts(runs.merged(everything, operator.merge, dead))
             saved = runs.compact(saved, operator.merge, dead)
+        else:
+            deltas = [step.delta, *runs.read(unsaved)]
+            runs.obsolete.extend(run.path for run in unsaved)
+            unsaved = runs.write_parts(
+                runs.merged(deltas, operator.merge, dead)
+                if is_worth_merging(deltas, operator.merge)
+                else runs.alive(deltas, dead)
+            )
+            # Better in an epoch without a snapshot; here only where there are too few of those.
+            saved = runs.compact(saved, operator.merge, dead, fan_in=2 * MERGE_FAN_IN)
             try:
                 chunk_set, dropped = self._save(shard, unsaved, saved, runs, attempt, dead)
             except (StoreError, OSError) as failure:
@@ -248,9 +255,17 @@ class StageTask:
         old = runs.read(saved)
         if not is_base:
             old = [filter_partitions(table, full) for table in old]
-        for part in runs.merged(
-            [*new, *old], self.operator.merge, dead_until_ms, by_partition=True
-        ):
+
+        def merge(tables: Sequence[pa.Table]) -> pa.Table:
+            """Only what has its turn meets older rows."""
+            if is_base:
+                return self.operator.merge(tables)
+            changed = pa.concat_tables(tables[: len(new)])
+            in_turn = filter_partitions(changed, full)
+            others = filter_partitions(changed, set(owned).difference(full))
+            return pa.concat_tables([others, self.operator.merge([in_turn, *tables[len(new) :]])])
+
+        for part in runs.merged([*new, *old], merge, dead_until_ms, by_partition=True):
             writer.add(part)
         chunk_set = writer.finish(full, sequence=sequence, is_base=is_base)
         return chunk_set, superseded(chain, sequence)

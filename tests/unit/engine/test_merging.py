@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_jet.engine import merging
-from dagster_jet.engine.merging import merged_parts
+from dagster_jet.engine.merging import is_worth_merging, merged_parts
 from dagster_jet.engine.state import RunFolder, RunState
 from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
 from dagster_jet.snapshot.manifest import ShardState
@@ -53,6 +53,7 @@ def none_dead(tables: list[pa.Table]) -> list[pa.Table]:
     return list(tables)
 
 
+@settings(deadline=None)
 @given(st.lists(row_lists, min_size=1, max_size=4), st.booleans(), st.booleans(), st.integers(1, 9))
 def test_parts_together_are_the_whole(
     lists: list[Rows], hashed: bool, by_partition: bool, rows_at_once: int
@@ -81,6 +82,7 @@ def test_a_part_is_about_as_large_as_asked_for() -> None:
         assert max(part.num_rows for part in parts) < limit * 5_000
 
 
+@settings(deadline=None)
 @given(row_lists, st.sets(hashes, max_size=8))
 def test_a_key_is_found_in_a_run_of_many_batches(
     tmp_path_factory: pytest.TempPathFactory, rows: Rows, wanted: set[int]
@@ -100,6 +102,16 @@ def test_a_key_is_found_in_a_run_of_many_batches(
         times = [t for _, t, _ in rows]
         assert (run.earliest_ms, run.latest_ms) == (min(times), max(times))
         assert run.rows == len({(h, t) for h, t, _ in rows})
+
+
+@pytest.mark.parametrize(("apart", "worth_it"), [(0, True), (1_000, False), (700, False)])
+def test_tables_are_merged_if_they_share_keys(apart: int, worth_it: bool) -> None:
+    tables = [
+        table([(key, 0, 1) for key in range(number * apart, number * apart + 1_000)], hashed=True)
+        for number in range(2)
+    ]
+    assert is_worth_merging(tables, summed) is worth_it
+    assert not is_worth_merging([tables[0], table([], hashed=True)], summed)
 
 
 def test_a_compaction_drops_the_dead_of_every_part(
