@@ -11,7 +11,7 @@ from dagster_jet.core.frames import Frames
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.processors import window as window_module
-from dagster_jet.processors.partials.numbers import Count, Maximum, Sum
+from dagster_jet.processors.partials.numbers import Count, Maximum
 
 from .frame_stage import FrameStage
 from .stage import FINAL, ms
@@ -202,7 +202,6 @@ def test_aggregates_share_partials_and_columns_name_what_is_in_them():
         ("__rows", "count(1)"),
     )
     assert (Count().sql("t"), Maximum("a.b").sql("t")) == ("count(1)", "max(`a`.`b`)")
-    assert (Sum("v").value, Sum("v").merge) == ("sum", "sum")
 
 
 def test_an_operator_travels():
