@@ -1,0 +1,56 @@
+"""Whatever the placement: every shard is one Spark partition of its own, with all of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet.engine.spark.placement import Anchored, OneMachine, Placement
+from dagster_jet.processors.operator import PARTITION_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 11
+
+
+def tasks_of(frame: DataFrame) -> list[list[tuple[int | None, ...]]]:
+    """Per task the rows it was given, sorted."""
+
+    def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = [list(row.values()) for batch in batches for row in batch.to_pylist()]
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.list_(pa.list_(pa.int64())))})
+
+    told = frame.mapInArrow(tell, "rows array<array<long>>").collect()
+    return [[tuple(row) for row in task.rows] for task in told]
+
+
+@pytest.mark.parametrize("kind", [OneMachine, Anchored])
+@pytest.mark.parametrize("shards", [1, 3, 8, 16])
+def test_every_shard_has_a_task_with_its_rows(
+    spark: SparkSession, kind: type[Placement], shards: int
+) -> None:
+    placement = kind(spark, shards)
+    try:
+        rows = spark.range(0, 200, 1, 3).selectExpr(
+            f"cast(id % {PARTITIONS} as int) as {PARTITION_COLUMN}", "id"
+        )
+        tasks = tasks_of(placement.by_shard(rows))
+        assert len(tasks) == shards
+        owners = [{shard for *_, shard in task} for task in tasks]
+        assert sorted(shard for owned in owners for shard in owned) == list(range(shards))
+        for task in tasks:
+            for partition, number, shard in task:
+                if partition is None:
+                    assert number is None  # an anchor row
+                else:
+                    assert partition == number % PARTITIONS and shard == partition % shards
+        found = sorted(number for task in tasks for _, number, _ in task if number is not None)
+        assert found == list(range(200))
+        assert sorted(tasks_of(placement.shards())) == [[(shard,)] for shard in range(shards)]
+        placement.check()
+    finally:
+        placement.close()
