@@ -216,7 +216,7 @@ class Stage:
         """Pairs this stream's rows with `other`'s of equal keys and times at most `within` apart.
 
         Columns: the keys, this stream's, the other's; where names clash the other's get `suffix`.
-        The result's event time is this stream's.
+        The result's event time is this stream's; with "right" and "outer" it has none.
 
         Args:
             how: "inner", "left", "right" or "outer"; a row that found no partner comes out, with
@@ -234,7 +234,9 @@ class Stage:
         node = JoinNode(
             name, (self._node, other._node), keys, to_ms(within, "within"), how, times, suffix
         )
-        return self._append(node)
+        joined = self._append(node)
+        # A row of the other stream alone has no time of this stream's.
+        return joined if how in ("inner", "left") else replace_time(joined, None)
 
     def group_by(self, *keys: str) -> KeyedStage:
         if not keys:

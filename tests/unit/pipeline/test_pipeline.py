@@ -150,3 +150,17 @@ def test_a_window_may_be_over_all_rows():
     )
     (stage,) = p.graph.stages
     assert stage.shape()["keys"] == []
+
+
+@pytest.mark.parametrize("how", ["right", "outer"])
+def test_a_window_behind_a_join_that_keeps_the_other_side_has_no_event_time(how):
+    p = Pipeline("p")
+    left, right = (
+        p.read_from(
+            sources.files(name, format="json", schema="k string, at timestamp"), name=name
+        ).with_timestamps("at")
+        for name in ("left", "right")
+    )
+    joined = left.join(right, on="k", within="1 second", how=how, name="joined")
+    with pytest.raises(PipelineError, match="a window needs event time"):
+        joined.group_by("k").window(windows.tumbling("1 hour"))
