@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -74,7 +75,9 @@ def fail_point(name: str) -> None:
     driver = int(os.environ.get(_ENV_DRIVER, "0")) or os.getpid()
     if rule.action == "freeze":
         with around_freeze():
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this very thread: it stops the process before it comes back. A signal to the
+            # process is taken by some other thread, and we would go on until that one runs.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return
     if driver != os.getpid():
         os.kill(driver, signal.SIGKILL)

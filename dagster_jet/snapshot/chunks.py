@@ -168,7 +168,7 @@ class ChunkSetWriter:
         for table in self._waiting:
             for partition, rows in _by_partition(table):
                 assert partition not in self._entries
-                body = memoryview(rows.serialize())
+                body = memoryview(rows.serialize()).cast("B")  # unsigned: OpenSSL takes no other
                 self._entries[partition] = (rows.num_rows, checksum(body))
                 self._bytes += len(body)
                 yield MapKey(partition, str(self.name)), body
