@@ -1,5 +1,7 @@
 """Two executor JVMs: every shard stays where its runs are, and one of the two may die.
 
+Part of `make soak`: after the kill it has been seen to hang, on Spark's side, until its time-out.
+
 The rows are the oracle's, recomputed from the input files one event at a time.
 """
 
