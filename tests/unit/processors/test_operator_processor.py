@@ -16,11 +16,16 @@ from dagster_jet.core import (
     broadcast_key,
 )
 from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.processors.deduplicate import Deduplicate
 from dagster_jet.processors.interval_join import IntervalJoin
 from dagster_jet.processors.operator_processor import OperatorProcessor, split_by_partition
 from dagster_jet.processors.stateful_map import StatefulMap
 from dagster_jet.testing import verify_processor
+from tests.unit.processors.frame_stage import FrameStage
+from tests.unit.processors.rolling_stage import RollingStage
+from tests.unit.processors.session_stage import SessionStage
+from tests.unit.processors.stage import ms
 from tests.unit.processors.stepping import addressed
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -130,6 +135,68 @@ def test_stateful_map_with_time_to_live():
             *[("x", 1), ("y", 2), Watermark(10), ("y", 4), ("x", -1), Watermark(11)],
             *[("x", 3), Watermark(20), ("y", -4), Watermark(21), ("y", 1), ("x", -3), ("y", -1)],
         ],
+    )
+
+
+def windows_of(table):
+    return [(row["k"], ms(row["window_end"]), row["n"]) for row in table.to_pylist()]
+
+
+def test_sliding_windows():
+    stage = FrameStage(4, 2, n=agg.count())
+
+    def row(time, k="x"):
+        return stage.first_stage([(k, time, 1)])
+
+    verify_processor(
+        lambda: OperatorProcessor(stage.operator),
+        input=[row(0), row(1, "y"), Watermark(2), row(1), row(3), Watermark(5), row(9, None)],
+        expect=[
+            *[("x", 2, 1), ("y", 2, 1), Watermark(2), ("x", 4, 2), ("y", 4, 1), Watermark(5)],
+            *[("x", 6, 1), (None, 10, 1), (None, 12, 1)],
+        ],
+        unpack=windows_of,
+        key=partition_of,
+        ordered=False,
+    )
+
+
+def test_session_windows():
+    stage = SessionStage(10)
+
+    def row(time, k="x"):
+        return stage.first_stage([(k, time, 1)])
+
+    verify_processor(
+        lambda: OperatorProcessor(stage.operator),
+        input=[row(1), row(12, "y"), row(8), Watermark(9), row(30), Watermark(18), Watermark(19)],
+        expect=[
+            *[Watermark(9), Watermark(18), ("x", 18, 2), Watermark(19)],
+            *[("y", 22, 1), ("x", 40, 1)],
+        ],
+        unpack=windows_of,
+        key=partition_of,
+        ordered=False,
+    )
+
+
+def test_rolling_aggregates():
+    """How many updates there are depends on how many rows a step gets; between two watermarks
+    each key comes once here."""
+    stage = RollingStage(n=agg.count(), total=agg.sum("v"))
+
+    def row(k, value):
+        return stage.first_stage([(k, 0, value)])
+
+    verify_processor(
+        lambda: OperatorProcessor(stage.operator),
+        input=[row("x", 1), row("y", 2), Watermark(1), row("x", 10), Watermark(2), row("y", 20)],
+        expect=[
+            *[("x", 1, 1), ("y", 1, 2), Watermark(1), ("x", 2, 11), Watermark(2), ("y", 2, 22)],
+        ],
+        unpack=values,
+        key=partition_of,
+        ordered=False,
     )
 
 
