@@ -6,7 +6,8 @@ import re
 
 import dagster as dg
 
-_NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
+from dagster_jet.pipeline.ddl import split_ddl
+
 _NOT_NULL = re.compile(r"\s+NOT\s+NULL\b", re.IGNORECASE)
 _COMMENT = re.compile(r"\s+COMMENT\s+'((?:[^'\\]|\\.)*)'", re.IGNORECASE)
 
@@ -17,38 +18,16 @@ def columns_from_ddl(ddl: str) -> dg.TableSchema:
     What Spark would refuse comes out as a column with an odd type: Spark has the last word, when
     the job starts.
     """
-    return dg.TableSchema(columns=[_column(part) for part in _split(ddl) if part.strip()])
+    return dg.TableSchema(columns=[_column(name, rest) for name, rest in split_ddl(ddl)])
 
 
-def _column(definition: str) -> dg.TableColumn:
-    match = _NAME.fullmatch(definition)
-    name, rest = match.groups() if match else (definition.strip(), "")
+def _column(name: str, rest: str) -> dg.TableColumn:
     comment = _COMMENT.search(rest)
     type_text = _COMMENT.sub("", rest)
     nullable = _NOT_NULL.search(type_text) is None
     return dg.TableColumn(
-        name=name.strip("`").replace("``", "`"),
+        name=name,
         type=_NOT_NULL.sub("", type_text).strip() or "string",
         description=comment.group(1) if comment else None,
         constraints=dg.TableColumnConstraints(nullable=nullable),
     )
-
-
-def _split(ddl: str) -> list[str]:
-    """Split at commas outside of <...>, (...), quotes and backticks."""
-    parts, depth, quote, current = [], 0, "", ""
-    for character in ddl:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'`":
-            quote = character
-        elif character in "<(":
-            depth += 1
-        elif character in ">)":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(current)
-            current = ""
-            continue
-        current += character
-    return [*parts, current]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
+from dagster_jet.pipeline.ddl import split_ddl
 from dagster_jet.pipeline.durations import Duration, to_ms
 from dagster_jet.pipeline.graph import (
     EnrichNode,
@@ -498,8 +499,7 @@ def _check_aggregates(
 
 def _kept(time_column: str | None, output_schema: str) -> str | None:
     """The event-time column, if the output still has it."""
-    named = (part.split(":")[0].split() for part in output_schema.split(","))
-    return time_column if any(words and words[0] == time_column for words in named) else None
+    return time_column if time_column in dict(split_ddl(output_schema)) else None
 
 
 __all__ = ["KeyedStage", "Pipeline", "Stage", "WindowedStage"]

@@ -164,3 +164,28 @@ def test_a_window_behind_a_join_that_keeps_the_other_side_has_no_event_time(how)
     joined = left.join(right, on="k", within="1 second", how=how, name="joined")
     with pytest.raises(PipelineError, match="a window needs event time"):
         joined.group_by("k").window(windows.tumbling("1 hour"))
+
+
+@pytest.mark.parametrize(
+    ("output_schema", "keeps_time"),
+    [
+        ("k string, at timestamp", True),
+        ("`at` timestamp, k string", True),
+        ("at: timestamp", True),
+        ("k string, of struct<k: string, at: timestamp>", False),
+        ("k string", False),
+    ],
+)
+def test_a_function_keeps_event_time_by_naming_its_column(output_schema, keeps_time):
+    p = Pipeline("p")
+    source = sources.files("in", format="json", schema="k string, at timestamp")
+    mapped = (
+        p.read_from(source, name="in")
+        .with_timestamps("at")
+        .map_stateful(max, create=int, output_schema=output_schema, name="mapped")
+    )
+    if keeps_time:
+        mapped.group_by("k").window(windows.tumbling("1 hour"))
+    else:
+        with pytest.raises(PipelineError, match="a window needs event time"):
+            mapped.group_by("k").window(windows.tumbling("1 hour"))

@@ -1,0 +1,42 @@
+"""Column definitions out of a Spark DDL string; no Spark needed to load definitions.
+
+What Spark would refuse comes out as a column with an odd type: Spark has the last word, when the
+job starts.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
+
+
+def split_ddl(ddl: str) -> list[tuple[str, str]]:
+    """(name, the rest of its definition) per column of ``"flight string, delay double"``."""
+    return [_column(part) for part in _split(ddl) if part.strip()]
+
+
+def _column(definition: str) -> tuple[str, str]:
+    match = _NAME.fullmatch(definition)
+    name, rest = match.groups() if match else (definition.strip(), "")
+    return name.strip("`").replace("``", "`"), rest
+
+
+def _split(ddl: str) -> list[str]:
+    """Split at commas outside of <...>, (...), quotes and backticks."""
+    parts, depth, quote, current = [], 0, "", ""
+    for character in ddl:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'`":
+            quote = character
+        elif character in "<(":
+            depth += 1
+        elif character in ">)":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(current)
+            current = ""
+            continue
+        current += character
+    return [*parts, current]
