@@ -13,8 +13,7 @@ from math import inf
 from typing import Any
 
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS, EventTimeState, coalesced_minimum
-from dagster_jet.pipeline.graph import Graph, Timestamps, TimestampsNode
-from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.pipeline.graph import Graph, TimestampsNode
 
 
 @dataclass
@@ -29,13 +28,19 @@ class WatermarkTracker:
     off has been emitted."""
 
     def __post_init__(self) -> None:
-        for stage in self.graph.stages:
-            self.reached_ms.setdefault(stage.name, None)
-            for node, _ in self.graph.upstream_timestamps(stage.name):
+        # The graph is frozen, and these are asked several times per epoch.
+        self._timestamps = {
+            n.name: n.timestamps for n in self.graph if isinstance(n, TimestampsNode)
+        }
+        self._stages = {stage.name: stage for stage in self.graph.stages}
+        self._inputs = {name: self.graph.upstream_timestamps(name) for name in self._stages}
+        for name, inputs in self._inputs.items():
+            self.reached_ms.setdefault(name, None)
+            for node, _ in inputs:
                 self.nodes.setdefault(node.name, EventTimeState())
 
     def observe(self, node: str, rows: int, top_event_ms: int | None, now_ms: int) -> None:
-        timestamps = self._timestamps()[node]
+        timestamps = self._timestamps[node]
         state = self.nodes.get(node, EventTimeState())
         if rows:
             self.nodes[node] = state.observe(top_event_ms, timestamps.allowed_lag_ms, now_ms)
@@ -45,21 +50,18 @@ class WatermarkTracker:
         the clock may be another host's by now, or have been set back, and rows are not late."""
         return {
             name: max(now_ms, self.nodes.get(name, EventTimeState()).top_event_ms or now_ms)
-            for name, timestamps in self._timestamps().items()
+            for name, timestamps in self._timestamps.items()
             if timestamps.of_ingestion
         }
 
     def check_idle(self, now_ms: int) -> None:
-        for name, timestamps in self._timestamps().items():
+        for name, timestamps in self._timestamps.items():
             if name in self.nodes:
                 self.nodes[name] = self.nodes[name].check_idle(timestamps.idle_timeout_ms, now_ms)
 
     def watermark_ms(self, stage: str) -> int | None:
         """Least watermark over the inputs that are not idle; if all are, the highest seen."""
-        inputs = [
-            (self.nodes[node.name], delay_ms)
-            for node, delay_ms in self.graph.upstream_timestamps(stage)
-        ]
+        inputs = [(self.nodes[node.name], delay_ms) for node, delay_ms in self._inputs[stage]]
         return coalesced_minimum(
             (None if state.watermark_ms is None else state.watermark_ms - delay_ms, state.idle)
             for state, delay_ms in inputs
@@ -72,7 +74,7 @@ class WatermarkTracker:
         """
         active = [
             (state, delay_ms, node.upstream[0])
-            for node, delay_ms in self.graph.upstream_timestamps(stage)
+            for node, delay_ms in self._inputs[stage]
             if not (state := self.nodes[node.name]).idle
         ]
         if not active:
@@ -92,7 +94,7 @@ class WatermarkTracker:
         reached, watermark = self.reached_ms[stage], self.watermark_ms(stage)
         if watermark is None:
             return reached
-        watermark = self._stages()[stage].floor_watermark(watermark)
+        watermark = self._stages[stage].floor_watermark(watermark)
         return watermark if reached is None else max(reached, watermark)
 
     def wants_epoch(self) -> bool:
@@ -119,9 +121,3 @@ class WatermarkTracker:
         for name, watermark in reached.items():
             if name in self.reached_ms:
                 self.reached_ms[name] = watermark
-
-    def _stages(self) -> dict[str, StatefulNode]:
-        return {stage.name: stage for stage in self.graph.stages}
-
-    def _timestamps(self) -> dict[str, Timestamps]:
-        return {n.name: n.timestamps for n in self.graph if isinstance(n, TimestampsNode)}

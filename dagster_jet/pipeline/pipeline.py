@@ -199,7 +199,7 @@ class Stage:
                 job=self._pipeline.name,
                 cure='Use "left" (keep rows without a match) or "inner".',
             )
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = _columns(on)
         name = name or self._pipeline._fresh("enrich")
         every = None if refresh is None else to_ms(refresh, "refresh")
         return self._append(EnrichNode(name, (self._node,), table, keys, how, every))
@@ -231,7 +231,7 @@ class Stage:
                 cure='Use "inner", "left", "right" or "outer".',
             )
         times = (self._event_time(name), other._event_time(name))
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = _columns(on)
         node = JoinNode(
             name, (self._node, other._node), keys, to_ms(within, "within"), how, times, suffix
         )
@@ -260,7 +260,7 @@ class Stage:
         A row is left out if a row of its key that was let through is at most `within` away in
         event time. Rows that the watermark has passed are late.
         """
-        keys = (on,) if isinstance(on, str) else tuple(on or ())
+        keys = () if on is None else _columns(on)
         time = self._event_time(name)
         return self._append(
             DeduplicateNode(name, (self._node,), keys, to_ms(within, "within"), time)
@@ -472,6 +472,10 @@ class WindowedStage:
 def replace_time(stage: Stage, column: str | None) -> Stage:
     """The same point of the pipeline, read with another event-time column."""
     return Stage(stage._pipeline, stage._node, column)
+
+
+def _columns(on: str | Sequence[str]) -> tuple[str, ...]:
+    return (on,) if isinstance(on, str) else tuple(on)
 
 
 def _check_aggregates(
