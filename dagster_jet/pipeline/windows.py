@@ -1,8 +1,7 @@
 """Windows over event time: which events are aggregated together.
 
-Every definition answers the same two questions for the engine: `floor_watermark`, the watermark a
-stage works under given that of its inputs (a step is due when it moves), and `last_closed_end`,
-up to which window end everything has been emitted then.
+Every definition tells the engine by `floor_watermark` which watermark a stage works under, given
+that of its inputs: a step is due when it moves.
 """
 
 from __future__ import annotations
@@ -37,10 +36,6 @@ class TumblingWindow:
     def floor_watermark(self, watermark_ms: int) -> int:
         return self.frames.floor(watermark_ms)
 
-    def last_closed_end(self, watermark_ms: int) -> int:
-        """The newest window end that `watermark_ms` closes; all ends up to it are closed."""
-        return self.frames.floor(watermark_ms)
-
 
 @dataclass(frozen=True)
 class SlidingWindow:
@@ -60,10 +55,6 @@ class SlidingWindow:
     def floor_watermark(self, watermark_ms: int) -> int:
         return self.frames.floor(watermark_ms)
 
-    def last_closed_end(self, watermark_ms: int) -> int:
-        """The newest window end that `watermark_ms` closes; all ends up to it are closed."""
-        return self.frames.floor(watermark_ms)
-
 
 @dataclass(frozen=True)
 class SessionWindow:
@@ -78,11 +69,6 @@ class SessionWindow:
     def floor_watermark(self, watermark_ms: int) -> int:
         """Sessions end anywhere: every millisecond may close some."""
         return watermark_ms
-
-    def last_closed_end(self, watermark_ms: int) -> int:
-        """A session closes when its end is *before* the watermark: an event at the watermark
-        itself is not late and may still begin a session that touches it."""
-        return watermark_ms - 1
 
 
 Window = TumblingWindow | SlidingWindow | SessionWindow

@@ -44,7 +44,8 @@ class SlidingWindows:
 
     Changing the code: a new `size_ms` with the same slide and offset takes effect with the next
     window; frames that the old size had already given up are missing from a longer window once.
-    After a change of slide or offset, `realigned` must be applied to the restored state.
+    A change of slide or offset is refused when the job starts (`snapshot.plan`); `realigned` is what
+    accepting it would take.
     """
 
     input_schema: pa.Schema

@@ -28,11 +28,6 @@ def ack_batch(ack: Ack) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([ack.to_bytes()], pa.binary())], schema=ACK_SCHEMA)
 
 
-def shard_of(partition: int, shard_count: int) -> int:
-    """The shard that owns a logical partition; the same expression runs in the JVM."""
-    return partition % shard_count
-
-
 def owned_partitions(shard: int, shard_count: int, partition_count: int) -> range:
     return range(shard, partition_count, shard_count)
 
