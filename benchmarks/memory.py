@@ -2,57 +2,48 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Sequence
 
 import psutil
 
-_PERIOD_S = 0.25
+from benchmarks.metered_child import ProcessMeter
+
 _MIB = 1024 * 1024
 
 
-class MemoryMeter:
+class MemoryMeter(ProcessMeter):
     """The sum over a process and its descendants, in MiB, over time.
 
     PSS where the kernel tells it (a page shared by several counts once in all), else RSS, which
     counts shared pages several times and is therefore never too low.
     """
 
+    period_s = 0.25
+
     def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
         self.samples: list[tuple[float, float]] = []
         self.peak: dict[str, float] = {}
         """At the highest sum: by kind of process."""
         self.measure = "pss"
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__init__(pid)
 
     @property
     def peak_mib(self) -> float:
         return max((mib for _, mib in self.samples), default=0.0)
 
-    def _sample(self) -> None:
-        while not self._stop.wait(_PERIOD_S):
-            kinds: dict[str, float] = {}
+    def observe(self, tree: Sequence[psutil.Process]) -> None:
+        kinds: dict[str, float] = {}
+        for process in tree:
             try:
-                tree = [self._root, *self._root.children(recursive=True)]
+                kind = "driver" if process == self.root else process.name()
+                kinds[kind] = kinds.get(kind, 0.0) + self._bytes(process) / _MIB
             except psutil.Error:
-                return
-            for process in tree:
-                try:
-                    kind = "driver" if process == self._root else process.name()
-                    kinds[kind] = kinds.get(kind, 0.0) + self._bytes(process) / _MIB
-                except psutil.Error:
-                    continue
-            total = sum(kinds.values())
-            if total > self.peak_mib:
-                self.peak = {kind: round(mib) for kind, mib in kinds.items()}
-            self.samples.append((time.time(), total))
+                continue
+        total = sum(kinds.values())
+        if total > self.peak_mib:
+            self.peak = {kind: round(mib) for kind, mib in kinds.items()}
+        self.samples.append((time.time(), total))
 
     def _bytes(self, process: psutil.Process) -> int:
         if self.measure == "pss":

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.data import T0_MS, line, set_time
 from benchmarks.memory import MemoryMeter
-from benchmarks.process import ROOT, EngineFailedError
+from benchmarks.metered_child import run_metered
 from benchmarks.state_query import Order
 
 LOAD_ROWS = 500_000
@@ -114,27 +111,13 @@ def _write(folder: Path, parts: Iterator[np.ndarray], *, first: int) -> int:
 
 
 def _run(order: Order, folder: Path) -> tuple[dict[str, Any], MemoryMeter]:
-    argument = folder / "order.json"
-    argument.write_text(json.dumps(asdict(order)), encoding="utf-8")
-    with open(folder / "log.txt", "wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.state_query", str(argument)],
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        meter = MemoryMeter(child.pid)
-        try:
-            status = child.wait(_TIMEOUT_S)
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            raise
-        finally:
-            meter.stop()
-    if status != 0:
-        tail = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-3000:]
-        raise EngineFailedError(f"the job ended with {status}:\n{tail}")
+    meter = run_metered(
+        "benchmarks.state_query",
+        asdict(order),
+        folder / "order.json",
+        MemoryMeter,
+        who="the job",
+        timeout_s=_TIMEOUT_S,
+    )
     told: dict[str, Any] = json.loads(Path(order.result).read_text(encoding="utf-8"))
     return told, meter

@@ -44,8 +44,8 @@ class SlidingWindows:
 
     Changing the code: a new `size_ms` with the same slide and offset takes effect with the next
     window; frames that the old size had already given up are missing from a longer window once.
-    A change of slide or offset is refused when the job starts (`snapshot.plan`); `realigned` is what
-    accepting it would take.
+    A change of slide or offset is refused when the job starts (`snapshot.plan`); `realigned` is
+    what accepting it would take.
     """
 
     input_schema: pa.Schema
