@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from dagster_jet.core.failpoint import FailPointError, fail_point
 from dagster_jet.engine.admission import check_admission
 from dagster_jet.engine.batch_size import BatchSizer
@@ -42,6 +40,7 @@ from dagster_jet.engine.events import (
 )
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.engine.spark.barrier import Barrier
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
@@ -57,7 +56,7 @@ from dagster_jet.errors import (
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
-from dagster_jet.snapshot.manifest import Ack, Artifact, ChunkSet, Manifest, ShardState
+from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
 from dagster_jet.snapshot.plan import Change, compare_plans
 from dagster_jet.snapshot.protocol import Guarantee, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
@@ -181,7 +180,7 @@ class Execution:
         self._ending = threading.Event()
         self._input_ended = until.input_ends
         self._announced = False
-        self._journals: dict[str, list[pa.Table]] = {name: [] for name in self._readers}
+        self._journals = SourceJournals(self._readers, self._snapshots)
         self._obsolete: list[str] = []
         self._groups = 0
         self._epoch_rows: dict[str, int] = {}
@@ -287,6 +286,7 @@ class Execution:
             self._ending.set()
             for thread in self._background:
                 thread.join(_BACKGROUND_GRACE_S)
+            self._journals.close()
             self._runner.close()
             if self._work_dir != self._work_root:  # else nothing was claimed: it is not ours
                 shutil.rmtree(self._work_dir, ignore_errors=True)
@@ -562,6 +562,10 @@ class Execution:
                 split = reader.plan(self._sizers[name].rows)
                 if split is not None:
                     splits[name] = split
+        self._journals.collect()
+        if command.snapshot_id is not None:
+            shards = self._coordinator.shards
+            self._journals.begin_snapshot(command, {n: shards[n][0].chain for n in self._readers})
         epoch = EpochInput(
             barrier=self._barrier(
                 command.execution_id,
@@ -674,22 +678,7 @@ class Execution:
 
     def _source_ack(self, name: str, command: protocol.RunEpoch, rows: int, rejected: int) -> Ack:
         reader = self._readers[name]
-        journal = reader.take_journal()
-        if journal is not None:
-            self._journals[name].append(journal)
-        chunk_set: ChunkSet | None = None
-        error: str | None = None
-        if command.snapshot_id is not None and self._journals[name]:
-            try:
-                chunk_set = self._snapshots.write_journal(
-                    name,
-                    command,
-                    self._coordinator.shards[name][0].chain,
-                    pa.concat_tables(self._journals[name]),
-                    reader.whole_journal,
-                )
-            except (JetError, FailPointError) as failure:
-                error = str(failure)
+        chunk_set, error = self._journals.written(name)
         return Ack(
             vertex=name,
             shard=0,
@@ -736,8 +725,7 @@ class Execution:
             now = time.monotonic()
             phase1_ms = (now - self._acked_at) * 1000 if self._acked_at else 0.0
             self._decision = _Decision(now, phase1_ms, self._bytes_written)
-            for journals in self._journals.values():
-                journals.clear()
+            self._journals.decided()
         if outcome is WriteOutcome.WRITTEN and record.snapshots and record.snapshots[0].committed:
             if purpose in ("snapshot", "committed") and record.snapshots[0].epoch_id > 0:
                 if self._coordinator.phase is not Phase.RECOMMITTING:

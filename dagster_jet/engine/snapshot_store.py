@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -19,8 +19,6 @@ from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.store import MapKey, Store, partition_id
-
-JOURNAL_CHAIN_MAX = 32
 
 
 class SnapshotStore:
@@ -52,13 +50,12 @@ class SnapshotStore:
         source: str,
         epoch: RunEpoch,
         chain: tuple[ChunkSet, ...],
-        new_rows: pa.Table,
-        whole: Callable[[], pa.Table],
+        table: pa.Table,
+        *,
+        is_base: bool,
     ) -> ChunkSet:
-        """Appends to a source's journal; now and then writes it anew, to keep the chain short."""
+        """Appends to a source's journal, or writes it anew (`is_base`)."""
         assert epoch.snapshot_id is not None
-        is_base = not chain or len(chain) >= JOURNAL_CHAIN_MAX
-        table = whole() if is_base else new_rows
         partition = partition_id(source, partition_count=self._partition_count)
         column = pa.array([partition] * table.num_rows, pa.int32())
         return write_chunk_set(

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import reduce
+from threading import Lock
 from typing import Protocol
 
 import pyarrow as pa
@@ -30,8 +33,9 @@ PARTITION_COLUMN = "__partition"
 ROTATION = 64
 INDEX_FORMAT = 1
 _FEW_PARTITIONS = 8
-BATCH_BYTES = 32 * 1024 * 1024
+BATCH_BYTES = 16 * 1024 * 1024
 """A set goes to the store in batches of about so many bytes: they are held several times over."""
+_BATCHES_AT_ONCE = 2
 
 _COPIED_BYTES = 4 * 2**20
 """How much of a table is brought into order at once: what fits into a processor's cache."""
@@ -110,22 +114,26 @@ class ChunkSetWriter:
     """Writes one set in one batch per member, or in several if it is large.
 
     Chunks are made one after the other: the store copies each into its envelope before it takes the
-    next, and this memory is used again. (Sealing late was measured too, and slower.) The index is
-    written last. A crash before leaves chunks that nothing names; the next start deletes them.
+    next, and this memory is used again. (Sealing late was measured too, and slower.) Of a large set
+    one batch is made while another is written and synced. A crash inside leaves chunks that nothing
+    names; the next start deletes them.
     """
 
     store: ChunkMap
     name: ChunkSetName
     partition_count: int
     _schema: pa.Schema | None = None
-    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting: list[tuple[pa.Table, Collection[int]]] = field(default_factory=list)
     _waiting_bytes: int = 0
     _entries: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Rows and checksum by partition, of all chunks that were made."""
     _bytes: int = 0
 
-    def add(self, table: pa.Table) -> None:
+    def add(self, table: pa.Table, *, without: Collection[int] = ()) -> None:
         """Takes the rows of some partitions, all that the set has of them.
+
+        Args:
+            without: partitions whose rows are left out here.
 
         Raises:
             StoreError: a member did not take a batch; the set is given up.
@@ -133,12 +141,10 @@ class ChunkSetWriter:
         if self._schema is None:
             fail_point("chunks.before")
             self._schema = table.schema
-        self._waiting.append(table)
+        self._waiting.append((table, without))
         self._waiting_bytes += table.nbytes
-        if self._waiting_bytes >= BATCH_BYTES:
-            chunks = self._made()
-            while (first := next(chunks, None)) is not None:
-                self.store.put_all(_batch(first, chunks))
+        if self._waiting_bytes >= _BATCHES_AT_ONCE * BATCH_BYTES:
+            self._put(self._made())
             self._waiting, self._waiting_bytes = [], 0
 
     def finish(self, full_partitions: Iterable[int], *, sequence: int, is_base: bool) -> ChunkSet:
@@ -151,7 +157,7 @@ class ChunkSetWriter:
             index = self._index(frozenset(full_partitions))
             yield index_key(str(self.name), self.partition_count), index
 
-        self.store.put_all(rest())
+        self._put(rest())
         fail_point("chunks.after")
         return ChunkSet(
             name=str(self.name),
@@ -163,10 +169,43 @@ class ChunkSetWriter:
             is_base=is_base,
         )
 
+    def _put(self, items: Iterator[tuple[MapKey, Payload]]) -> None:
+        """In batches; where there are several, threads take turns at making the next one."""
+        if self._waiting_bytes <= BATCH_BYTES:
+            self.store.put_all(items)
+            return
+        making, is_over = Lock(), False
+
+        def batch() -> Generator[tuple[MapKey, Payload]]:
+            nonlocal is_over
+            with making:  # until the store has taken all of it, before it writes any
+                size = 0
+                while size < BATCH_BYTES and not is_over:
+                    item = next(items, None)
+                    if item is None:
+                        is_over = True
+                        return
+                    size += len(item[1])
+                    yield item
+
+        def put_batches() -> None:
+            nonlocal is_over
+            while not is_over:
+                with closing(batch()) as one:
+                    try:
+                        self.store.put_all(one)
+                    except BaseException:
+                        is_over = True  # nobody needs the rest
+                        raise
+
+        with ThreadPoolExecutor(_BATCHES_AT_ONCE) as pool:
+            for done in [pool.submit(put_batches) for _ in range(_BATCHES_AT_ONCE)]:
+                done.result()
+
     def _made(self) -> Iterator[tuple[MapKey, Payload]]:
         """The chunks of the tables that wait."""
-        for table in self._waiting:
-            for partition, rows in _by_partition(table):
+        for table, without in self._waiting:
+            for partition, rows in _by_partition(table, without):
                 assert partition not in self._entries
                 body = memoryview(rows.serialize()).cast("B")  # unsigned: OpenSSL takes no other
                 self._entries[partition] = (rows.num_rows, checksum(body))
@@ -188,19 +227,9 @@ class ChunkSetWriter:
         ).encode()
 
 
-def _batch(
-    first: tuple[MapKey, Payload], rest: Iterator[tuple[MapKey, Payload]]
-) -> Iterator[tuple[MapKey, Payload]]:
-    """Items up to about `BATCH_BYTES`, the first one in any case."""
-    size = 0
-    item: tuple[MapKey, Payload] | None = first
-    while item is not None:
-        yield item
-        size += len(item[1])
-        item = next(rest, None) if size < BATCH_BYTES else None
-
-
-def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _by_partition(
+    table: pa.Table, without: Collection[int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each partition that has any, in their order, by partition.
 
     Rows are brought into order a few megabytes at a time: what was just copied is serialised from
@@ -214,6 +243,9 @@ def _by_partition(table: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
     rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
     begin = copied_begin = copied_end = 0
     for partition, rows in sorted((one["values"], one["counts"]) for one in counted):
+        if partition in without:
+            begin += rows
+            continue
         if begin + rows > copied_end:
             places = order.slice(begin, max(rows, rows_copied))
             taken = pc.take(table, places, boundscheck=False)  # they are the table's own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     changes = [rng.choice(KEYS, CHANGED, replace=False) for _ in range(2 * ROTATION + 10)]
     expected = np.arange(KEYS) % 97
-    with Store.open(config) as store:
+    with Store.open(config) as store, ThreadPoolExecutor(1) as savers:
         state, written, chain_lengths = ShardState(), [], []
         for number, keys in enumerate([np.arange(KEYS), *changes]):
             if number:
@@ -61,7 +62,7 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
                 after_ms=None,
                 shards=(state,),
             )
-            ack, _ = task.run_shard(0, (groups(keys),), str(number))
+            ack = task.run_shard(0, (groups(keys),), str(number), savers).acked()
             assert ack.chunk_set is not None and ack.snapshot_error is None
             for path in ack.obsolete:
                 Path(path).unlink(missing_ok=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,6 +39,9 @@ from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 ORDINAL_COLUMN = "__ordinal"
 """Of a stage with several inputs: which one a row came from."""
 
+_SAVED_AT_ONCE = 2
+"""Shards of one task that write their state at one time."""
+
 
 def input_layout(schemas: tuple[pa.Schema, ...]) -> pa.Schema:
     """One table for all inputs of a stage: partition, ordinal (if there are several), then the
@@ -51,8 +55,32 @@ def input_layout(schemas: tuple[pa.Schema, ...]) -> pa.Schema:
 
 
 @dataclass(frozen=True)
+class ShardRun:
+    """What one shard did in an epoch; its state may still be on its way into the store."""
+
+    results: pa.Table
+    ack: Ack
+    """Without what saving adds."""
+    saving: Future[tuple[ChunkSet | None, int]] | None
+
+    def acked(self) -> Ack:
+        """Waits until the state is saved, or is known not to be: then the ack says why."""
+        if self.saving is None:
+            return self.ack
+        try:
+            chunk_set, dropped = self.saving.result()
+        except (StoreError, OSError) as failure:
+            return replace(self.ack, snapshot_error=str(failure))
+        return replace(self.ack, chunk_set=chunk_set, chain_dropped=dropped)
+
+
+@dataclass(frozen=True)
 class StageTask:
-    """Drives the operator of one stage in one epoch."""
+    """Drives the operator of one stage in one epoch.
+
+    At a barrier a shard's state is saved while its results go to their readers, and while the
+    task's next shard takes its step: saving is half waiting for disks and servers.
+    """
 
     barrier: Barrier
     vertex: str
@@ -84,30 +112,34 @@ class StageTask:
             for name, sink in self.sinks
         ]
         written = 0
+        begun = []
         if len(owned) == 1:
             table = _without_anchors(table)
-        for shard in owned:
-            rows = table if len(owned) == 1 else _of_shard(table, shard)
-            ack, results = self.run_shard(shard, self._by_input(rows), attempt)
-            for batch in results.to_batches():
-                for _, writer in writers:
-                    writer.write(batch)
-                written += batch.num_rows
-                if self.passes_on and batch.num_rows:
-                    yield self._with_ack(batch, None)
-            yield self._ack_row(ack)
-        for name, writer in writers:
-            artifacts = writer.prepare()
-            yield self._ack_row(
-                Ack(
-                    name,
-                    owned[0],
-                    attempt,
-                    rows_in=written,
-                    rows_out=written,
-                    artifacts=artifacts,
+        with ThreadPoolExecutor(_SAVED_AT_ONCE, "jet-save") as savers:
+            for shard in owned:
+                rows = table if len(owned) == 1 else _of_shard(table, shard)
+                one = self.run_shard(shard, self._by_input(rows), attempt, savers)
+                begun.append(one)
+                for batch in one.results.to_batches():
+                    for _, writer in writers:
+                        writer.write(batch)
+                    written += batch.num_rows
+                    if self.passes_on and batch.num_rows:
+                        yield self._with_ack(batch, None)
+            for name, writer in writers:
+                artifacts = writer.prepare()
+                yield self._ack_row(
+                    Ack(
+                        name,
+                        owned[0],
+                        attempt,
+                        rows_in=written,
+                        rows_out=written,
+                        artifacts=artifacts,
+                    )
                 )
-            )
+            for one in begun:
+                yield self._ack_row(one.acked())
         fail_point("stage.after")
 
     # --- input and output -----------------------------------------------------------------------
@@ -163,8 +195,8 @@ class StageTask:
     # --- one shard ------------------------------------------------------------------------------
 
     def run_shard(
-        self, shard: int, arrived: tuple[pa.Table, ...], attempt: str
-    ) -> tuple[Ack, pa.Table]:
+        self, shard: int, arrived: tuple[pa.Table, ...], attempt: str, savers: Executor
+    ) -> ShardRun:
         """One step. A crash inside leaves run files and chunks that nothing names."""
         state, operator = self.shards[shard], self.operator
         runs = RunFolder(
@@ -188,25 +220,21 @@ class StageTask:
         dead = operator.dead_until(self.after_ms)
         saved = runs.drop_dead(state.saved, dead)
         unsaved = runs.drop_dead(state.unsaved, dead)
-        chunk_set, error, dropped = None, None, 0
+        saving = None
         if self.barrier.snapshot_id is None:
             unsaved = (*unsaved, *runs.write(step.delta))
             unsaved = runs.compact(unsaved, operator.merge, dead)
             saved = runs.compact(saved, operator.merge, dead)
         else:
             deltas = [step.delta, *runs.read(unsaved)]
-            runs.obsolete.extend(run.path for run in unsaved)
-            unsaved = runs.write_parts(
-                runs.merged(deltas, operator.merge, dead)
-                if is_worth_merging(deltas, operator.merge)
-                else runs.alive(deltas, dead)
-            )
+            if is_worth_merging(deltas, operator.merge):
+                runs.obsolete.extend(run.path for run in unsaved)
+                unsaved = runs.write_parts(runs.merged(deltas, operator.merge, dead))
+            else:
+                unsaved = (*unsaved, *runs.write(step.delta))
             # Better in an epoch without a snapshot; here only where there are too few of those.
             saved = runs.compact(saved, operator.merge, dead, fan_in=2 * MERGE_FAN_IN)
-            try:
-                chunk_set, dropped = self._save(shard, unsaved, saved, runs, attempt, dead)
-            except (StoreError, OSError) as failure:
-                error = str(failure)
+            saving = savers.submit(self._save, shard, unsaved, saved, runs, attempt, dead)
         ack = Ack(
             vertex=self.vertex,
             shard=shard,
@@ -218,11 +246,8 @@ class StageTask:
             saved=saved,
             unsaved=unsaved,
             obsolete=tuple(runs.obsolete),
-            chunk_set=chunk_set,
-            chain_dropped=dropped,
-            snapshot_error=error,
         )
-        return ack, step.results
+        return ShardRun(step.results, ack, saving)
 
     def _save(
         self,
@@ -251,22 +276,19 @@ class StageTask:
             ),
             self.barrier.partition_count,
         )
+        merge, dead = self.operator.merge, dead_until_ms
         new = runs.read(delta) or [self.operator.state_schema.empty_table()]
         old = runs.read(saved)
-        if not is_base:
-            old = [filter_partitions(table, full) for table in old]
-
-        def merge(tables: Sequence[pa.Table]) -> pa.Table:
-            """Only what has its turn meets older rows."""
-            if is_base:
-                return self.operator.merge(tables)
-            changed = pa.concat_tables(tables[: len(new)])
-            in_turn = filter_partitions(changed, full)
-            others = filter_partitions(changed, set(owned).difference(full))
-            return pa.concat_tables([others, self.operator.merge([in_turn, *tables[len(new) :]])])
-
-        for part in runs.merged([*new, *old], merge, dead_until_ms, by_partition=True):
-            writer.add(part)
+        if is_base:
+            for part in runs.merged([*new, *old], merge, dead, by_partition=True):
+                writer.add(part)
+        else:
+            # Only what has its turn meets older rows.
+            for part in runs.merged(new, pa.concat_tables, dead, by_partition=True):
+                writer.add(part, without=full)
+            in_turn = [filter_partitions(table, full) for table in (*new, *old)]
+            for part in runs.merged(in_turn, merge, dead, by_partition=True):
+                writer.add(part)
         chunk_set = writer.finish(full, sequence=sequence, is_base=is_base)
         return chunk_set, superseded(chain, sequence)
 
