@@ -2,11 +2,18 @@
 
 Nothing is kept of a step in which a call failed: the error leaves `Operator.step`, and with it go
 the states that were changed and the rows that were collected.
+
+Unless bad rows are to be set aside (`over_good_rows`): then nothing is kept of the *row*. Its
+output is cut off, and the state, which the function may have changed in place before it raised, is
+made anew from its last stored form, by handing over the good rows since then once more. So where
+all goes well nothing is copied; a bad row costs one `pickle` of its key's state, and a good one is
+handed over at most twice (by a function that always does the same with the same).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeAlias
@@ -14,8 +21,10 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dagster_jet.errors import StoreMismatchError, UserFunctionError
+from dagster_jet.processors.address import ADDRESS
 from dagster_jet.processors.operator import TIME_COLUMN
-from dagster_jet.processors.python_rows import OutputMismatchError, OutputRows
+from dagster_jet.processors.python_rows import OutputMismatchError, OutputRows, row_dicts
+from dagster_jet.processors.rejects import reject_table, row_json
 from dagster_jet.processors.user_state import State, state_from_bytes, state_to_bytes
 
 Row: TypeAlias = "dict[str, Any]"
@@ -23,7 +32,12 @@ Function: TypeAlias = "Callable[[State[Any], Row], Any]"
 OnEvict: TypeAlias = "Callable[[Row, Any, int], Any]"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_CURE_CALL = "Correct the function, or filter such rows before this stage."
+_ROW_CHARACTERS_MAX = 500
+_CURE_ROW = (
+    "Correct the function, filter such rows before this stage, or set them aside with "
+    'on_error="dead-letter" and dead_letter_to().'
+)
+_CURE_CALL = "Correct the function; nothing of this epoch was written."
 _CURE_OUTPUT = "Return dicts with exactly the columns of output_schema, in its types."
 _CURE_SAVE = "Keep plain data in the state, or objects that `pickle` can save."
 _CURE_LOAD = (
@@ -36,11 +50,26 @@ class UserCalls:
     """The calls of one step."""
 
     def __init__(
-        self, stage: str, keys: tuple[str, ...], output_schema: pa.Schema, where: pa.Table
+        self,
+        stage: str,
+        keys: tuple[str, ...],
+        output_schema: pa.Schema,
+        where: pa.Table,
+        *,
+        has_time: bool = True,
+        checks_each: bool = False,
     ) -> None:
-        """`where`: the rows that are handed over, in order; messages are made from it."""
+        """
+        Args:
+            where: the rows that are handed over, in order; messages are made from it.
+            has_time: they have event time.
+            checks_each: `over_good_rows` also rejects rows that gave a value of a wrong type.
+        """
         self._stage, self._keys, self._where = stage, keys, where
+        self._rows = where.drop_columns([field.name for field in ADDRESS])
+        self._has_time, self._checks_each = has_time, checks_each
         self._outputs = OutputRows(output_schema)
+        self._rejected: dict[int, str] = {}
         self._output_counts: list[int] = []
         self._callers: list[tuple[Callable[..., Any], int | None]] = []
 
@@ -70,8 +99,54 @@ class UserCalls:
                     called = function
                 add(function(state, row))
         except Exception as error:
-            raise self._failure(error, called, number) from error
+            raise self._failure(error, called, number, at_row=called is function) from error
         return state
+
+    def over_good_rows(
+        self,
+        function: Function,
+        create: Callable[[], Any],
+        saved: bytes | None,
+        rows: Iterator[Row],
+        first_row: int,
+    ) -> tuple[State[Any], int | None]:
+        """As `over_rows`, but a row for which the function raises is rejected instead.
+
+        Returns:
+            The key's state, and the number of the last good row; None if there was none.
+        """
+        self._begin(function, first_row)
+        stored, since, mark = saved, first_row, len(self._outputs)
+        state = self._from_stored(stored, first_row)
+        again: deque[Row] = deque()
+        number = first_row
+        while (row := again.popleft() if again else next(rows, None)) is not None:
+            if number in self._rejected:
+                # What came before it went well: it need not be handed over a third time.
+                if number > since:
+                    stored = None if state.is_cleared else self.save(state.value, number - 1)
+                since, mark = number + 1, len(self._outputs)
+                number += 1
+                continue
+            if state.is_cleared:
+                self._renew(state, create, number)
+            try:
+                before = len(self._outputs)
+                self._outputs.add(function(state, row))
+                if self._checks_each:
+                    self._outputs.check(before)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the row takes it along
+                self._rejected[number] = _reason(error)
+                self._outputs.cut(mark)
+                state = self._from_stored(stored, first_row)
+                # From the table: the function may have changed the dict, too.
+                done = row_dicts(self._rows.slice(since, number + 1 - since))
+                again.extendleft(reversed(list(done)))
+                number = since
+            else:
+                number += 1
+        good = (n for n in range(number - 1, first_row - 1, -1) if n not in self._rejected)
+        return state, next(good, None)
 
     def on_eviction(self, function: OnEvict, key: Row, value: Any, watermark_ms: int) -> None:
         """Lets the function have a last word about a key whose time to live is over."""
@@ -105,6 +180,23 @@ class UserCalls:
                 cure=_CURE_LOAD,
             ) from error
 
+    def rejected(self) -> pa.Table:
+        """The rows that `over_good_rows` has rejected, for the dead-letter sink."""
+        return reject_table(
+            self._stage,
+            [
+                (self._position(number), reason, self._raw(number))
+                for number, reason in sorted(self._rejected.items())
+            ],
+        )
+
+    def fitting_results(self) -> pa.Table | None:
+        """As `results`; None if something returned is not as the output schema says."""
+        try:
+            return self._outputs.to_table()
+        except OutputMismatchError:
+            return None
+
     def results(self) -> pa.Table:
         """Everything returned, as the output schema says."""
         try:
@@ -112,6 +204,15 @@ class UserCalls:
         except OutputMismatchError as error:
             function, row = self._callers[bisect_right(self._output_counts, error.row) - 1]
             raise self._failure(error, function, row) from None
+
+    def _from_stored(self, stored: bytes | None, row: int) -> State[Any]:
+        return State.absent() if stored is None else State(self.load(stored, row))
+
+    def _renew(self, state: State[Any], create: Callable[[], Any], row: int) -> None:
+        try:
+            state.renew(create)
+        except Exception as error:
+            raise self._failure(error, create, row) from error
 
     def _begin(self, function: Callable[..., Any], row: int | None) -> None:
         self._output_counts.append(len(self._outputs))
@@ -123,22 +224,35 @@ class UserCalls:
         function: Callable[..., Any],
         row: int | None,
         key: Row | None = None,
+        *,
+        at_row: bool = False,
     ) -> Exception:
+        """`at_row`: it happened at exactly this row, not only at its key."""
         if isinstance(error, UserFunctionError | StoreMismatchError):
             return error
         mismatch = isinstance(error, OutputMismatchError)
         name = getattr(function, "__qualname__", repr(function))
+        said = f"{name} returned {error}." if mismatch else f"{name} raised {_said(error)}."
+        cure = _CURE_OUTPUT if mismatch else _CURE_CALL
+        if at_row and row is not None:
+            said += f" The row: {self._raw(row):.{_ROW_CHARACTERS_MAX}}"
+            cure = _CURE_OUTPUT if mismatch else _CURE_ROW
         return UserFunctionError(
-            f"{name} returned {error}." if mismatch else f"{name} raised {_said(error)}.",
+            " ".join(said.splitlines()),
             stage=self._stage,
-            position=self._position(row) if row is not None else _named(key),
-            cure=_CURE_OUTPUT if mismatch else _CURE_CALL,
+            position=self._position(row) if row is not None else _named(key or {}),
+            cure=cure,
         )
 
-    def _position(self, row: int) -> str:
+    def _position(self, row: int) -> str | None:
+        """The row's key, as far as there is one, and its event time, as far as there is one."""
         values = self._where.slice(row, 1).select([*self._keys, TIME_COLUMN]).to_pylist()[0]
         time = _readable(values.pop(TIME_COLUMN))
-        return f"{_named(values)} at {time}"
+        parts = [_named(values)] * bool(values) + [f"at {time}"] * self._has_time
+        return " ".join(parts) or None
+
+    def _raw(self, row: int) -> str:
+        return row_json(next(row_dicts(self._rows.slice(row, 1))))
 
 
 def _readable(time_ms: int) -> str:
@@ -148,9 +262,13 @@ def _readable(time_ms: int) -> str:
         return f"{time_ms} ms"
 
 
-def _named(key: Row | None) -> str | None:
-    return None if key is None else ", ".join(f"{name}={value!r}" for name, value in key.items())
+def _named(key: Row) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in key.items())
 
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _reason(error: Exception) -> str:
+    return f"returned {error}" if isinstance(error, OutputMismatchError) else _said(error)
