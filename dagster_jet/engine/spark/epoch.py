@@ -23,12 +23,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
     LongType,
+    StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-from dagster_jet.engine.connector import REJECT_COLUMNS, SourceReader
+from dagster_jet.engine.connector import SourceReader
 from dagster_jet.engine.spark.barrier import ACK_COLUMN, Barrier
 from dagster_jet.engine.spark.errors import translate
 from dagster_jet.engine.spark.placement import Anchored, OneMachine, Placement
@@ -56,7 +57,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])
-_REJECTED_TYPE = StructType([StructField(REJECTED_COLUMN, StructType.fromDDL(REJECT_COLUMNS))])
+_REJECTED_TYPE = StructType(
+    [
+        StructField(
+            REJECTED_COLUMN, StructType([StructField(f.name, StringType()) for f in REJECT_SCHEMA])
+        )
+    ]
+)
 
 
 @dataclass(frozen=True)

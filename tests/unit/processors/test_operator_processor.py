@@ -164,10 +164,14 @@ def test_rows_set_aside_go_out_on_their_edge():
         ],
         # At 11 the state of x is over: the row at 10 was no touch.
         expect_each=[
-            [("x", 1), Watermark(10), ("y", 2), ("x", -1), Watermark(11), ("x", 3)]
-            + [("y", -2), ("x", -3), Watermark(23)],
-            [rejected(1, -5), rejected(5, -2, "y"), Watermark(10), rejected(10, -7)]
-            + [Watermark(11), Watermark(23), rejected(24, -1, "y")],
+            [
+                *[("x", 1), Watermark(10), ("y", 2), ("x", -1), Watermark(11), ("x", 3)],
+                *[("y", -2), ("x", -3), Watermark(23)],
+            ],
+            [
+                *[rejected(1, -5), rejected(5, -2, "y"), Watermark(10), rejected(10, -7)],
+                *[Watermark(11), Watermark(23), rejected(24, -1, "y")],
+            ],
         ],
         unpack=values,
         key=partition_of,
