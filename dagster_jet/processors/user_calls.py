@@ -13,9 +13,9 @@ handed over at most twice (by a function that always does the same with the same
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -116,36 +116,37 @@ class UserCalls:
             The key's state, and the number of the last good row; None if there was none.
         """
         self._begin(function, first_row)
-        stored, since, mark = saved, first_row, len(self._outputs)
+        outputs, rejected, checks_each = self._outputs, self._rejected, self._checks_each
+        stored, since, mark = saved, first_row, len(outputs)
         state = self._from_stored(stored, first_row)
-        again: deque[Row] = deque()
-        number = first_row
-        while (row := again.popleft() if again else next(rows, None)) is not None:
-            if number in self._rejected:
-                # What came before it went well: it need not be handed over a third time.
-                if number > since:
-                    stored = None if state.is_cleared else self.save(state.value, number - 1)
-                since, mark = number + 1, len(self._outputs)
-                number += 1
-                continue
-            if state.is_cleared:
-                self._renew(state, create, number)
-            try:
-                before = len(self._outputs)
-                self._outputs.add(function(state, row))
-                if self._checks_each:
-                    self._outputs.check(before)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the row takes it along
-                self._rejected[number] = _reason(error)
-                self._outputs.cut(mark)
-                state = self._from_stored(stored, first_row)
-                # From the table: the function may have changed the dict, too.
-                done = row_dicts(self._rows.slice(since, number + 1 - since))
-                again.extendleft(reversed(list(done)))
-                number = since
+        again: Iterator[Row] = iter(())
+        begin = number = first_row
+        while True:
+            for number, row in enumerate(chain(again, rows), begin):
+                if number in rejected:
+                    # What came before it went well: it need not be handed over a third time.
+                    if number > since:
+                        stored = None if state.is_cleared else self.save(state.value, number - 1)
+                    since, mark = number + 1, len(outputs)
+                    continue
+                if state.value is None and state.is_cleared:
+                    self._renew(state, create, number)
+                before = len(outputs) if checks_each else 0
+                try:
+                    outputs.add(function(state, row))
+                    if checks_each:
+                        outputs.check(before)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the row takes it along
+                    rejected[number] = _reason(error)
+                    break
             else:
-                number += 1
-        good = (n for n in range(number - 1, first_row - 1, -1) if n not in self._rejected)
+                break
+            outputs.cut(mark)
+            state = self._from_stored(stored, first_row)
+            # From the table: the function may have changed the dict, too.
+            again = iter([*row_dicts(self._rows.slice(since, number + 1 - since)), *again])
+            begin = since
+        good = (n for n in range(number, first_row - 1, -1) if n not in rejected)
         return state, next(good, None)
 
     def on_eviction(self, function: OnEvict, key: Row, value: Any, watermark_ms: int) -> None:
@@ -182,13 +183,11 @@ class UserCalls:
 
     def rejected(self) -> pa.Table:
         """The rows that `over_good_rows` has rejected, for the dead-letter sink."""
-        return reject_table(
-            self._stage,
-            [
-                (self._position(number), reason, self._raw(number))
-                for number, reason in sorted(self._rejected.items())
-            ],
-        )
+        numbers = pa.array(sorted(self._rejected), pa.int64())
+        positions = self._positions(self._where.take(numbers))
+        reasons = [self._rejected[number] for number in numbers.to_pylist()]
+        raw = map(row_json, row_dicts(self._rows.take(numbers)))
+        return reject_table(self._stage, list(zip(positions, reasons, raw, strict=True)))
 
     def fitting_results(self) -> pa.Table | None:
         """As `results`; None if something returned is not as the output schema says."""
@@ -245,11 +244,14 @@ class UserCalls:
         )
 
     def _position(self, row: int) -> str | None:
-        """The row's key, as far as there is one, and its event time, as far as there is one."""
-        values = self._where.slice(row, 1).select([*self._keys, TIME_COLUMN]).to_pylist()[0]
-        time = _readable(values.pop(TIME_COLUMN))
-        parts = [_named(values)] * bool(values) + [f"at {time}"] * self._has_time
-        return " ".join(parts) or None
+        return next(self._positions(self._where.slice(row, 1)))
+
+    def _positions(self, rows: pa.Table) -> Iterator[str | None]:
+        """A row's key, as far as there is one, and its event time, as far as there is one."""
+        for values in rows.select([*self._keys, TIME_COLUMN]).to_pylist():
+            time = _readable(values.pop(TIME_COLUMN))
+            parts = [_named(values)] * bool(values) + [f"at {time}"] * self._has_time
+            yield " ".join(parts) or None
 
     def _raw(self, row: int) -> str:
         return row_json(next(row_dicts(self._rows.slice(row, 1))))
