@@ -18,7 +18,7 @@ SCHEMA = "k string, ts long, v long"
 OUTPUT = "k string, ts long, n long, total long"
 
 
-def balances(p: Pipeline, folder: Path) -> Stage:
+def balances(p: Pipeline, folder: Path, on_error: Any = "dead-letter") -> Stage:
     """Per key how many values there were, and their sum; the state is changed before it raises."""
 
     def add(state: State[list[int]], row: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def balances(p: Pipeline, folder: Path) -> Stage:
         sources.files(f"{folder}/in/left", format="json", schema=SCHEMA), name="rows"
     ).with_timestamps("ts", allowed_lag="500 ms", idle_timeout="0 ms")
     return rows.group_by("k").map_stateful(
-        add, create=list, output_schema=OUTPUT, name="balances", on_error="dead-letter"
+        add, create=list, output_schema=OUTPUT, name="balances", on_error=on_error
     )
 
 
@@ -47,6 +47,14 @@ def beside(folder: Path) -> Pipeline:
     p = Pipeline("beside")
     stage = balances(p, folder)
     stage.dead_letter_to(sinks.files(f"{folder}/out/dead", format="json"), name="dead")
+    stage.write_to(sinks.files(f"{folder}/out/balances", format="json"), name="balances_out")
+    return p
+
+
+def failing(folder: Path) -> Pipeline:
+    """As `beside`, before anybody has thought of bad rows."""
+    p = Pipeline("beside")
+    stage = balances(p, folder, on_error="fail")
     stage.write_to(sinks.files(f"{folder}/out/balances", format="json"), name="balances_out")
     return p
 

@@ -17,7 +17,7 @@ import pytest
 
 from dagster_jet import JobConfig, JobResult
 from dagster_jet.engine import execution
-from dagster_jet.engine.events import SnapshotCommitted
+from dagster_jet.engine.events import ExecutionStarted, SnapshotCommitted
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.snapshot.record import JobStatus
 
@@ -163,26 +163,28 @@ def test_every_shard_is_a_task_of_its_own(
     assert_counted(world, result)
 
 
-def test_without_the_option_the_job_fails_and_names_the_row(
-    world: DeadLetterWorld, monkeypatch: pytest.MonkeyPatch
+def test_without_the_option_the_job_fails_and_names_the_row_and_goes_on_with_it(
+    world: DeadLetterWorld,
 ) -> None:
-    p = dead_letter_child.Pipeline("failing")
-    rows = p.read_from(
-        dead_letter_child.sources.files(
-            f"{world.folder}/in/left", format="json", schema=dead_letter_child.SCHEMA
-        ),
-        name="rows",
-    ).with_timestamps("ts")
-
-    def refuse(state: Any, row: dict[str, Any]) -> None:
-        raise ValueError(f"two\nlines about {row['v']}")
-
-    rows.group_by("k").map_stateful(
-        refuse, create=int, output_schema="n long", name="refusing"
-    ).write_to(dead_letter_child.sinks.files(f"{world.folder}/out/x", format="json"), name="x")
+    """Two good files, one that ends with a bad row, and those of the others."""
+    for number in (0, 1):
+        rows = [{"k": "a", "ts": number * 1000 + n, "v": n} for n in (1, 2, 3)]
+        write_input(world.folder / "in" / "left", number, rows)
+    bad = {"k": "a", "ts": 2999, "v": 70}
+    write_input(world.folder / "in" / "left", 2, [{"k": "a", "ts": 2998, "v": 1}, bad])
     with world.jet() as jet, pytest.raises(UserFunctionError) as told:
-        jet.run(p, JobConfig(restart_attempts_max=0), until="completed")
+        config = JobConfig(**{**child.CONFIG, "restart_attempts_max": 0})
+        jet.run(dead_letter_child.failing(world.folder), config, until="completed")
     said = str(told.value)
-    for part in ("'failing'", "'refusing'", "k='", "ValueError: two lines", 'The row: {"k":'):
+    for part in (
+        *("job 'beside'", "stage 'balances'", "k='a' at 1970-01-01T00:00:02.999+00:00"),
+        *("add raised ValueError: 70 is bad.", 'The row: {"k":"a","ts":2999,"v":70}'),
+        *('on_error="dead-letter"', "dead_letter_to()"),
+    ):
         assert part in said, said
-    assert 'on_error="dead-letter"' in said and "dead_letter_to()" in said
+
+    world.finish("beside")
+    for name, expected in world.expected().items():
+        assert not difference(world.committed()[name], expected), name
+    restored = world.events_of(ExecutionStarted)[0].restored_epoch_id
+    assert restored is not None and restored >= 1, "the state is that of the job that failed"
