@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_jet.engine.config import JobConfig, milliseconds
-from dagster_jet.engine.events import ExecutionEnded, ExecutionRestarting, JobEvent
+from dagster_jet.engine.events import (
+    ExecutionEnded,
+    ExecutionRestarting,
+    JobEvent,
+    StageProgress,
+)
 from dagster_jet.engine.execution import Execution, StopSignal, Until
 from dagster_jet.engine.members_watcher import MembersWatcher
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
@@ -26,6 +31,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
 )
 from dagster_jet.pipeline.graph import Graph
+from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.store import Store
@@ -48,6 +54,8 @@ class JobResult:
     epochs: int
     """Epochs that this run ran."""
     restarts: int = 0
+    rows_rejected: int = 0
+    """Of `rows_in`, or of what came to a stage: set aside as dead letters."""
 
 
 class Job:
@@ -284,21 +292,22 @@ class Job:
                 cure="Run again: the job goes on from the snapshot before.",
             )
         assert record is not None
-        stages = {n: (p.rows_in, p.rows_out) for n, p in execution.stages().items()}
-        return self._summary(replace(record, status=stop.status), stages)
+        return self._summary(replace(record, status=stop.status), execution.stages())
 
-    def _totals(self, record: ExecutionRecord) -> dict[str, tuple[int, int]]:
-        """Rows in and out per stage, as the newest snapshot has them."""
+    def _totals(self, record: ExecutionRecord) -> dict[str, Counters]:
+        """Totals per stage, as the newest snapshot has them."""
         if record.snapshot is None:
             return {}
-        counters = SnapshotStore(self._store, self.name).load(record.snapshot).counters
-        return {name: (c.rows_in, c.rows_out) for name, c in counters.items()}
+        return SnapshotStore(self._store, self.name).load(record.snapshot).counters
 
-    def _summary(self, record: ExecutionRecord, stages: dict[str, tuple[int, int]]) -> JobResult:
+    def _summary(
+        self, record: ExecutionRecord, stages: Mapping[str, Counters | StageProgress]
+    ) -> JobResult:
         return JobResult(
             status=record.status,
-            rows_in=sum(stages.get(node.name, (0, 0))[0] for node in self._graph.sources),
-            rows_out=sum(stages.get(node.name, (0, 0))[1] for node in self._graph.sinks),
+            rows_in=sum(stages[n.name].rows_in for n in self._graph.sources if n.name in stages),
+            rows_out=sum(stages[n.name].rows_out for n in self._graph.sinks if n.name in stages),
+            rows_rejected=sum(stage.rejected for stage in stages.values()),
             snapshot_id=record.snapshot.snapshot_id if record.snapshot else None,
             epochs=self._epochs,
             restarts=record.restarts,

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.pipeline.graph import EnrichNode, Graph, SinkNode, SourceNode
+from dagster_jet.processors.rejects import REJECT_SCHEMA
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
@@ -23,7 +24,8 @@ from dagster_jet.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-REJECT_COLUMNS = "source string, position string, reason string, raw string"
+REJECT_COLUMNS = ", ".join(f"{field.name} string" for field in REJECT_SCHEMA)
+"""As DDL."""
 
 
 @dataclass(frozen=True)

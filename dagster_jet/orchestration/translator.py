@@ -31,7 +31,7 @@ class JetStageData:
         upstream: names of the nearest named stages upstream.
         description: what the connector says of itself (kind, path, format ...); no secrets.
         columns_ddl: the columns as a DDL string, where they are known without running.
-        of_rejects: the stage takes a source's bad rows.
+        of_rejects: the stage takes the bad rows of a source or of a stateful stage.
         tables: keys of the assets that the stage's rows are enriched with.
     """
 

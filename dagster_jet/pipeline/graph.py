@@ -93,7 +93,7 @@ class SinkNode:
     upstream: tuple[str, ...]
     sink: Any
     of_rejects: bool = False
-    """Takes the bad rows of its upstream source instead."""
+    """Takes the bad rows of its upstream source, or of its stateful stage, instead."""
     of_late: bool = False
     """Takes the rows that came too late for its upstream stage instead."""
     kind: str = field(default="sink", init=False)

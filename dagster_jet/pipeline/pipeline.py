@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
@@ -39,6 +39,8 @@ WINDOW_END = "window_end"
 IS_EARLY = "is_early"
 
 _N = TypeVar("_N", bound=Node)
+OnError: TypeAlias = Literal["fail", "dead-letter"]
+"""What becomes of a row that a user's function cannot take."""
 
 
 class Pipeline:
@@ -66,13 +68,27 @@ class Pipeline:
         """The finished graph.
 
         Raises:
-            PipelineError: nothing is read, or nothing is written.
+            PipelineError: nothing is read, or nothing is written; a stage sets rows aside, and
+                nothing takes them.
         """
         graph = Graph(dict(self._nodes))
         if not graph.sources:
             raise PipelineError("nothing is read.", job=self.name, cure="Call read_from().")
         if not graph.sinks:
             raise PipelineError("nothing is written.", job=self.name, cure="Call write_to().")
+        with_dead_letters = {sink.upstream[0] for sink in graph.sinks if sink.of_rejects}
+        for stage in graph.stages:
+            if (
+                isinstance(stage, StatefulMapNode)
+                and stage.sets_aside
+                and stage.name not in with_dead_letters
+            ):
+                raise PipelineError(
+                    'on_error="dead-letter", but there is no sink for the rows set aside.',
+                    job=self.name,
+                    stage=stage.name,
+                    cure="Call dead_letter_to(sink, name=...) directly after the stage.",
+                )
         return graph
 
     def _add(self, node: _N) -> _N:
@@ -275,6 +291,7 @@ class Stage:
         name: str,
         ttl: Duration | None = None,
         on_evict: Callable[..., Any] | None = None,
+        on_error: OnError = "fail",
     ) -> Stage:
         """One state for all rows; see `KeyedStage.map_stateful`, which has one per key."""
         return KeyedStage(self, ()).map_stateful(
@@ -284,6 +301,7 @@ class Stage:
             name=name,
             ttl=ttl,
             on_evict=on_evict,
+            on_error=on_error,
         )
 
     def apply_processor(
@@ -319,20 +337,31 @@ class Stage:
         self._pipeline._add(SinkNode(name, (self._node,), sink))
 
     def dead_letter_to(self, sink: Any, *, name: str) -> Stage:
-        """Sends this source's bad rows to `sink`, in the same transaction, and goes on.
+        """Sends the bad rows of this source to `sink`, in the same transaction, and goes on.
 
         Rows: source, position, reason, raw. Without it a bad row fails the job.
+
+        Also after `map_stateful(..., on_error="dead-letter")`, for rows that its function cannot
+        take: source is then the stage, position the row's key and event time, raw the row as JSON.
         """
-        source = self._pipeline._nodes[self._node]
-        if isinstance(source, TimestampsNode):
-            source = self._pipeline._nodes[source.upstream[0]]
-        if not isinstance(source, SourceNode):
+        node = self._pipeline._nodes[self._node]
+        if isinstance(node, TimestampsNode):
+            node = self._pipeline._nodes[node.upstream[0]]
+        if isinstance(node, StatefulMapNode) and not node.sets_aside:
             raise PipelineError(
-                "dead_letter_to() belongs directly after read_from() or with_timestamps().",
+                "the stage sets no rows aside: one that its function cannot take fails the job.",
+                job=self._pipeline.name,
+                stage=node.name,
+                cure='Say map_stateful(..., on_error="dead-letter").',
+            )
+        if not isinstance(node, SourceNode | StatefulMapNode):
+            raise PipelineError(
+                "dead_letter_to() belongs directly after read_from() or with_timestamps(), or "
+                "directly after map_stateful().",
                 job=self._pipeline.name,
                 stage=self._node,
             )
-        self._pipeline._add(SinkNode(name, (source.name,), sink, of_rejects=True))
+        self._pipeline._add(SinkNode(name, (node.name,), sink, of_rejects=True))
         return self
 
     def _event_time(self, name: str, what: str = "the stage") -> str:
@@ -392,6 +421,7 @@ class KeyedStage:
         name: str,
         ttl: Duration | None = None,
         on_evict: Callable[..., Any] | None = None,
+        on_error: OnError = "fail",
     ) -> Stage:
         """Calls `function(state, row)` for every row, with the state of the row's key.
 
@@ -404,13 +434,24 @@ class KeyedStage:
             output_schema: the rows it returns, as DDL ("key string, n bigint").
             ttl: a state is forgotten once the watermark is further past its last touch.
             on_evict: called with a forgotten state; may return rows, too.
+            on_error: what becomes of a row for which `function` raises, or returns what does not
+                fit `output_schema`. "fail": the job fails, and names it. "dead-letter": it goes to
+                `dead_letter_to`, which has to follow; the key's state stays as it was before that
+                row. Then `function` may be called twice with a row: it must not do things outside.
         """
         stage = self._stage
+        if on_error not in get_args(OnError):
+            raise PipelineError(
+                f"on_error={on_error!r} is not known.",
+                job=stage._pipeline.name,
+                stage=name,
+                cure='Use "fail" or "dead-letter".',
+            )
         lifetime = None if ttl is None else to_ms(ttl, "ttl")
         time = stage._event_time(name) if ttl is not None else stage._time_column
         node = StatefulMapNode(
             name, (stage._node,), self._keys, function, create, on_evict, lifetime, output_schema,
-            time,
+            time, sets_aside=on_error == "dead-letter",
         )  # fmt: skip
         return replace_time(stage._append(node), _kept(time, output_schema))
 

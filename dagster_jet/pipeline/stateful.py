@@ -144,6 +144,8 @@ class StatefulMapNode(StatefulNode):
     ttl_ms: int | None
     output_schema: str
     time_column: str | None
+    sets_aside: bool = False
+    """Rows that the function cannot take go to dead-letter sinks; else they fail the job."""
     kind: ClassVar[str] = "map_stateful"
 
     @property

@@ -71,6 +71,9 @@ class Step:
     """Input rows behind `arrived`, also those that a partial aggregate stands for."""
     late: int = 0
     """Of those, how many were dropped because the watermark had passed them."""
+    rejected: pa.Table | None = None
+    """Of those, the ones that a user's function could not take, in `REJECT_SCHEMA`; the step is as
+    if they had not come. None: the operator sets nothing aside, it raises."""
 
 
 class StateReader(Protocol):

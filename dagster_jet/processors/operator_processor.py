@@ -6,6 +6,8 @@ after everything, so that whatever waits for time to pass comes out. Results tha
 the watermark that let them out (joined rows, evicted states) hold the forwarded watermark back by
 that much: behind an operator they are no later than they were before it.
 
+Rows that the operator sets aside go out on an edge of their own, as tables in `REJECT_SCHEMA`.
+
 Edges into it are `partitioned_by(split_by_partition)`: rows come with their partition.
 
 Saved: per partition its state rows, as one Arrow record batch; for everybody the watermark and
@@ -37,8 +39,11 @@ from dagster_jet.core import (
     snapshot_emitter,
 )
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS
-from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.errors import PipelineError, SnapshotInvalidError
 from dagster_jet.processors.operator import PARTITION_COLUMN, MemoryState, Operator, StepInput
+
+_Item = tuple[object, "tuple[int, ...] | None"]
+"""What goes out, and on which edges; None: on all."""
 
 _STATE = "state"
 _PROGRESS = broadcast_key("progress")
@@ -47,15 +52,21 @@ _PROGRESS = broadcast_key("progress")
 class OperatorProcessor(Processor):
     """One instance of an operator: its state, its watermark, and what it has still to emit."""
 
-    def __init__(self, operator: Operator, *, output_delay_ms: int = 0) -> None:
+    def __init__(
+        self, operator: Operator, *, output_delay_ms: int = 0, rejects_to: int | None = None
+    ) -> None:
         """
         Args:
             output_delay_ms: how far behind the watermark a result's event time may be.
+            rejects_to: the outbound edge that takes the rows which the operator sets aside;
+                results go out on all others. Needed if it sets any aside.
         """
         self.operator = operator
         self.output_delay_ms = output_delay_ms
+        self.rejects_to = rejects_to
         self.rows_in = 0
         self.late_rows = 0
+        self.rejected_rows = 0
         self._state = MemoryState(operator)
         self._watermark_ms: int | None = None
         self._version = 0
@@ -68,10 +79,12 @@ class OperatorProcessor(Processor):
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
+        edges = range(outbox.edge_count)
+        self._result_edges = tuple(edge for edge in edges if edge != self.rejects_to)
         # One each: what one callback has pending must not be taken for another's.
-        self._of_rows: Emitter[object] = Emitter(outbox.offer)
-        self._of_watermark: Emitter[object] = Emitter(outbox.offer)
-        self._of_end: Emitter[object] = Emitter(outbox.offer)
+        self._of_rows: Emitter[_Item] = Emitter(self._offer)
+        self._of_watermark: Emitter[_Item] = Emitter(self._offer)
+        self._of_end: Emitter[_Item] = Emitter(self._offer)
         self._of_state = snapshot_emitter(outbox.offer_to_snapshot)
 
     # --- processing -----------------------------------------------------------------------------
@@ -85,7 +98,7 @@ class OperatorProcessor(Processor):
         return self._of_watermark.emit(
             lambda: [
                 *self._step({}, until_ms=watermark.timestamp_ms),
-                Watermark(watermark.timestamp_ms - self.output_delay_ms),
+                (Watermark(watermark.timestamp_ms - self.output_delay_ms), None),
             ]
         )
 
@@ -94,11 +107,12 @@ class OperatorProcessor(Processor):
 
     def _step(
         self, arrived: dict[int, Sequence[pa.Table | pa.RecordBatch]], until_ms: int | None
-    ) -> list[pa.Table]:
+    ) -> list[_Item]:
         """Takes rows in and the watermark up to `until_ms`; returns results, if there are any.
 
-        All results of a step are one item: a snapshot can only come between items, and finds
-        either nothing of the step or all of it.
+        All results of a step are one item: at the end a snapshot can come between items, and finds
+        either nothing of the step or all of it. Rejected rows are another item, but none are left
+        by then: the step of the end takes no rows in.
         """
         before = self._watermark_ms
         if before is not None and until_ms is not None:
@@ -113,7 +127,27 @@ class OperatorProcessor(Processor):
         self._watermark_ms = until_ms
         self.rows_in += step.rows_in
         self.late_rows += step.late
-        return [step.results] if step.results.num_rows else []
+        items: list[_Item] = []
+        if step.results.num_rows:
+            items.append((step.results, self._result_edges))
+        if step.rejected is not None:
+            if self.rejects_to is None:
+                raise PipelineError(
+                    "the operator sets rows aside, but no edge takes them.",
+                    job=self.context.job,
+                    stage=self.context.vertex,
+                    cure="Name one with OperatorProcessor(rejects_to=...).",
+                )
+            self.rejected_rows += step.rejected.num_rows
+            if step.rejected.num_rows:
+                items.append((step.rejected, (self.rejects_to,)))
+        return items
+
+    def _offer(self, item: _Item) -> bool:
+        what, edges = item
+        if edges is None:
+            return self.outbox.offer(what)
+        return not edges or self.outbox.offer(what, *edges)
 
     # --- snapshots ------------------------------------------------------------------------------
 

@@ -96,6 +96,20 @@ class OutputRows:
             for row in returned:
                 self._add_row(row)
 
+    def cut(self, length: int) -> None:
+        """Forgets the rows added last, down to this many."""
+        del self._values[length * self._width :]
+
+    def check(self, since: int) -> None:
+        """Looks at the rows from this one on.
+
+        Raises:
+            OutputMismatchError: a value does not fit its column's type.
+        """
+        begin = since * self._width
+        for place, field in enumerate(self._schema, begin):
+            self._column(self._values[place :: self._width], field)
+
     def to_table(self) -> pa.Table:
         """
         Raises:

@@ -15,6 +15,11 @@ Saved: per key the pickled state and the event time of its last touch, which nev
 step reads and writes the keys it touched, no others. A cleared key leaves a small row without
 state that hides its past; it goes with the time to live.
 
+With `sets_aside` a row for which the function raises, or returns what does not fit, is rejected:
+the step goes on as if it had not come (see `UserCalls.over_good_rows`), and it is no touch. The
+function is then called once more with the good rows of that key before it. What `create` and
+`on_evict` raise still fails the job: there is no row to set aside.
+
 At-least-once: rows between the snapshot and the crash are handed to the function again, with the
 states as the snapshot has them; so each row changes the state once in each history that counts,
 but rows emitted after the snapshot are emitted again. A side effect of the function itself is
@@ -73,6 +78,10 @@ class StatefulMap:
     on_evict: OnEvict | None = None
     """(key columns, state value, watermark in ms) -> as `function`; called when the time to live
     is over, not after `State.clear`."""
+    sets_aside: bool = False
+    """Rows that the function cannot take are rejected; else they fail the step."""
+    has_time: bool = True
+    """The stream has event time. For messages."""
 
     def __post_init__(self) -> None:
         if len(self.output_schema) == 0:
@@ -123,10 +132,27 @@ class StatefulMap:
         rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
         saved = self._saved(rows, given.after_ms, state)
         touched = _Touched.of(self.keys, saved, rows)
-        calls = UserCalls(self.stage, self.keys, self.output_schema, touched.rows)
+        calls, delta = self._call(touched, saved, given)
+        results = calls.fitting_results() if self.sets_aside else calls.results()
+        if results is None:
+            # Values are checked column by column, because looking at each row's costs as much as
+            # the rest of a step. Only where some are wrong it is done once more, row by row.
+            calls, delta = self._call(touched, saved, given, checks_each=True)
+            results = calls.results()
+        rejected = calls.rejected() if self.sets_aside else None
+        return Step(results, delta, arrived.num_rows, late, rejected)
+
+    def _call(
+        self, touched: _Touched, saved: pa.Table, given: StepInput, *, checks_each: bool = False
+    ) -> tuple[UserCalls, pa.Table]:
+        """All calls of a step; the states that it leaves changed."""
+        calls = UserCalls(
+            self.stage, self.keys, self.output_schema, touched.rows,
+            has_time=self.has_time, checks_each=checks_each,
+        )  # fmt: skip
         delta = self._touch(touched, calls, given)
         self._evict(saved.filter(pa.array(~touched.saved_is_touched)), calls, given.after_ms)
-        return Step(calls.results(), delta, rows_in=arrived.num_rows, late=late)
+        return calls, delta
 
     def _saved(self, rows: pa.Table, after_ms: int | None, state: StateReader) -> pa.Table:
         """What is known of the keys that came, and of those whose eviction is to be told."""
@@ -142,14 +168,25 @@ class StatefulMap:
     def _touch(self, touched: _Touched, calls: UserCalls, given: StepInput) -> pa.Table:
         """Hands all rows over; returns the states that the step leaves changed."""
         rows = row_dicts(touched.rows.select(self.row_schema.names))
-        dying = _up_to(touched.touches, self.dead_until(given.after_ms))
-        moved = touched.touches > touched.saved_touches
+        dead, touches = self.dead_until(given.after_ms), touched.touches.copy()
+        dying = _up_to(touches, dead)
+        moved = touches > touched.saved_touches
         changed: list[int] = []
         states: list[bytes | None] = []
         last: dict[int, Any] = {}
         for number, (start, stop, before) in enumerate(touched.spans()):
             of_key = islice(rows, stop - start)
-            state = calls.over_rows(self.function, self.create, before, of_key, start)
+            if self.sets_aside:
+                state, last_good = calls.over_good_rows(
+                    self.function, self.create, before, of_key, start
+                )
+                if last_good != stop - 1:
+                    # A rejected row is no touch.
+                    touches[number] = touched.touch(number, last_good)
+                    dying[number] = dead is not None and touches[number] <= dead
+                    moved[number] = touches[number] > touched.saved_touches[number]
+            else:
+                state = calls.over_rows(self.function, self.create, before, of_key, start)
             if dying[number]:
                 # Over in the step that brought it: not saved, and older versions are as dead.
                 if not state.is_cleared:
@@ -162,7 +199,7 @@ class StatefulMap:
         self._tell(touched.firsts(list(last)), last.values(), calls, given.after_ms)
         firsts = touched.firsts(changed)
         own = {
-            TIME_COLUMN: pa.array(touched.touches[np.asarray(changed, np.int64)]),
+            TIME_COLUMN: pa.array(touches[np.asarray(changed, np.int64)]),
             VERSION_COLUMN: pa.array(np.full(len(changed), given.version)),
             STATE_COLUMN: pa.array(states, pa.binary()),
         }
@@ -236,6 +273,13 @@ class _Touched:
     def spans(self) -> Iterator[tuple[int, int, bytes | None]]:
         """Per key: where its rows start and stop, and its saved state."""
         return zip(self.starts.tolist(), self.stops.tolist(), self.saved_states, strict=True)
+
+    def touch(self, number: int, last: int | None) -> int:
+        """A key's latest event time if this row is its last, or if there is none."""
+        saved = int(self.saved_touches[number])
+        if last is None:
+            return saved
+        return max(saved, int(self.rows.column(TIME_COLUMN)[last].as_py()))
 
     def firsts(self, numbers: Sequence[int]) -> pa.Table:
         """The first row of each of these keys, for what its rows have in common."""

@@ -29,6 +29,13 @@ class State(Generic[T]):
         self.value = value
         self._cleared = False
 
+    @classmethod
+    def absent(cls) -> State[Any]:
+        """Of a key never seen, or forgotten."""
+        state = State[Any](None)
+        state.clear()
+        return state
+
     def clear(self) -> None:
         """Forgets the key: its next row finds what `create()` returns.
 

@@ -149,6 +149,7 @@ class PipelineDag:
     ) -> None:
         self._graph, self._operators, self._running = graph, operators, running
         self._readers: dict[str, int] = {}
+        self._rejects_to: dict[str, int] = {}
         self.dag = DAG("local")
         for node in graph:
             if isinstance(node, SourceNode):
@@ -158,7 +159,10 @@ class PipelineDag:
             elif isinstance(node, SinkNode):
                 rows = outputs.setdefault(node.name, [])
                 self.dag.new_vertex(node.name, lambda rows=rows: Collect(rows))
-                self.dag.edge(self._from(node.upstream[0]).to_vertex(node.name))
+                edge = self._from(node.upstream[0])
+                if node.of_rejects:
+                    self._rejects_to[node.upstream[0]] = edge.source_ordinal
+                self.dag.edge(edge.to_vertex(node.name))
 
     def _source(self, node: SourceNode, items: Sequence[Any], is_all: bool) -> None:
         def supplier() -> Feed:
@@ -174,7 +178,11 @@ class PipelineDag:
         def supplier() -> Processor:
             if isinstance(node, ProcessorNode):
                 return node.supplier()
-            processor = OperatorProcessor(operator, output_delay_ms=node.output_delay_ms)
+            processor = OperatorProcessor(
+                operator,
+                output_delay_ms=node.output_delay_ms,
+                rejects_to=self._rejects_to.get(node.name),
+            )
             self._running.processors.setdefault(node.name, []).append(processor)
             return processor
 

@@ -53,6 +53,7 @@ ARROW = pa.schema(
     ]
 )
 LAG_MS = 400
+DEAD = "dead letters"
 SEED, FIRST, REST, ROWS = 1, 3, 2, 40
 
 
@@ -108,6 +109,31 @@ def running_totals(rows: Stage) -> Stage:
         on_evict=evicted,
         output_schema="k string, ts long, total long",
         name="map_stateful",
+    )
+
+
+def picky_totals(rows: Stage) -> Stage:
+    """As `running_totals`, but some rows it cannot take; the state has changed when it notices."""
+
+    def add(state: State[Any], row: Row) -> Row:
+        state.value["values"].append(row["v"] or 0)
+        state.value["last"] = row["ts"]
+        if row["v"] is None or row["v"] < 0:
+            raise ValueError(f"{row.pop('v')} at {row['ts']}")
+        total = sum(state.value["values"])
+        return {"k": row["k"], "ts": row["ts"], "total": str(total) if row["v"] == 9 else total}
+
+    def evicted(key: Row, value: Any, watermark_ms: int) -> Row:
+        return {"k": key["k"], "ts": value["last"], "total": -1000 - sum(value["values"])}
+
+    return rows.group_by("k").map_stateful(
+        add,
+        create=lambda: {"values": [], "last": 0},
+        ttl="1500 ms",
+        on_evict=evicted,
+        output_schema="k string, ts long, total long",
+        on_error="dead-letter",
+        name="map, rows set aside",
     )
 
 
@@ -177,6 +203,7 @@ def stages(rows: Stage, left: Stage, right: Stage) -> dict[str, Stage]:
         "join_inner": left.join(right, on=("k", "g"), within="200 ms", name="join_inner"),
         "join_outer": left.join(right, on="k", within="50 ms", how="outer", name="join_outer"),
         "map_stateful": totals,
+        "map, rows set aside": picky_totals(rows),
         "apply_processor": users_processor(rows),
         "window of a window": windowed(counts, "window of a window", total=agg.sum("n")),
         "deduplicate, window": windowed(kept, "deduplicate, window", last=agg.last("s")),
@@ -201,6 +228,9 @@ def pipeline(folder: Path) -> Pipeline:
     for name, stage in stages(*streams).items():
         sink = sinks.files(f"{folder}/out/{name} out", format="parquet")
         stage.write_to(sink, name=f"{name} out")
+        if name == "map, rows set aside":
+            dead = sinks.files(f"{folder}/out/{DEAD}", format="parquet")
+            stage.dead_letter_to(dead, name=DEAD)
     return p
 
 
@@ -246,6 +276,7 @@ KINDS = (
     "join_inner",
     "join_outer",
     "map_stateful",
+    "map, rows set aside",
     "apply_processor",
     "window of a window",
     "deduplicate, window",
@@ -266,6 +297,14 @@ def test_outputs_are_equal_at_the_cut_and_after_the_restart(both: Comparison, st
         assert on_spark.outputs[f"{stage} out"] == local.outputs[f"{stage} out"]
     cut, end = (runtimes[0].outputs[f"{stage} out"] for runtimes in (both.cut, both.end))
     assert cut and not cut - end and end.total() > cut.total()
+
+
+def test_the_same_rows_are_set_aside(both: Comparison) -> None:
+    for on_spark, local in (both.cut, both.end):
+        assert on_spark.outputs[DEAD] == local.outputs[DEAD]
+    cut, end = (runtimes[0].outputs[DEAD] for runtimes in (both.cut, both.end))
+    reasons = {row[2].partition(" ")[0] for row in end}
+    assert cut and end.total() > cut.total() and reasons == {"'ValueError:", '"returned'}
 
 
 def test_the_last_rolling_row_of_every_key_is_equal(both: Comparison) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
     LongType,
+    StringType,
     StructField,
     StructType,
     TimestampType,
@@ -34,7 +35,7 @@ from dagster_jet.engine.spark.errors import translate
 from dagster_jet.engine.spark.placement import Anchored, OneMachine, Placement
 from dagster_jet.engine.spark.session import is_local
 from dagster_jet.engine.spark.sink_task import SinkTask
-from dagster_jet.engine.spark.stage_task import StageTask
+from dagster_jet.engine.spark.stage_task import REJECTED_COLUMN, StageTask
 from dagster_jet.engine.spark.stages import StagePlan, plan_stage
 from dagster_jet.errors import ExecutorLostError, JetError, PipelineError, UserFunctionError
 from dagster_jet.pipeline.graph import (
@@ -49,12 +50,20 @@ from dagster_jet.pipeline.graph import (
 )
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.processors.operator import Operator
+from dagster_jet.processors.rejects import REJECT_SCHEMA
 from dagster_jet.snapshot.manifest import Ack, ShardState
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])
+_REJECTED_TYPE = StructType(
+    [
+        StructField(
+            REJECTED_COLUMN, StructType([StructField(f.name, StringType()) for f in REJECT_SCHEMA])
+        )
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -107,8 +116,12 @@ class _Stage:
     plan: StagePlan
     sinks: tuple[SinkNode, ...]
     """Written by the stage's own task."""
+    reject_sinks: tuple[SinkNode, ...]
+    """Of the rows set aside; written by the stage's own task, too."""
     passes_on: bool
     """Others read the results too."""
+    passes_rejects: bool
+    """Others read the rows set aside."""
     wants_late: bool
 
     @property
@@ -117,8 +130,16 @@ class _Stage:
 
     @property
     def output_type(self) -> StructType:
-        """What the stage's task emits: acks, with the results in between where somebody reads."""
-        return StructType([*self.plan.result_type, *_ACK_TYPE]) if self.passes_on else _ACK_TYPE
+        """What the stage's task emits: acks, with the results, and the rows set aside, in between
+        where somebody reads them."""
+        if not self.is_read:
+            return _ACK_TYPE
+        rejects = _REJECTED_TYPE if self.passes_rejects else ()
+        return StructType([*self.plan.result_type, *rejects, *_ACK_TYPE])
+
+    @property
+    def is_read(self) -> bool:
+        return self.passes_on or self.passes_rejects
 
 
 @dataclass(frozen=True)
@@ -243,15 +264,21 @@ class EpochRunner:
         plan = plan_stage(self.job, node, sources, self.partition_count)
         readers = self.graph.downstream(node.name)
         late = [n for n in readers if isinstance(n, SinkNode) and n.of_late]
+        rejects = [n for n in readers if isinstance(n, SinkNode) and n.of_rejects]
+        others = [n for n in readers if n not in late and n not in rejects]
         sinks = tuple(
             n
-            for n in readers
-            if isinstance(n, SinkNode)
-            and n not in late
-            and n.sink.takes(plan.operator.result_schema)
+            for n in others
+            if isinstance(n, SinkNode) and n.sink.takes(plan.operator.result_schema)
         )
+        reject_sinks = tuple(n for n in rejects if n.sink.takes(REJECT_SCHEMA))
         self._stages[node.name] = _Stage(
-            plan, sinks, passes_on=len(sinks) + len(late) < len(readers), wants_late=bool(late)
+            plan,
+            sinks,
+            reject_sinks,
+            passes_on=len(sinks) < len(others),
+            passes_rejects=len(reject_sinks) < len(rejects),
+            wants_late=bool(late),
         )
         return self._stages[node.name]
 
@@ -455,7 +482,8 @@ class _Build:
             plan = self.runner.plan(node, known).plan
             return self.runner.session.createDataFrame([], plan.result_type)
         stage, given = self.runner._stages[node.name], self.epoch.stages[node.name]
-        self.written_sinks.update(dict.fromkeys(sink.name for sink in stage.sinks))
+        own_sinks = (*stage.sinks, *stage.reject_sinks)
+        self.written_sinks.update(dict.fromkeys(sink.name for sink in own_sinks))
         if stage.takes_out_late and given.before_ms is not None and inputs[0] is not None:
             inputs = [self._without_late(node, stage, inputs[0], given.before_ms)]
         source = stage.plan.frame(inputs)
@@ -468,19 +496,26 @@ class _Build:
             after_ms=given.after_ms,
             shards=given.shards,
             sinks=tuple((n.name, n.sink) for n in stage.sinks),
+            reject_sinks=tuple((n.name, n.sink) for n in stage.reject_sinks),
             passes_on=stage.passes_on,
+            passes_rejects=stage.passes_rejects,
             owns_all=self.epoch.few_groups,
             has_input=source is not None,
             early=given.early,
             obsolete=given.obsolete,
         )
         out = self._by_shard(source).mapInArrow(task, stage.output_type)
-        if not stage.passes_on:
+        if not stage.is_read:
             self._acks[node.name] = [out]
             return None
         out = self._persist(out)
         self._acks[node.name] = [out.where(F.col(ACK_COLUMN).isNotNull()).select(ACK_COLUMN)]
-        return out.where(F.col(ACK_COLUMN).isNull()).drop(ACK_COLUMN)
+        out = out.where(F.col(ACK_COLUMN).isNull()).drop(ACK_COLUMN)
+        if stage.passes_rejects:
+            is_rejected = F.col(REJECTED_COLUMN).isNotNull()
+            self._rejects[node.name] = out.where(is_rejected).select(f"{REJECTED_COLUMN}.*")
+            out = out.where(~is_rejected).drop(REJECTED_COLUMN)
+        return out if stage.passes_on else None
 
     def _without_late(
         self, node: StatefulNode, stage: _Stage, frame: DataFrame, before_ms: int
@@ -507,13 +542,14 @@ class _Build:
     def _sink_acks(self, node: SinkNode) -> list[DataFrame]:
         upstream = self.runner.graph[node.upstream[0]]
         frame = self.frame(upstream)
+        if isinstance(upstream, StatefulNode):
+            stage = self.runner._stages[upstream.name]
+            if node in stage.sinks or node in stage.reject_sinks:
+                return []
         if node.of_rejects:
             frame = self._rejects.get(upstream.name)
         elif node.of_late:
             frame = self._late.get(upstream.name)
-        elif isinstance(upstream, StatefulNode):
-            if node in self.runner._stages[upstream.name].sinks:
-                return []
         if frame is None or self.epoch is None:
             return []
         self.written_sinks[node.name] = frame

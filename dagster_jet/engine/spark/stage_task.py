@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import fail_point
-from dagster_jet.engine.connector import Sink
+from dagster_jet.engine.connector import Sink, SinkWriter
 from dagster_jet.engine.merging import is_worth_merging
 from dagster_jet.engine.spark.barrier import (
     ACK_COLUMN,
@@ -25,7 +25,8 @@ from dagster_jet.engine.spark.barrier import (
 )
 from dagster_jet.engine.state import MERGE_FAN_IN, RunFolder, RunState, delete_runs
 from dagster_jet.errors import StoreError
-from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, StepInput
+from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, Step, StepInput
+from dagster_jet.processors.rejects import REJECT_SCHEMA
 from dagster_jet.snapshot.chunks import (
     ChunkSetName,
     ChunkSetWriter,
@@ -38,6 +39,8 @@ from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 
 ORDINAL_COLUMN = "__ordinal"
 """Of a stage with several inputs: which one a row came from."""
+REJECTED_COLUMN = "__rejected"
+"""Of what a task passes on: a struct of `REJECT_SCHEMA`, in rows that were set aside."""
 
 _SAVED_AT_ONCE = 2
 """Shards of one task that write their state at one time."""
@@ -58,7 +61,7 @@ def input_layout(schemas: tuple[pa.Schema, ...]) -> pa.Schema:
 class ShardRun:
     """What one shard did in an epoch; its state may still be on its way into the store."""
 
-    results: pa.Table
+    step: Step
     ack: Ack
     """Without what saving adds."""
     saving: Future[tuple[ChunkSet | None, int]] | None
@@ -93,8 +96,12 @@ class StageTask:
     shards: tuple[ShardState, ...]
     sinks: tuple[tuple[str, Sink], ...] = ()
     """Sinks that take the results right here, without another hop."""
+    reject_sinks: tuple[tuple[str, Sink], ...] = ()
+    """Sinks that take the rows which the operator sets aside, in the same way."""
     passes_on: bool = False
     """Somebody else downstream reads the results too."""
+    passes_rejects: bool = False
+    """And the rows set aside."""
     owns_all: bool = False
     """One task drives all shards: cheaper while there is little to do."""
     has_input: bool = True
@@ -107,40 +114,36 @@ class StageTask:
         attempt = new_attempt()
         table = self._read(batches)
         owned = self._owned(table)
-        writers = [
-            (name, sink.open_writer(self.barrier.transaction(name, owned[0], attempt)))
-            for name, sink in self.sinks
-        ]
-        written = 0
-        begun = []
+        results = self._open(self.sinks, owned[0], attempt)
+        rejects = self._open(self.reject_sinks, owned[0], attempt)
         if len(owned) == 1:
             table = _without_anchors(table)
+        runs = []
         with ThreadPoolExecutor(_SAVED_AT_ONCE, "jet-save") as savers:
             for shard in owned:
                 rows = table if len(owned) == 1 else _of_shard(table, shard)
-                one = self.run_shard(shard, self._by_input(rows), attempt, savers)
-                begun.append(one)
-                for batch in one.results.to_batches():
-                    for _, writer in writers:
-                        writer.write(batch)
-                    written += batch.num_rows
+                run = self.run_shard(shard, self._by_input(rows), attempt, savers)
+                runs.append(run)
+                for batch in run.step.results.to_batches():
+                    results.write(batch)
                     if self.passes_on and batch.num_rows:
-                        yield self._with_ack(batch, None)
-            for name, writer in writers:
-                artifacts = writer.prepare()
-                yield self._ack_row(
-                    Ack(
-                        name,
-                        owned[0],
-                        attempt,
-                        rows_in=written,
-                        rows_out=written,
-                        artifacts=artifacts,
-                    )
-                )
-            for one in begun:
-                yield self._ack_row(one.acked())
+                        yield self._row(batch.num_rows, results=batch)
+                for batch in [] if run.step.rejected is None else run.step.rejected.to_batches():
+                    rejects.write(batch)
+                    if self.passes_rejects and batch.num_rows:
+                        yield self._row(batch.num_rows, rejected=batch)
+            for ack in (*results.prepare(), *rejects.prepare()):
+                yield self._ack_row(ack)
+            for run in runs:
+                yield self._ack_row(run.acked())
         fail_point("stage.after")
+
+    def _open(self, sinks: tuple[tuple[str, Sink], ...], shard: int, attempt: str) -> _Writers:
+        transaction = self.barrier.transaction
+        opened = [
+            (name, sink.open_writer(transaction(name, shard, attempt))) for name, sink in sinks
+        ]
+        return _Writers(opened, shard, attempt)
 
     # --- input and output -----------------------------------------------------------------------
 
@@ -180,17 +183,29 @@ class StageTask:
         return tuple(arrived)
 
     def _ack_row(self, ack: Ack) -> pa.RecordBatch:
-        if not self.passes_on:
+        if not self.passes_on and not self.passes_rejects:
             return ack_batch(ack)
-        schema = self.operator.result_schema
-        nulls = [pa.nulls(1, f.type) for f in schema]
-        row = pa.RecordBatch.from_arrays(nulls, schema=schema)
-        return self._with_ack(row, ack.to_bytes())
+        return self._row(1, ack=ack)
 
-    def _with_ack(self, batch: pa.RecordBatch, ack: bytes | None) -> pa.RecordBatch:
-        column = pa.array([ack] * batch.num_rows, pa.binary())
-        schema = self.operator.result_schema.append(ACK_SCHEMA.field(ACK_COLUMN))
-        return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
+    def _row(
+        self,
+        count: int,
+        *,
+        results: pa.RecordBatch | None = None,
+        rejected: pa.RecordBatch | None = None,
+        ack: Ack | None = None,
+    ) -> pa.RecordBatch:
+        """Rows of one of the three kinds; the columns of the others are null."""
+        fields = [*self.operator.result_schema]
+        columns = [pa.nulls(count, f.type) for f in fields] if results is None else results.columns
+        if self.passes_rejects:
+            kind = pa.struct(REJECT_SCHEMA)
+            fields.append(pa.field(REJECTED_COLUMN, kind))
+            column = pa.nulls(count, kind) if rejected is None else rejected.to_struct_array()
+            columns = [*columns, column]
+        fields.append(ACK_SCHEMA.field(ACK_COLUMN))
+        acks = pa.array([None if ack is None else ack.to_bytes()] * count, pa.binary())
+        return pa.RecordBatch.from_arrays([*columns, acks], schema=pa.schema(fields))
 
     # --- one shard ------------------------------------------------------------------------------
 
@@ -242,12 +257,13 @@ class StageTask:
             rows_in=step.rows_in,
             rows_out=step.results.num_rows,
             late=step.late,
+            rejected=0 if step.rejected is None else step.rejected.num_rows,
             groups=sum(table.num_rows for table in arrived),
             saved=saved,
             unsaved=unsaved,
             obsolete=tuple(runs.obsolete),
         )
-        return ShardRun(step.results, ack, saving)
+        return ShardRun(step, ack, saving)
 
     def _save(
         self,
@@ -291,6 +307,32 @@ class StageTask:
                 writer.add(part)
         chunk_set = writer.finish(full, sequence=sequence, is_base=is_base)
         return chunk_set, superseded(chain, sequence)
+
+
+class _Writers:
+    """Sinks that are all given the same rows."""
+
+    def __init__(self, writers: list[tuple[str, SinkWriter]], shard: int, attempt: str) -> None:
+        self._writers, self._shard, self._attempt = writers, shard, attempt
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for _, writer in self._writers:
+            writer.write(batch)
+        self._rows += batch.num_rows
+
+    def prepare(self) -> Iterator[Ack]:
+        """One ack per sink, once it has what it was given."""
+        for name, writer in self._writers:
+            artifacts = writer.prepare()
+            yield Ack(
+                name,
+                self._shard,
+                self._attempt,
+                rows_in=self._rows,
+                rows_out=self._rows,
+                artifacts=artifacts,
+            )
 
 
 def _of_shard(table: pa.Table, shard: int) -> pa.Table:

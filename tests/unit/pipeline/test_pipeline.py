@@ -84,6 +84,34 @@ def test_dead_letters_belong_to_a_source():
         flights(p).filter("true").dead_letter_to(sinks.files("o", format="json"), name="bad")
 
 
+def mapped(p: Pipeline, **options):
+    keyed = flights(p).group_by("origin")
+    return keyed.map_stateful(max, create=int, output_schema="n int", name="mapped", **options)
+
+
+def test_dead_letters_of_a_function_need_both_the_option_and_the_sink():
+    dead, out = sinks.files("dead", format="json"), sinks.files("out", format="json")
+    p = Pipeline("p")
+    with pytest.raises(PipelineError, match=r"job 'p', stage 'mapped'.*on_error=\"dead-letter\""):
+        mapped(p).dead_letter_to(dead, name="dead")
+
+    p = Pipeline("p")
+    stage = mapped(p, on_error="dead-letter")
+    stage.write_to(out, name="out")
+    with pytest.raises(PipelineError, match=r"job 'p', stage 'mapped'.*Call dead_letter_to"):
+        _ = p.graph
+
+    stage.dead_letter_to(dead, name="dead")
+    assert p.graph.named_upstreams("dead") == ("mapped",)
+    with pytest.raises(PipelineError, match="directly after"):
+        stage.filter("true").dead_letter_to(dead, name="more")
+
+
+def test_a_reaction_that_does_not_exist():
+    with pytest.raises(PipelineError, match="stage 'mapped': on_error='skip' is not known"):
+        mapped(Pipeline("p"), on_error="skip")
+
+
 def test_the_fingerprint_follows_the_shape_not_the_functions():
     same, changed = airport_delays(), airport_delays()
     assert same.graph.fingerprint() == changed.graph.fingerprint()

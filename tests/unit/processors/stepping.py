@@ -21,6 +21,7 @@ from dagster_jet.processors.operator import (
     MemoryState,
     StepInput,
 )
+from dagster_jet.processors.rejects import REJECT_SCHEMA
 from dagster_jet.store.partition import key_hash
 
 FINAL_WATERMARK = 9_000_000_000_000_000
@@ -34,6 +35,7 @@ class Stepping:
         self.watermark = None
         self.version = 0
         self.deltas = []
+        self.rejected = []
         self.late = 0
         self.rows_in = 0
 
@@ -50,6 +52,8 @@ class Stepping:
         self._check_contract(given, step)
         self.state.append(step.delta, after)
         self.deltas.append(step.delta)
+        if step.rejected is not None:
+            self.rejected += step.rejected.to_pylist()
         self.watermark = after
         self.late += step.late
         self.rows_in += step.rows_in
@@ -101,6 +105,10 @@ class Stepping:
         again = operator.step(given, self.state)
         assert again.results.equals(step.results)
         assert again.delta.equals(step.delta)
+        assert (step.rejected is None) == (again.rejected is None)
+        if step.rejected is not None:
+            assert step.rejected.schema.equals(REJECT_SCHEMA)
+            assert again.rejected.equals(step.rejected)
         merged = operator.merge([step.delta])
         assert as_multiset(operator.merge([merged])) == as_multiset(merged)
 

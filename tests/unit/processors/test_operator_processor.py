@@ -15,7 +15,7 @@ from dagster_jet.core import (
     Watermark,
     broadcast_key,
 )
-from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.errors import PipelineError, SnapshotInvalidError
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.processors.deduplicate import Deduplicate
 from dagster_jet.processors.interval_join import IntervalJoin
@@ -136,6 +136,53 @@ def test_stateful_map_with_time_to_live():
             *[("x", 3), Watermark(20), ("y", -4), Watermark(21), ("y", 1), ("x", -3), ("y", -1)],
         ],
     )
+
+
+def picky_total(state, row):
+    state.value += row["n"]
+    if row["n"] < 0:
+        raise ValueError("negative")
+    return {"k": row["k"], "n": state.value}
+
+
+PICKY = StatefulMap("picky", ("k",), ROWS, ROWS, picky_total, int, 10, last_word, sets_aside=True)
+
+
+def test_rows_set_aside_go_out_on_their_edge():
+    def row(time, n, k="x"):
+        return item(PICKY, time, k, n=n)
+
+    def rejected(time, n, k="x"):
+        position = f"k={k!r} at 1970-01-01T00:00:00.{time:03}+00:00"
+        return ("picky", position, "ValueError: negative", f'{{"k":"{k}","n":{n}}}')
+
+    verify_processor(
+        lambda: OperatorProcessor(PICKY, rejects_to=1),
+        input=[
+            *[row(0, 1), row(1, -5), row(5, -2, "y"), Watermark(10), row(10, 2, "y")],
+            *[row(10, -7), Watermark(11), row(12, 3), Watermark(23), row(24, -1, "y")],
+        ],
+        # At 11 the state of x is over: the row at 10 was no touch.
+        expect_each=[
+            [
+                *[("x", 1), Watermark(10), ("y", 2), ("x", -1), Watermark(11), ("x", 3)],
+                *[("y", -2), ("x", -3), Watermark(23)],
+            ],
+            [
+                *[rejected(1, -5), rejected(5, -2, "y"), Watermark(10), rejected(10, -7)],
+                *[Watermark(11), Watermark(23), rejected(24, -1, "y")],
+            ],
+        ],
+        unpack=values,
+        key=partition_of,
+        ordered=False,
+    )
+
+
+def test_rows_set_aside_need_an_edge():
+    processor, _, _ = started(PICKY, Guarantee.NONE)
+    with pytest.raises(PipelineError, match="no edge takes them"):
+        processor.process(0, Inbox([item(PICKY, 0, "x", n=1)]))
 
 
 def windows_of(table):

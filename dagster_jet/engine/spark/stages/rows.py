@@ -107,6 +107,8 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         create=node.create,
         ttl_ms=node.ttl_ms,
         on_evict=node.on_evict,
+        sets_aside=node.sets_aside,
+        has_time=node.time_column is not None,
     )
     shape = _addressed(source, node.keys, node.time_column, partitions)
     return _row_plan(operator, [shape], source, node.time_column if node.ttl_ms else None)
