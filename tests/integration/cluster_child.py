@@ -3,8 +3,8 @@
     python cluster_child.py <folder> <parallelism>
 
 Windows over windows, sessions and a user's function with state, all fed by one source, so that
-frames are shared and stages pass results on. The row with ``v`` = `DEADLY` makes the user's
-function kill the executor it runs in, once, and take that machine's files with it.
+frames are shared and stages pass results on. A row with ``v`` = `DEADLY` makes the user's function
+kill the executor it runs in, if that is the `VICTIM`, and take that machine's files with it.
 
 Prints, as its last line, where every shard of every execution had its runs.
 """
@@ -24,11 +24,18 @@ import psutil
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.engine.events import EpochCompleted, ExecutionStarted, JobEvent
+from dagster_jet.engine.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    ExecutionStarted,
+    JobEvent,
+)
 from dagster_jet.engine.spark.barrier import executor_name
 
 JOB = "cluster"
 DEADLY = -1
+VICTIM = "0"
+"""Spark's number of the executor. With the tasks of the other one done, it waits for number 0."""
 WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 SPARK = {
@@ -60,7 +67,7 @@ def pipeline(folder: Path) -> Pipeline:
 
     def running_total(state: Any, row: dict[str, Any]) -> dict[str, Any]:
         if row["v"] == DEADLY and not (folder / "killed").exists():
-            kill_this_executor(folder)
+            end_if_victim(folder)
         state.value += row["v"]
         return {"k": row["k"], "ts": row["ts"], "total": state.value}
 
@@ -77,13 +84,20 @@ def pipeline(folder: Path) -> Pipeline:
     return p
 
 
-def kill_this_executor(folder: Path) -> None:
+def end_if_victim(folder: Path) -> None:
     """The end of a machine, seen from inside: its JVM, its workers, its local files."""
-    (folder / "killed").write_text(executor_name())
-    for runs in (folder / "work").rglob(executor_name()):
-        shutil.rmtree(runs)
     jvm = psutil.Process(os.getppid()).parent()
     assert jvm is not None and "CoarseGrainedExecutorBackend" in " ".join(jvm.cmdline())
+    if jvm.cmdline()[jvm.cmdline().index("--executor-id") + 1] != VICTIM:
+        return
+    try:
+        with open(folder / "killed", "x", encoding="utf-8") as file:
+            file.write(executor_name())
+    except FileExistsError:
+        return  # another of its tasks is about to end it
+    time.sleep(2)  # as a rule the other executor is done then: no task of its can fail the epoch
+    for runs in (folder / "work").rglob(executor_name()):
+        shutil.rmtree(runs)
     jvm.kill()
     time.sleep(60)  # the daemon that started this worker ends it
 
@@ -91,8 +105,10 @@ def kill_this_executor(folder: Path) -> None:
 class Watch:
     """Sees, after every epoch, on which executor every shard has written."""
 
-    def __init__(self, work: Path) -> None:
-        self.work = work
+    def __init__(self, folder: Path) -> None:
+        self.work, self.killed = folder / "work", folder / "killed"
+        self.failures: list[str] = []
+        self.noticed_s = 0.0
         self.executions: list[int] = []
         self.restored: list[int | None] = []
         self.homes: dict[str, set[str]] = defaultdict(set)
@@ -103,6 +119,9 @@ class Watch:
         if isinstance(event, ExecutionStarted):
             self.executions.append(event.execution_id)
             self.restored.append(event.restored_snapshot_id)
+        elif isinstance(event, ExecutionRestarting):
+            self.failures.append(event.reason)
+            self.noticed_s = time.time() - self.killed.stat().st_mtime
         elif isinstance(event, EpochCompleted):
             self.epoch_ms.append(round(event.duration_ms))
             for run in self.work.rglob("*.arrow"):
@@ -113,7 +132,7 @@ class Watch:
 
 
 def main(folder: Path, parallelism: int) -> None:
-    watch = Watch(folder / "work")
+    watch = Watch(folder)
     members = [f"file://{folder}/store/{name}" for name in "abc"]
     config = JobConfig(
         parallelism=parallelism,
@@ -122,9 +141,12 @@ def main(folder: Path, parallelism: int) -> None:
     )
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
+        jet.session().stop()  # else the executors are replaced as long as the JVM takes to end
     report = {
         "epochs": result.epochs,
         "restarts": result.restarts,
+        "failures": watch.failures,
+        "noticed_s": round(watch.noticed_s, 1),
         "restored": watch.restored,
         "homes": {shard: sorted(executors) for shard, executors in watch.homes.items()},
         "epoch_ms": watch.epoch_ms,
