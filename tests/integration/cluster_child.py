@@ -120,14 +120,14 @@ def end_if_victim(folder: Path) -> None:
 def lose_the_last_to_work(session: SparkSession, folder: Path) -> tuple[float, str]:
     """Kills an executor when all tasks but its own are done: nobody is left to fail.
 
-    Spark goes by a table of executors then, and waits if the dead one comes before the living one:
-    so it is the one with the lower number that dies.
+    Spark goes by a table of executors then, and waits if the dead one, with tasks that had no core
+    yet, comes before the living one: so it is the one with the lower number that dies.
 
     Returns:
         How many seconds the Spark job went on, and what the placement says.
     """
     folder.mkdir()
-    placement = Anchored(session, 4)
+    placement = Anchored(session, 8)  # two times as many as there are cores
 
     def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
