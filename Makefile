@@ -41,8 +41,7 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	JET_SIMULATION_HISTORIES=10000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
-		$(BIN)/pytest --timeout 3600 tests/simulation tests/unit/store tests/unit/core tests/unit/processors \
-		tests/integration/soak_cluster.py
+		$(BIN)/pytest --timeout 3600 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
 
 dev: $(STAMP)
 	DAGSTER_HOME=$${DAGSTER_HOME:-$(CURDIR)/.dagster_home} && mkdir -p "$$DAGSTER_HOME" && \

@@ -3,8 +3,10 @@
     python cluster_child.py <folder> <parallelism>
 
 Windows over windows, sessions and a user's function with state, all fed by one source, so that
-frames are shared and stages pass results on. The row with ``v`` = `DEADLY` makes the user's
-function kill the executor it runs in, once, and take that machine's files with it.
+frames are shared and stages pass results on. A row with ``v`` = `DEADLY` makes the user's function
+kill the executor it runs in, if that is the `VICTIM`, and take that machine's files with it.
+
+Afterwards the placement of shards alone is put to the hardest case, in the same executors.
 
 Prints, as its last line, where every shard of every execution had its runs.
 """
@@ -17,18 +19,33 @@ import shutil
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
+import pyarrow as pa
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.engine.events import EpochCompleted, ExecutionStarted, JobEvent
+from dagster_jet.engine.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    ExecutionStarted,
+    JobEvent,
+)
 from dagster_jet.engine.spark.barrier import executor_name
+from dagster_jet.engine.spark.placement import Anchored
+from dagster_jet.errors import ExecutorLostError
+from dagster_jet.processors.operator import PARTITION_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JOB = "cluster"
 DEADLY = -1
+VICTIM = "0"
+"""Spark's number of the executor."""
 WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 SPARK = {
@@ -60,7 +77,7 @@ def pipeline(folder: Path) -> Pipeline:
 
     def running_total(state: Any, row: dict[str, Any]) -> dict[str, Any]:
         if row["v"] == DEADLY and not (folder / "killed").exists():
-            kill_this_executor(folder)
+            end_if_victim(folder)
         state.value += row["v"]
         return {"k": row["k"], "ts": row["ts"], "total": state.value}
 
@@ -77,22 +94,85 @@ def pipeline(folder: Path) -> Pipeline:
     return p
 
 
-def kill_this_executor(folder: Path) -> None:
-    """The end of a machine, seen from inside: its JVM, its workers, its local files."""
-    (folder / "killed").write_text(executor_name())
-    for runs in (folder / "work").rglob(executor_name()):
-        shutil.rmtree(runs)
+def this_executor() -> tuple[psutil.Process, str]:
+    """The JVM of the executor that this worker belongs to, and its number in Spark."""
     jvm = psutil.Process(os.getppid()).parent()
     assert jvm is not None and "CoarseGrainedExecutorBackend" in " ".join(jvm.cmdline())
+    return jvm, jvm.cmdline()[jvm.cmdline().index("--executor-id") + 1]
+
+
+def end_if_victim(folder: Path) -> None:
+    """The end of a machine, seen from inside: its JVM, its workers, its local files."""
+    jvm, number = this_executor()
+    if number != VICTIM:
+        return
+    try:
+        with open(folder / "killed", "x", encoding="utf-8") as file:
+            file.write(executor_name())
+    except FileExistsError:
+        return  # another of its tasks is about to end it
+    for runs in (folder / "work").rglob(executor_name()):
+        shutil.rmtree(runs)
     jvm.kill()
     time.sleep(60)  # the daemon that started this worker ends it
+
+
+def lose_the_last_to_work(session: SparkSession, folder: Path) -> tuple[float, str]:
+    """Kills an executor when all tasks but its own are done: nobody is left to fail.
+
+    Spark goes by a table of executors then, and waits if the dead one, with tasks that had no core
+    yet, comes before the living one: so it is the one with the lower number that dies.
+
+    Returns:
+        How many seconds the Spark job went on, and what the placement says.
+    """
+    folder.mkdir()
+    placement = Anchored(session, 8)  # two times as many as there are cores
+
+    def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"number": [this_executor()[1]]})
+
+    numbers = [row.number for row in placement.shards().mapInArrow(tell, "number string").collect()]
+    victim = min(numbers, key=int)
+    others = sum(number != victim for number in numbers)
+    assert others
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = list(batches)  # from now on no shuffle file is missed
+        jvm, number = this_executor()
+        if number == victim:
+            while len(list(folder.iterdir())) < others:
+                time.sleep(0.05)
+            time.sleep(1)  # until the driver knows that they are done
+            jvm.kill()
+            time.sleep(60)
+        (folder / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+        yield pa.RecordBatch.from_pydict({"rows": [len(rows)]})
+
+    source = session.range(100).selectExpr(f"cast(id as int) as {PARTITION_COLUMN}")
+    began = time.monotonic()
+    try:
+        placement.by_shard(source).mapInArrow(work, "rows long").collect()
+        placement.check()
+    except Exception:  # of Spark; the placement knows what it stands for
+        took_s = time.monotonic() - began
+        try:
+            placement.check()
+        except ExecutorLostError as error:
+            return took_s, str(error)
+    finally:
+        placement.close()
+    raise AssertionError("the executor was not missed")
 
 
 class Watch:
     """Sees, after every epoch, on which executor every shard has written."""
 
-    def __init__(self, work: Path) -> None:
-        self.work = work
+    def __init__(self, folder: Path) -> None:
+        self.work, self.killed = folder / "work", folder / "killed"
+        self.failures: list[str] = []
+        self.noticed_s = 0.0
         self.executions: list[int] = []
         self.restored: list[int | None] = []
         self.homes: dict[str, set[str]] = defaultdict(set)
@@ -103,6 +183,9 @@ class Watch:
         if isinstance(event, ExecutionStarted):
             self.executions.append(event.execution_id)
             self.restored.append(event.restored_snapshot_id)
+        elif isinstance(event, ExecutionRestarting):
+            self.failures.append(event.reason)
+            self.noticed_s = time.time() - self.killed.stat().st_mtime
         elif isinstance(event, EpochCompleted):
             self.epoch_ms.append(round(event.duration_ms))
             for run in self.work.rglob("*.arrow"):
@@ -113,7 +196,7 @@ class Watch:
 
 
 def main(folder: Path, parallelism: int) -> None:
-    watch = Watch(folder / "work")
+    watch = Watch(folder)
     members = [f"file://{folder}/store/{name}" for name in "abc"]
     config = JobConfig(
         parallelism=parallelism,
@@ -122,9 +205,14 @@ def main(folder: Path, parallelism: int) -> None:
     )
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
+        waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
+        jet.session().stop()  # else the executors are replaced as long as the JVM takes to end
     report = {
         "epochs": result.epochs,
         "restarts": result.restarts,
+        "failures": watch.failures,
+        "noticed_s": round(watch.noticed_s, 1),
+        "last_to_work": [round(waited_s, 1), said],
         "restored": watch.restored,
         "homes": {shard: sorted(executors) for shard, executors in watch.homes.items()},
         "epoch_ms": watch.epoch_ms,

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from dagster_jet.engine.connector import SourceReader
 from dagster_jet.engine.spark.barrier import ACK_COLUMN, Barrier
 from dagster_jet.engine.spark.errors import translate
+from dagster_jet.engine.spark.executor_watch import SESSION_GONE
 from dagster_jet.engine.spark.placement import Anchored, OneMachine, Placement
 from dagster_jet.engine.spark.session import is_local
 from dagster_jet.engine.spark.sink_task import SinkTask
@@ -201,24 +202,37 @@ class EpochRunner:
         """
         build = _Build(self, epoch)
         try:
+            placement = self.placement  # before the first job: it watches over all of them
             acked = [frame for node in self.graph for frame in build.acks_of(node)]
             if not acked:
                 return EpochOutput((), {}, {}, {})
             for frame in build.persisted:
-                self.placement.fill(frame)
+                placement.fill(frame)
             union = reduce(lambda a, b: a.union(b), acked)
             acks = tuple(Ack.from_bytes(bytes(row[0])) for row in union.collect())
             self._check_sinks(build, acks)
-            self.placement.check()
+            placement.check()
             return EpochOutput(acks, build.observed(), build.source_rows(), build.late_rows())
-        except PySparkException as error:
-            raise translate(error, self.job, self._user_stages()) from error
+        except JetError:
+            raise
         except Exception as error:
-            if isinstance(error, JetError):
-                raise
-            raise translate(error, self.job, self._user_stages()) from error
+            raise self.failure(error, self._user_stages()) from error
         finally:
             build.release()
+
+    def failure(self, error: Exception, user_stages: Sequence[str] = ()) -> JetError:
+        """The `JetError` that a failed Spark job stands for.
+
+        That of an executor if one is lost: whatever else went wrong can be a consequence.
+        """
+        try:
+            if self._placement is not None:
+                self._placement.check()
+        except ExecutorLostError as lost:
+            return lost
+        except SESSION_GONE:
+            pass  # nobody is there to be asked
+        return translate(error, self.job, user_stages)
 
     def _check_sinks(self, build: _Build, acks: tuple[Ack, ...]) -> None:
         """Every sink that was given rows answered; shards of stages are counted elsewhere."""

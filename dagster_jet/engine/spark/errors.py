@@ -25,6 +25,7 @@ _LOST = (
     "PYTHON_WORKER_CRASHED",
     "EOFException",
     "BlockNotFoundException",
+    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
 )
 _SCHEMA = (
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",

@@ -7,7 +7,8 @@ a shard has to go there. Spark has no such wish in its API; it follows from a ca
 *anchors*, one row per shard. A stage's rows are joined to it (both sides hash-partitioned by the
 shard's slot), so that a task's input is a shuffle, which says nothing about places, and a cached
 block, whose executor Spark prefers and, by our `spark.locality.wait.process`, waits for. A shard
-that moves all the same does not find its runs, and the job restarts from its last snapshot.
+that moves all the same does not find its runs, and the job restarts from its last snapshot. So it
+does, at once, when an executor is lost.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from dagster_jet.engine.spark.barrier import SHARD_COLUMN
+from dagster_jet.engine.spark.executor_watch import ExecutorWatch
 from dagster_jet.engine.spark.session import executors, executors_wanted
-from dagster_jet.errors import ExecutorLostError
 from dagster_jet.processors.operator import PARTITION_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _SLOT = "__slot"
-_EXECUTORS_WAIT_S = 15.0
+_EXECUTORS_WAIT_S = 30.0
+"""As Spark's own `spark.scheduler.maxRegisteredResourcesWaitingTime`."""
 _KEYS_PER_SHARD = 40
 """So many integers are tried per shard to find one that Spark's hash sends to each partition."""
 
@@ -83,7 +85,7 @@ class Anchored:
         )
         self._anchors = anchors.repartition(shard_count, F.col(_SLOT)).persist()
         self._anchors.count()
-        self._homes = executors(session)
+        self._watch = ExecutorWatch(session)
 
     def by_shard(self, source: DataFrame) -> DataFrame:
         """As `OneMachine.by_shard`; the join with the anchors tells a task its shard."""
@@ -106,23 +108,11 @@ class Anchored:
         frame.count()
 
     def check(self) -> None:
-        """Called after an epoch's action, before any of its answers is believed.
-
-        Raises:
-            ExecutorLostError: an executor has left since the shards were placed. Its runs went
-                with it, and whatever Spark computed again for it was observed twice.
-        """
-        gone = self._homes - executors(self._session)
-        if gone:
-            raise ExecutorLostError(
-                f"the executors {', '.join(sorted(gone))} are gone, and with them the local state "
-                "of their shards.",
-                cure="The job restarts from its last snapshot.",
-            )
-        # Who came later can leave again as well, with blocks and shuffle files of the next epoch.
-        self._homes = executors(self._session)
+        """See `ExecutorWatch.check`."""
+        self._watch.check()
 
     def close(self) -> None:
+        self._watch.close()
         self._anchors.unpersist()
 
     def _await_executors(self) -> None:

@@ -10,7 +10,6 @@ from pyspark.errors import PySparkException
 
 from dagster_jet.engine.spark.barrier import ACK_COLUMN, Barrier
 from dagster_jet.engine.spark.epoch import EpochRunner
-from dagster_jet.engine.spark.errors import translate
 from dagster_jet.engine.spark.restore_task import RestoreItem, RestoreTask, restored_state
 from dagster_jet.engine.spark.session import is_local
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
@@ -55,7 +54,7 @@ def restore_shards(
             acks = [Ack.from_bytes(bytes(row[0])) for row in frame.collect()]
             runner.placement.check()
         except (PySparkException, Py4JError, OSError) as error:
-            raise translate(error, runner.job, []) from error
+            raise runner.failure(error) from error
         for ack in acks:
             old = chains[ack.vertex]
             chain = old[ack.shard] if len(old) == count else ()

@@ -43,6 +43,7 @@ REQUIRED: Mapping[str, str] = {
 
 CLUSTER_REQUIRED: Mapping[str, str] = {
     # A shard's task waits for the executor that has the shard's runs; elsewhere it cannot run.
+    # Spark waits as long for an executor that has died: `ExecutorWatch` does not.
     "spark.locality.wait.process": "600s",
     # Only a shard's anchor says where its task should run, never where its rows come from.
     "spark.shuffle.reduceLocality.enabled": "false",
@@ -141,8 +142,18 @@ def executors(session: SparkSession) -> frozenset[str]:
     return frozenset(str(status.keySet().mkString(",")).split(","))
 
 
+def executors_dead(session: SparkSession) -> int:
+    """How many executors Spark remembers to have lost (of the last 100, unless told otherwise)."""
+    status = session.sparkContext._jsc.sc().statusStore()
+    # In this order: who joins in between makes it one too few, for now, and never one too many.
+    known = int(status.executorList(False).size())
+    return known - int(status.executorList(True).size())
+
+
 def executors_wanted(session: SparkSession) -> int:
-    """How many executors the settings ask for; 1 where they do not say."""
+    """How many executors beside the driver the settings ask for; 1 where they do not say."""
+    if is_local(session):
+        return 0
     local_cluster = _LOCAL_CLUSTER.match(str(session.sparkContext.master))
     if local_cluster:
         return int(local_cluster[1])
