@@ -193,8 +193,9 @@ class WatermarkTracker:
     def to_json(self) -> dict[str, Any]:
         return {
             "nodes": {name: asdict(state) for name, state in self.nodes.items()},
+            # Watermark, and when it got there. There may be hundreds, in every manifest.
             "partitions": {
-                node: {partition: dict(vars(state)) for partition, state in states.items()}
+                node: {p: (state.watermark_ms, state.advanced_at_ms) for p, state in states.items()}
                 for node, states in self.partitions.items()
             },
             "reached_ms": dict(self.reached_ms),
@@ -207,17 +208,21 @@ class WatermarkTracker:
 
     def restore(self, saved: Mapping[str, Any], now_ms: int) -> None:
         """Idleness is about this execution's clock: everybody gets a full time-out again."""
-
-        def read(state: Mapping[str, Any]) -> EventTimeState:
-            return EventTimeState(**{**state, "last_event_at_ms": now_ms, "idle": False})
-
-        for name, state in saved.get("nodes", {}).items():
+        for name, fields in saved.get("nodes", {}).items():
             if name in self.nodes:
-                self.nodes[name] = read(state)
+                state = EventTimeState(**fields)
+                self.nodes[name] = replace(state, last_event_at_ms=now_ms, idle=False)
         # Older snapshots have none: they appear with their first rows.
         for name, states in saved.get("partitions", {}).items():
             if name in self.nodes:
-                self.partitions[name] = {p: read(state) for p, state in states.items()}
+                self.partitions[name] = {
+                    partition: EventTimeState(
+                        watermark_ms=watermark_ms,
+                        last_event_at_ms=now_ms,
+                        advanced_at_ms=advanced_at_ms,
+                    )
+                    for partition, (watermark_ms, advanced_at_ms) in states.items()
+                }
         # Snapshots of 0.1 called it so, when windows were the only stages.
         reached = saved.get("reached_ms", saved.get("closed_end_ms", {}))
         for name, watermark in reached.items():

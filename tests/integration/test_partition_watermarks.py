@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
+from typer.testing import CliRunner
 
 from dagster_jet import Jet, JobConfig, JobResult, JournalConfig, Pipeline, Stage, sinks, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.cli import app
 from dagster_jet.core import failpoint
 from dagster_jet.engine.events import ExecutionRestarting, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
@@ -127,9 +129,12 @@ def test_without_idle_time_out_they_hold_back_until_the_end(world: World) -> Non
     fill_log(world.folder / "in")
     run_log(world, "0 ms", lambda rows: rows, until="drained")
     assert not committed(world.folder / "out", COLUMNS)
-    with world.jet() as jet:
-        held = jet.manifest("log").watermarks["held_back_by"]["counts"]
-    assert (held["source"], held["partition"]) == ("log", "never")
+    members = [arg for member in "abc" for arg in ("-s", f"file://{world.folder}/store/{member}")]
+    told = CliRunner().invoke(app, ["watermarks", "log", "--json", *members])
+    assert told.exit_code == 0, told.output
+    [row] = json.loads(told.stdout)
+    assert (row["stage"], row["held_back_by"], row["partition"]) == ("counts", "log", "never")
+    assert row["watermark"] is None and row["since"] is not None
 
 
 def test_a_function_that_would_notice_the_partition_does_not_get_it(world: World) -> None:
