@@ -123,12 +123,16 @@ def watermarks(target: Target, name: JobArgument) -> None:
         saved = jet.manifest(name).watermarks
         rows = []
         for stage, reached_ms in saved.get("reached_ms", {}).items():
-            source, since_ms = saved.get("held_back_by", {}).get(stage) or (None, None)
+            held = saved.get("held_back_by", {}).get(stage) or {}
+            if isinstance(held, list):  # snapshots from before partitions had watermarks
+                held = dict(zip(("source", "since_ms"), held, strict=True))
+            since_ms = held.get("since_ms")
             rows.append(
                 {
                     "stage": stage,
                     "watermark": _event_time(reached_ms),
-                    "held_back_by": source,
+                    "held_back_by": held.get("source"),
+                    "partition": held.get("partition"),
                     "since": None if since_ms is None else _when(since_ms),
                 }
             )

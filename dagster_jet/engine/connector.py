@@ -24,6 +24,10 @@ from dagster_jet.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PARTITION_COLUMN = "__partition"
+"""Of the rows of a `Partitioned` reader: an index into `SourceFrame.partitions`, or -1. The engine
+takes it away again; users never see it."""
+
 REJECT_COLUMNS = ", ".join(f"{field.name} string" for field in REJECT_SCHEMA)
 """As DDL."""
 
@@ -45,6 +49,9 @@ class SourceFrame:
     """Bad rows as `REJECT_COLUMNS`; None when a bad row is to fail the job."""
     shared: DataFrame | None = None
     """What both are made from: the engine materialises it once per epoch."""
+    partitions: tuple[str, ...] = ()
+    """Names of the partitions whose event time is to be observed in this split, each at the cost
+    of one aggregate: dozens are nothing, hundreds are felt."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,25 @@ class SourceReader(Protocol):
 
         Called once per epoch, after `verify`. They are counted in the snapshot and told; the job
         goes on.
+        """
+        ...
+
+
+@runtime_checkable
+class Partitioned(Protocol):
+    """A reader whose source has partitions that are read at rates of their own.
+
+    Each has a watermark, and the source's is their minimum, so that what was not read yet does not
+    become late because others are ahead. The rows of its frames have the `PARTITION_COLUMN`.
+    """
+
+    def partitions(self) -> Mapping[str, int]:
+        """Which partitions hold the watermark back, as of the last `poll` and `plan`.
+
+        Per name, how many items are known to wait in it: with any it is never idle, with none it is
+        after the idle time-out. A partition that is not named holds nothing back, and keeps its
+        watermark for its return: it is gone, or what it brings next is as new as the others' rows.
+        Names are part of snapshots.
         """
         ...
 

@@ -39,7 +39,9 @@ class StageProgress:
     held_back_by: str | None = None
     """The source that keeps the watermark where it is; None if all are idle."""
     held_back_since_ms: int | None = None
-    """Wall-clock time of that source's last watermark."""
+    """Wall-clock time of its last watermark, or since which it has been waited for."""
+    held_back_partition: str | None = None
+    """The source's partition that does; None: the source as a whole."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from dagster_jet.engine.batch_size import BatchSizer
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.connector import (
     CommitContext,
+    Partitioned,
     Rejection,
     SourceReader,
     check_guarantee,
@@ -233,8 +234,9 @@ class Execution:
                 rejected=c.rejected if c else 0,
                 watermark_ms=self._watermarks.watermark_ms(node.name) if is_stage else None,
                 state_rows=sum(r.rows for s in states for r in (*s.saved, *s.unsaved)),
-                held_back_by=held[0] if held else None,
-                held_back_since_ms=held[1] if held else None,
+                held_back_by=held.source if held else None,
+                held_back_partition=held.partition if held else None,
+                held_back_since_ms=held.since_ms if held else None,
             )
         return progress
 
@@ -244,17 +246,17 @@ class Execution:
         for name, reader in self._readers.items():
             c = self._coordinator.counters.get(name)
             times = [
-                self._watermarks.nodes.get(n.name)
+                self._watermarks.source_watermark_ms(n.name)
                 for n in self._graph.downstream(name)
                 if isinstance(n, TimestampsNode)
             ]
-            state = next((t for t in times if t is not None), None)
+            watermark_ms, idle = times[0] if times else (None, False)
             progress[name] = SourceProgress(
                 rows_read=c.rows_in if c else 0,
                 position=reader.position(),
                 lag=dict(reader.waiting().details),
-                watermark_ms=state.watermark_ms if state else None,
-                idle=state.idle if state else False,
+                watermark_ms=watermark_ms,
+                idle=idle,
                 lost=c.lost if c else 0,
             )
         return progress
@@ -322,8 +324,7 @@ class Execution:
 
     def _look_around(self) -> tuple[bool, StopKind | None]:
         if not self._input_ended:
-            for reader in self._readers.values():
-                reader.poll()
+            self._poll()
         if self._stop_signal.kind is StopKind.COMPLETE:
             self._input_ended = True  # what is there by now, and no more
         now_ms = self._now_ms()
@@ -339,6 +340,19 @@ class Execution:
                 stop = StopKind.SHUTDOWN
         wants = waiting or self._watermarks.wants_epoch() or bool(self._early.due(now_ms))
         return wants, stop
+
+    def _poll(self) -> None:
+        for reader in self._readers.values():
+            reader.poll()
+        self._expect_partitions()
+
+    def _expect_partitions(self) -> None:
+        """After every poll and plan: who holds the watermark back now."""
+        now_ms = self._now_ms()
+        for node, source in self._runner.partitioned.items():
+            reader = self._readers[source]
+            assert isinstance(reader, Partitioned)
+            self._watermarks.expect(node, reader.partitions(), now_ms)
 
     def _now_ms(self) -> int:
         """Wall-clock time as of the start, going on monotonically: clock jumps do not matter."""
@@ -467,11 +481,7 @@ class Execution:
 
     def _restore(self, manifest: Manifest) -> Mapping[str, tuple[ShardState, ...]]:
         fail_point("restore.begin")
-        self._watermarks.restore(manifest.watermarks)
-        now_ms = self._now_ms()
-        for name, state in self._watermarks.nodes.items():
-            # Idleness is about this execution's clock: everybody gets a full time-out again.
-            self._watermarks.nodes[name] = replace(state, last_event_at_ms=now_ms, idle=False)
+        self._watermarks.restore(manifest.watermarks, self._now_ms())
         shards: dict[str, tuple[ShardState, ...]] = {}
         for name, reader in self._readers.items():
             chains = manifest.shards.get(name, ((),))
@@ -504,8 +514,7 @@ class Execution:
             node.sink.abort_leftovers(self._commit_context(node, recovering=True), tokens)
         self._snapshots.delete_unreferenced(execution_id, manifests.values())
         fail_point("abort.after")
-        for reader in self._readers.values():
-            reader.poll()
+        self._poll()
         if keep:
             self._announce_start(keep[0])
         return protocol.LeftoversAborted(
@@ -562,6 +571,7 @@ class Execution:
                 split = reader.plan(self._sizers[name].rows)
                 if split is not None:
                     splits[name] = split
+            self._expect_partitions()
         self._journals.collect()
         if command.snapshot_id is not None:
             shards = self._coordinator.shards
@@ -648,7 +658,9 @@ class Execution:
         for name, split in epoch.splits.items():
             self._readers[name].verify(split, rows_of.get(name, 0) + rejected.get(name, 0))
         for name, seen in output.observed.items():
-            self._watermarks.observe(name, seen.rows, seen.top_event_ms, now_ms)
+            self._watermarks.observe(
+                name, seen.rows, seen.top_event_ms, now_ms, seen.partition_tops_ms
+            )
         for name, stage in epoch.stages.items():
             self._watermarks.reached_ms[name] = stage.after_ms
         shown = [name for name, stage in epoch.stages.items() if stage.early]

@@ -3,17 +3,30 @@
 An epoch runs under what was known when it was planned: its own events move the watermark of the
 next one. So a stage first takes in the epoch's rows, then closes what lies up to its watermark,
 and a stage behind it sees those results before the same watermark.
+
+The minimum is taken twice: over the partitions of a source, then over the inputs of a stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
 
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS, EventTimeState, coalesced_minimum
 from dagster_jet.pipeline.graph import Graph, TimestampsNode
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who keeps a stage's watermark where it is."""
+
+    source: str
+    since_ms: int | None
+    """Wall-clock time: of its last watermark, or of its appearance or return."""
+    partition: str | None = None
+    """Of the source; None: the source as a whole."""
 
 
 @dataclass
@@ -22,7 +35,9 @@ class WatermarkTracker:
 
     graph: Graph
     nodes: dict[str, EventTimeState] = field(default_factory=dict)
-    """Per timestamps node."""
+    """Per timestamps node: all its rows taken together, the newest event of any partition."""
+    partitions: dict[str, dict[str, EventTimeState]] = field(default_factory=dict)
+    """Per timestamps node and partition of its source, also those that hold nothing back now."""
     reached_ms: dict[str, int | None] = field(default_factory=dict)
     """Per stateful stage: the watermark under which its last epoch ended: what it closes
     off has been emitted."""
@@ -34,16 +49,64 @@ class WatermarkTracker:
         }
         self._stages = {stage.name: stage for stage in self.graph.stages}
         self._inputs = {name: self.graph.upstream_timestamps(name) for name in self._stages}
+        self._expected: dict[str, Mapping[str, int]] = {}
         for name, inputs in self._inputs.items():
             self.reached_ms.setdefault(name, None)
             for node, _ in inputs:
                 self.nodes.setdefault(node.name, EventTimeState())
 
-    def observe(self, node: str, rows: int, top_event_ms: int | None, now_ms: int) -> None:
-        timestamps = self._timestamps[node]
+    # --- what happens ---------------------------------------------------------------------------
+
+    def expect(self, node: str, waiting: Mapping[str, int], now_ms: int) -> None:
+        """Tells which partitions rows may still come from, and how many are known to wait there.
+
+        Only these hold the watermark back. One that has never had a row does so as well, until
+        its first, or until it is idle; one with rows waiting is not idle, however long it takes
+        to read them. A partition that is not named keeps its watermark for its return.
+        """
+        before = self._expected.get(node)
+        states = self.partitions.setdefault(node, {})
+        for partition, rows in waiting.items():
+            state = states.get(partition)
+            if state is None:
+                state = EventTimeState(last_event_at_ms=now_ms, advanced_at_ms=now_ms)
+            elif (before is not None and partition not in before) or (state.idle and rows):
+                state = replace(state, last_event_at_ms=now_ms, idle=False, advanced_at_ms=now_ms)
+            elif rows:
+                state = replace(state, last_event_at_ms=now_ms)
+            states[partition] = state
+        self._expected[node] = waiting
+
+    def observe(
+        self,
+        node: str,
+        rows: int,
+        top_event_ms: int | None,
+        now_ms: int,
+        tops: Mapping[str, int] | None = None,
+    ) -> None:
+        """An epoch's rows at a timestamps node; `tops`: newest event time per partition."""
+        lag_ms = self._timestamps[node].allowed_lag_ms
         state = self.nodes.get(node, EventTimeState())
         if rows:
-            self.nodes[node] = state.observe(top_event_ms, timestamps.allowed_lag_ms, now_ms)
+            self.nodes[node] = state.observe(top_event_ms, lag_ms, now_ms)
+        for partition, top_ms in (tops or {}).items():
+            states = self.partitions.setdefault(node, {})
+            known = states.get(partition, EventTimeState())
+            states[partition] = known.observe(top_ms, lag_ms, now_ms)
+
+    def check_idle(self, now_ms: int) -> None:
+        for name, timestamps in self._timestamps.items():
+            if name in self.nodes:
+                self.nodes[name] = self.nodes[name].check_idle(timestamps.idle_timeout_ms, now_ms)
+            states = self.partitions.get(name, {})
+            for partition, waiting in self._expected.get(name, {}).items():
+                if not waiting:
+                    states[partition] = states[partition].check_idle(
+                        timestamps.idle_timeout_ms, now_ms
+                    )
+
+    # --- questions ------------------------------------------------------------------------------
 
     def ingestion_ms(self, now_ms: int) -> dict[str, int]:
         """Event time of the next epoch's rows where it is that of reading. Never before the last:
@@ -54,38 +117,59 @@ class WatermarkTracker:
             if timestamps.of_ingestion
         }
 
-    def check_idle(self, now_ms: int) -> None:
-        for name, timestamps in self._timestamps.items():
-            if name in self.nodes:
-                self.nodes[name] = self.nodes[name].check_idle(timestamps.idle_timeout_ms, now_ms)
+    def source_watermark_ms(self, node: str) -> tuple[int | None, bool]:
+        """The first minimum, over the partitions of a source; and is the source idle?
+
+        Where no partition holds it back, it is what the newest event of any has brought.
+        """
+        whole = self.nodes.get(node, EventTimeState())
+        least, none_active = coalesced_minimum(
+            [(whole.watermark_ms, True), *((s.watermark_ms, s.idle) for s in self._holding(node))]
+        )
+        return least, none_active and whole.idle
 
     def watermark_ms(self, stage: str) -> int | None:
-        """Least watermark over the inputs that are not idle; if all are, the highest seen."""
-        inputs = [(self.nodes[node.name], delay_ms) for node, delay_ms in self._inputs[stage]]
+        """The second minimum, over the inputs that are not idle; if all are, the highest seen."""
+        inputs = [
+            (*self.source_watermark_ms(node.name), delay_ms)
+            for node, delay_ms in self._inputs[stage]
+        ]
         return coalesced_minimum(
-            (None if state.watermark_ms is None else state.watermark_ms - delay_ms, state.idle)
-            for state, delay_ms in inputs
+            (None if watermark_ms is None else watermark_ms - delay_ms, idle)
+            for watermark_ms, idle, delay_ms in inputs
         )[0]
 
-    def held_back_by(self, stage: str) -> tuple[str, int | None] | None:
-        """The source that keeps the stage's watermark where it is, and since when (wall clock).
+    def held_back_by(self, stage: str) -> Holder | None:
+        """Who keeps the stage's watermark where it is, and since when (wall clock).
 
-        None: no input is active. A source that never had a watermark comes before all others.
+        None: no input is active. Who never had a watermark comes before all others.
         """
-        active = [
-            (state, delay_ms, node.upstream[0])
-            for node, delay_ms in self._inputs[stage]
-            if not (state := self.nodes[node.name]).idle
-        ]
+        found: list[tuple[float, Holder]] = []
+        for node, delay_ms in self._inputs[stage]:
+            watermark_ms, idle = self.source_watermark_ms(node.name)
+            if not idle:
+                least = -inf if watermark_ms is None else watermark_ms - delay_ms
+                found.append((least, self._holder(node)))
+        return min(found, key=lambda f: f[0])[1] if found else None
+
+    def _holding(self, node: str) -> list[EventTimeState]:
+        states = self.partitions.get(node, {})
+        return [states[partition] for partition in self._expected.get(node, ())]
+
+    def _holder(self, node: TimestampsNode) -> Holder:
+        """Who decides about the watermark of a source that is not idle."""
+        source = ", ".join(self.graph.named_upstreams(node.name))
+        states = self.partitions.get(node.name, {})
+        active = [p for p in self._expected.get(node.name, ()) if not states[p].idle]
         if not active:
-            return None
+            return Holder(source, self.nodes[node.name].advanced_at_ms)
 
-        def watermark(input: tuple[EventTimeState, int, str]) -> float:
-            state, delay_ms, _ = input
-            return -inf if state.watermark_ms is None else state.watermark_ms - delay_ms
+        def watermark(partition: str) -> float:
+            watermark_ms = states[partition].watermark_ms
+            return -inf if watermark_ms is None else watermark_ms
 
-        state, _, source = min(active, key=watermark)
-        return source, state.advanced_at_ms
+        least = min(active, key=watermark)
+        return Holder(source, states[least].advanced_at_ms, least)
 
     def next_ms(self, stage: str, *, final: bool) -> int | None:
         """The watermark for the stage's next epoch; never less than the one it has reached."""
@@ -104,18 +188,41 @@ class WatermarkTracker:
             for stage, reached in self.reached_ms.items()
         )
 
+    # --- snapshots ------------------------------------------------------------------------------
+
     def to_json(self) -> dict[str, Any]:
         return {
             "nodes": {name: asdict(state) for name, state in self.nodes.items()},
+            # Watermark, and when it got there. There may be hundreds, in every manifest.
+            "partitions": {
+                node: {p: (state.watermark_ms, state.advanced_at_ms) for p, state in states.items()}
+                for node, states in self.partitions.items()
+            },
             "reached_ms": dict(self.reached_ms),
             # For people (`dagster-jet watermarks`); worked out anew after a restart.
-            "held_back_by": {stage: self.held_back_by(stage) for stage in self.reached_ms},
+            "held_back_by": {
+                stage: None if holder is None else asdict(holder)
+                for stage, holder in ((s, self.held_back_by(s)) for s in self.reached_ms)
+            },
         }
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        for name, state in saved.get("nodes", {}).items():
+    def restore(self, saved: Mapping[str, Any], now_ms: int) -> None:
+        """Idleness is about this execution's clock: everybody gets a full time-out again."""
+        for name, fields in saved.get("nodes", {}).items():
             if name in self.nodes:
-                self.nodes[name] = EventTimeState(**state)
+                state = EventTimeState(**fields)
+                self.nodes[name] = replace(state, last_event_at_ms=now_ms, idle=False)
+        # Older snapshots have none: they appear with their first rows.
+        for name, states in saved.get("partitions", {}).items():
+            if name in self.nodes:
+                self.partitions[name] = {
+                    partition: EventTimeState(
+                        watermark_ms=watermark_ms,
+                        last_event_at_ms=now_ms,
+                        advanced_at_ms=advanced_at_ms,
+                    )
+                    for partition, (watermark_ms, advanced_at_ms) in states.items()
+                }
         # Snapshots of 0.1 called it so, when windows were the only stages.
         reached = saved.get("reached_ms", saved.get("closed_end_ms", {}))
         for name, watermark in reached.items():

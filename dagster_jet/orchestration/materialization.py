@@ -121,6 +121,9 @@ def _stage(
         return metadata
     if progress.held_back_by is not None:
         metadata[keys.WATERMARK_HELD_BACK_BY] = dg.MetadataValue.text(progress.held_back_by)
+    if progress.held_back_partition is not None:
+        partition = dg.MetadataValue.text(progress.held_back_partition)
+        metadata[keys.WATERMARK_HELD_BACK_PARTITION] = partition
     if progress.held_back_since_ms is not None:
         since_s = progress.held_back_since_ms / 1000
         metadata[keys.WATERMARK_HELD_BACK_SINCE] = dg.MetadataValue.timestamp(since_s)

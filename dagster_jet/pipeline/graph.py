@@ -58,7 +58,9 @@ class TransformNode:
 
     name: str
     upstream: tuple[str, ...]
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
+    is_projection: bool = False
+    """`function` may be called with the names of further columns to keep."""
     kind: str = field(default="transform", init=False)
 
 
@@ -179,6 +181,15 @@ class Graph:
             pending.extend((upstream, delay_ms) for upstream in node.upstream)
         nodes = ((self.nodes[reached], delay_ms) for reached, delay_ms in found.items())
         return tuple((node, delay) for node, delay in nodes if isinstance(node, TimestampsNode))
+
+    def way_from_source(self, name: str) -> tuple[Node, ...]:
+        """The nodes from the one source of a timestamps node up to it, if all between are
+        transforms; else empty."""
+        node, way = self.nodes[self.nodes[name].upstream[0]], []
+        while isinstance(node, TransformNode):
+            way.append(node)
+            node = self.nodes[node.upstream[0]]
+        return (node, *reversed(way)) if isinstance(node, SourceNode) else ()
 
     def plan(self) -> dict[str, Any]:
         """What the saved state of every source and stateful stage means (`snapshot.plan`)."""

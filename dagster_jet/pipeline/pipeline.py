@@ -128,8 +128,8 @@ class Stage:
         Args:
             column: must not be null; a row without event time is a bad row.
             allowed_lag: how far events may be behind the newest one before they count as late.
-            idle_timeout: after so long without events a source stops holding windows back;
-                0 means never.
+            idle_timeout: after so long without events a source, or a partition of it, stops
+                holding windows back; 0 means never.
         """
         timestamps = Timestamps(
             column, to_ms(allowed_lag, "allowed_lag"), to_ms(idle_timeout, "idle_timeout")
@@ -172,12 +172,13 @@ class Stage:
         """Column names, SQL expressions or Columns."""
         name = name or self._pipeline._fresh("select")
 
-        def project(frame: DataFrame) -> DataFrame:
+        def project(frame: DataFrame, *more: str) -> DataFrame:
             from pyspark.sql import functions
 
-            return frame.select(*[functions.expr(c) if isinstance(c, str) else c for c in columns])
+            selected = [functions.expr(c) if isinstance(c, str) else c for c in columns]
+            return frame.select(*selected, *more)
 
-        return self.transform(project, name=name)
+        return self._append(TransformNode(name, (self._node,), project, is_projection=True))
 
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
         """This stream and `others` as one, matched by column name; the watermark is the least."""

@@ -4,6 +4,9 @@ The position is, per partition, the sequence number of the next event; it is par
 snapshot. Events that the journal dropped before they were read are counted as lost and told; the
 job goes on behind them.
 
+A partition holds the watermark back for as long as events are known to wait in it. One that has
+been read to its end does not: keys that are never written again must not stop all windows.
+
 At-least-once: after a restart the events of the epochs since the last snapshot are read again, as
 far as the journal still has them.
 """
@@ -23,7 +26,7 @@ from dagster_jet.connectors.maps.columns import (
     existing,
     key_text,
 )
-from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
+from dagster_jet.engine.connector import PARTITION_COLUMN, Lag, Rejection, SourceFrame
 from dagster_jet.errors import ConfigurationError, SourceError
 from dagster_jet.maps import PUT, JetMap, Journal, Record
 from dagster_jet.maps.log_state import LogState
@@ -34,9 +37,25 @@ if TYPE_CHECKING:
 
 STARTS = ("oldest", "newest")
 _ROWS_PER_TASK = 5_000
+_PARTITIONS_PER_BACKLOG_EPOCH = 64
+"""Each is watched for its event time, and asked for in a request of its own."""
 
 Range = tuple[int, int, int]
 """Partition, first sequence number, one more than the last."""
+
+
+@dataclass(frozen=True)
+class JournalSplit:
+    """What one epoch reads."""
+
+    ranges: tuple[Range, ...]
+    observed: tuple[int, ...]
+    """Partitions whose event time matters: all of `ranges` if anything was left waiting, else
+    none, because then no partition holds the watermark back."""
+
+    @property
+    def rows(self) -> int:
+        return sum(stop - start for _, start, stop in self.ranges)
 
 
 @dataclass(frozen=True)
@@ -122,33 +141,48 @@ class MapJournalReader:
         events = sum(stop - start for _, start, stop in self._waiting_ranges())
         return Lag(items=events, details={"events": events})
 
-    def plan(self, max_rows: int) -> tuple[Range, ...] | None:
+    def plan(self, max_rows: int) -> JournalSplit | None:
         assert self._next is not None
         alive = self._skip_dropped()
         # Begin behind the partition that the last plan ended with: none waits for ever.
-        behind = [r for r in alive if r[0] >= self._turn]
+        turn = [r for r in alive if r[0] >= self._turn] + [r for r in alive if r[0] < self._turn]
+        waiting = sum(stop - start for _, start, stop in turn)
+        if waiting > max_rows:
+            turn = turn[:_PARTITIONS_PER_BACKLOG_EPOCH]
+        # The same fraction of each: their event times stay together, so little is kept open.
+        in_turn = sum(stop - start for _, start, stop in turn)
         taken: list[Range] = []
-        for partition, start, stop in [*behind, *(r for r in alive if r[0] < self._turn)]:
-            until = min(stop, start + max_rows)
+        room = max_rows
+        for partition, start, stop in turn:
+            share = -(-(stop - start) * min(max_rows, in_turn) // in_turn)
+            until = start + min(share, room)
             taken.append((partition, start, until))
             self._next[partition] = until
             self._turn = partition + 1
-            max_rows -= until - start
-            if max_rows <= 0:
+            room -= until - start
+            if room == 0:
                 break
-        return tuple(taken) or None
+        if not taken:
+            return None
+        observed = tuple(p for p, _, _ in taken) if waiting > max_rows else ()
+        return JournalSplit(tuple(taken), observed)
 
-    def frame(self, spark: SparkSession, split: tuple[Range, ...]) -> SourceFrame:
+    def partitions(self) -> dict[str, int]:
+        return {str(p): stop - start for p, start, stop in self._waiting_ranges()}
+
+    def frame(self, spark: SparkSession, split: JournalSplit) -> SourceFrame:
         raw = self._raw(spark, split)
+        observed = tuple(map(str, split.observed))
         if self.rejection is None:
-            return SourceFrame(self.value.parsed(raw))
-        return self.value.split(raw, self.rejection, self.stage, _position_column())
+            return SourceFrame(self.value.parsed(raw), partitions=observed)
+        frame = self.value.split(raw, self.rejection, self.stage, _position_column())
+        return replace(frame, partitions=observed)
 
-    def verify(self, split: tuple[Range, ...], rows: int) -> None:
+    def verify(self, split: JournalSplit, rows: int) -> None:
         # Between plan and task the ring went on: what is missing was overwritten.
-        self._lost += max(0, sum(stop - start for _, start, stop in split) - rows)
+        self._lost += max(0, split.rows - rows)
 
-    def locate_bad_row(self, spark: SparkSession, split: tuple[Range, ...]) -> str | None:
+    def locate_bad_row(self, spark: SparkSession, split: JournalSplit) -> str | None:
         return self.value.first_bad(self._raw(spark, split), _position_column())
 
     def position(self) -> dict[str, Any]:
@@ -210,13 +244,17 @@ class MapJournalReader:
         self._next.update(alive)
         return [(p, alive[p], stop) for p, _, stop in ranges if alive[p] < stop]
 
-    def _raw(self, spark: SparkSession, split: tuple[Range, ...]) -> DataFrame:
-        rows = sum(stop - start for _, start, stop in split)
-        tasks = min(spark.sparkContext.defaultParallelism, -(-rows // _ROWS_PER_TASK))
-        task = JournalTask(self.journal_handle(), self.value, _shares(split, tasks, rows))
+    def _raw(self, spark: SparkSession, split: JournalSplit) -> DataFrame:
+        tasks = min(spark.sparkContext.defaultParallelism, -(-split.rows // _ROWS_PER_TASK))
+        task = JournalTask(
+            self.journal_handle(),
+            self.value,
+            _shares(split.ranges, tasks, split.rows),
+            {partition: index for index, partition in enumerate(split.observed)},
+        )
         schema = (
             f"kind string, key string, value {self.value.raw_type}, partition int, "
-            "sequence bigint, timestamp timestamp"
+            f"sequence bigint, timestamp timestamp, {PARTITION_COLUMN} int"
         )
         return spark.range(0, tasks, 1, tasks).mapInArrow(task, schema)
 
@@ -241,6 +279,8 @@ class JournalTask:
     journal: Journal
     value: ValueColumn
     shares: tuple[tuple[Range, ...], ...]
+    observed: Mapping[int, int]
+    """Per partition whose event time is observed, its index."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -260,8 +300,12 @@ class JournalTask:
                 pa.array([partition] * len(records), pa.int32()),
                 pa.array([r.version for r in records], pa.int64()),
                 times.cast(pa.timestamp("us", tz="UTC")),
+                pa.array([self.observed.get(partition, -1)] * len(records), pa.int32()),
             ],
-            names=["kind", "key", "value", "partition", "sequence", "timestamp"],
+            names=[
+                *("kind", "key", "value", "partition", "sequence", "timestamp"),
+                PARTITION_COLUMN,
+            ],
         )
 
 

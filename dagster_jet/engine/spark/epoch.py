@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dagster_jet.engine.connector import SourceReader
+from dagster_jet.engine.connector import PARTITION_COLUMN, Partitioned, SourceReader
 from dagster_jet.engine.spark.barrier import ACK_COLUMN, Barrier
 from dagster_jet.engine.spark.errors import translate
 from dagster_jet.engine.spark.executor_watch import SESSION_GONE
@@ -99,6 +99,8 @@ class Observed:
     rows: int
     rows_with_time: int
     top_event_ms: int | None
+    partition_tops_ms: Mapping[str, int]
+    """Per partition that was observed and had rows."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,19 @@ class _TimePlan:
     """What is observed at a timestamps node."""
 
     observed: tuple[Column, ...]
+    time_ms: Column
+    of_partitions: list[Column] = field(default_factory=list)
+    """The newest event time of the first partition, the second, ..., as far as they were needed."""
+
+    def columns(self, partitions: int) -> tuple[Column, ...]:
+        """What to observe where so many partitions are watched."""
+        # Rounded up, so that there are few different programs for Spark to compile.
+        wanted = 1 << (partitions - 1).bit_length() if partitions else 0
+        partition = F.col(PARTITION_COLUMN)
+        for index in range(len(self.of_partitions), wanted):
+            top = F.max(F.when(partition == index, self.time_ms))
+            self.of_partitions.append(top.alias(f"top_{index}"))
+        return (*self.observed, *self.of_partitions[:wanted])
 
 
 @dataclass
@@ -170,6 +185,11 @@ class EpochRunner:
     partition_count: int
     _stages: dict[str, _Stage] = field(default_factory=dict)
     _times: dict[str, _TimePlan] = field(default_factory=dict)
+    partitioned: dict[str, str] = field(default_factory=dict)
+    """The source of each timestamps node that watches its partitions, known after `prepare`."""
+    _carrying: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Sources and transforms whose rows come with their partition; for a projection, what it has
+    to be told to keep."""
     _tables: dict[str, _Table] = field(default_factory=dict)
     _placement: Placement | None = None
 
@@ -188,11 +208,28 @@ class EpochRunner:
             PipelineError: a column does not exist, types do not fit; names the stage.
             UserFunctionError: a transform raised.
         """
+        ways = self._ways_of_partitions()
+        self._carrying = {node: () for way in ways.values() for node in way}
         build = _Build(self, None)
         for node in self.graph:
             frame = build.frame(node)
             if isinstance(node, StatefulNode) and frame is None:
                 raise PipelineError("the stage has no input.", job=self.job, stage=node.name)
+        self.partitioned = {
+            name: way[0] for name, way in ways.items() if self._carrying.keys() >= set(way)
+        }
+        needed = {node for name in self.partitioned for node in ways[name]}
+        self._carrying = {n: more for n, more in self._carrying.items() if n in needed}
+
+    def _ways_of_partitions(self) -> dict[str, tuple[str, ...]]:
+        """Per timestamps node of a source with partitions: the nodes from there up to it."""
+        ways = {}
+        for node in self.graph:
+            if isinstance(node, TimestampsNode) and not node.timestamps.of_ingestion:
+                way = tuple(n.name for n in self.graph.way_from_source(node.name))
+                if way and isinstance(self.readers[way[0]], Partitioned):
+                    ways[node.name] = way
+        return ways
 
     def run(self, epoch: EpochInput) -> EpochOutput:
         """Runs the job and returns what the tasks acked.
@@ -304,6 +341,10 @@ class _Build:
     runner: EpochRunner
     epoch: EpochInput | None
     _frames: dict[str, DataFrame | None] = field(default_factory=dict)
+    _with_partition: dict[str, DataFrame] = field(default_factory=dict)
+    """The same frames with the column that says which partition a row is of."""
+    _partitions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Per source, the partitions that are observed."""
     _acks: dict[str, list[DataFrame]] = field(default_factory=dict)
     _rejects: dict[str, DataFrame] = field(default_factory=dict)
     _late: dict[str, DataFrame] = field(default_factory=dict)
@@ -321,6 +362,9 @@ class _Build:
             frame = self._guarded(node, lambda: self._make(node))
             if frame is not None and self._is_shared(node):
                 frame = self._persist(frame)
+            if frame is not None and node.name in self.runner._carrying:
+                self._with_partition[node.name] = frame
+                frame = frame.drop(PARTITION_COLUMN)
             self._frames[node.name] = frame
         return self._frames[node.name]
 
@@ -336,8 +380,10 @@ class _Build:
     def observed(self) -> dict[str, Observed]:
         results = {}
         for name, observation in self._observations.items():
-            row = observation.get
-            results[name] = Observed(row["rows"], row["timed"], row["top"])
+            rows, timed, top, *tops = observation.get.values()
+            names = self._partitions.get(self.runner.partitioned.get(name, ""), ())
+            seen = {p: of_it for p, of_it in zip(names, tops, strict=False) if of_it is not None}
+            results[name] = Observed(rows, timed, top, seen)
         return results
 
     def source_rows(self) -> dict[str, int]:
@@ -366,8 +412,7 @@ class _Build:
                 inputs = [f for f in map(self._input, node.upstream) if f is not None]
                 return reduce(lambda a, b: a.unionByName(b), inputs) if inputs else None
             case TransformNode():
-                frame = self._input(node.upstream[0])
-                return None if frame is None else self._call(node, frame)
+                return self._transform(node)
             case EnrichNode():
                 frame = self._input(node.upstream[0])
                 if frame is None:
@@ -391,11 +436,43 @@ class _Build:
         self.persisted.append(frame.persist())
         return frame
 
-    def _call(self, node: TransformNode, frame: DataFrame) -> DataFrame:
+    def _transform(self, node: TransformNode) -> DataFrame | None:
+        frame = self._input(node.upstream[0])
+        if frame is None or node.name not in self.runner._carrying:
+            return None if frame is None else self._call(node, frame)
+        whole = self._with_partition.get(node.upstream[0])
+        if self.epoch is not None:
+            assert whole is not None
+            return self._call(node, whole, *self.runner._carrying[node.name])
+        without = self._call(node, frame)
+        carrying = None if whole is None else self._carry(node, whole, without)
+        if carrying is None:
+            del self.runner._carrying[node.name]
+        return without if carrying is None else carrying
+
+    def _carry(self, node: TransformNode, whole: DataFrame, without: DataFrame) -> DataFrame | None:
+        """The function's result with the partition's column, if that changes nothing else."""
+        try:
+            carrying = self._call(node, whole)
+            if node.is_projection and PARTITION_COLUMN not in carrying.columns:
+                self.runner._carrying[node.name] = (PARTITION_COLUMN,)
+                carrying = self._call(node, whole, PARTITION_COLUMN)
+            if PARTITION_COLUMN not in carrying.columns:
+                return None
+            plans = [
+                frame._jdf.queryExecution().optimizedPlan()
+                for frame in (carrying.drop(PARTITION_COLUMN), without)
+            ]
+        except (PySparkException, UserFunctionError):
+            return None
+        # A hash over all columns, say, would take in ours.
+        return carrying if plans[0].sameResult(plans[1]) else None
+
+    def _call(self, node: TransformNode, frame: DataFrame, *more: str) -> DataFrame:
         from pyspark.sql import DataFrame
 
         try:
-            result = node.function(frame)
+            result = node.function(frame, *more)
         except PySparkException:
             raise
         except Exception as error:
@@ -417,19 +494,27 @@ class _Build:
     def _source(self, node: SourceNode) -> DataFrame | None:
         session = self.runner.session
         if self.epoch is None:
-            return session.createDataFrame([], node.source.schema)
+            empty = session.createDataFrame([], node.source.schema)
+            if node.name in self.runner._carrying:
+                empty = empty.withColumn(PARTITION_COLUMN, F.lit(-1))
+            return empty
         split = self.epoch.splits.get(node.name)
         if split is None:
             return None
         source = self.runner.readers[node.name].frame(session, split)
+        rows = source.rows
+        if isinstance(self.runner.readers[node.name], Partitioned):
+            if node.name not in self.runner._carrying:
+                rows = rows.drop(PARTITION_COLUMN)
         if source.shared is not None:
             self._persist(source.shared)
         if source.rejects is not None:
             self._rejects[node.name] = source.rejects
+        self._partitions[node.name] = source.partitions
         if self._has_own_timestamps(node):
-            return source.rows
+            return rows
         observation = self._row_counts[node.name] = Observation()
-        return source.rows.observe(observation, F.count(F.lit(1)).alias("rows"))
+        return rows.observe(observation, F.count(F.lit(1)).alias("rows"))
 
     def _has_own_timestamps(self, node: SourceNode) -> bool:
         """The one reader is a timestamps node, which counts the rows as well."""
@@ -446,7 +531,13 @@ class _Build:
             self.runner._times[node.name] = self._plan_time(node, frame)
             return frame
         observation = self._observations[node.name] = Observation()
-        return frame.observe(observation, *self.runner._times[node.name].observed)
+        plan = self.runner._times[node.name]
+        watched = self._partitions.get(self.runner.partitioned.get(node.name, ""), ())
+        if not watched:
+            return frame.observe(observation, *plan.observed)
+        whole = self._with_partition[node.upstream[0]]
+        seen = whole.observe(observation, *plan.columns(len(watched)))
+        return seen.drop(PARTITION_COLUMN)
 
     def _with_ingestion_time(self, node: TimestampsNode, frame: DataFrame) -> DataFrame:
         """One time for the epoch, told by the driver: tasks that are tried again agree."""
@@ -486,7 +577,8 @@ class _Build:
                 F.count(F.lit(1)).alias("rows"),
                 F.count(time).alias("timed"),
                 F.max(time).alias("top"),
-            )
+            ),
+            time,
         )
 
     def _stateful(self, node: StatefulNode) -> DataFrame | None:

@@ -22,6 +22,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
 )
 from dagster_jet.maps import JetMap, JournalConfig
+from dagster_jet.maps.keys import partition_of
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
 
@@ -51,8 +52,9 @@ def read(reader: MapJournalReader, max_rows: int = 10_000) -> list[tuple[str, st
     split = reader.plan(max_rows)
     if split is None:
         return []
-    rows = sum(stop - start for _, start, stop in split)
-    task = JournalTask(reader.journal_handle(), reader.value, _shares(split, 2, rows))
+    task = JournalTask(
+        reader.journal_handle(), reader.value, _shares(split.ranges, 2, split.rows), {}
+    )
     batches = list(task([pa.record_batch([pa.array([0, 1])], names=["id"])]))
     found = [row for batch in batches for row in batch.to_pylist()]
     reader.verify(split, len(found))
@@ -86,6 +88,24 @@ def test_small_epochs_serve_all_partitions(store: Store) -> None:
     assert {row for epoch in epochs for row in epoch} == {
         ("put", f"{n}", f"{n}") for n in range(60)
     }
+
+
+def test_a_backlog_is_read_in_step_and_holds_the_watermark_back(store: Store) -> None:
+    """The same fraction of every partition; when nothing waits any more, none holds back."""
+    m = JetMap.open(store, "m", journal=JournalConfig())
+    keys = {partition_of(f"k{n}", PARTITIONS): f"k{n}" for n in range(50)}
+    (few, few_key), (many, many_key) = sorted(keys.items())[:2]
+    m.put_all([(few_key, n) for n in range(10)] + [(many_key, n) for n in range(100)])
+    reader = journal_reader(store)
+    reader.poll()
+    assert reader.partitions() == {str(few): 10, str(many): 100}
+    split = reader.plan(55)
+    assert split is not None and split.observed == (few, many)
+    assert split.ranges == ((few, 0, 5), (many, 0, 50))
+    assert reader.partitions() == {str(few): 5, str(many): 50}
+    split = reader.plan(55)
+    assert split is not None and split.observed == () and split.rows == 55
+    assert reader.partitions() == {} and reader.plan(55) is None
 
 
 def test_where_a_new_job_begins(store: Store) -> None:

@@ -33,7 +33,15 @@ SOURCES = {
 }
 STAGES = {
     "out": StageProgress(rows_in=5, rows_out=4, late=3, rejected=2),
-    "sums": StageProgress(rows_in=70, rows_out=5, watermark_ms=1_000_000, state_rows=9),
+    "sums": StageProgress(
+        rows_in=70,
+        rows_out=5,
+        watermark_ms=1_000_000,
+        state_rows=9,
+        held_back_by="in",
+        held_back_since_ms=900_000,
+        held_back_partition="17",
+    ),
 }
 
 
@@ -76,6 +84,9 @@ def test_numbers_are_numbers_and_times_are_times() -> None:
     assert isinstance(out.metadata[keys.WATERMARK], dg.TimestampMetadataValue)
     assert sums.metadata[keys.WATERMARK].value == 1_000.0, "a stage's own watermark wins"
     assert sums.metadata[keys.STATE_ROWS].value == 9
+    assert sums.metadata[keys.WATERMARK_HELD_BACK_BY].value == "in"
+    assert sums.metadata[keys.WATERMARK_HELD_BACK_PARTITION].value == "17"
+    assert sums.metadata[keys.WATERMARK_HELD_BACK_SINCE].value == 900.0
     assert "dagster/row_count" not in sums.metadata
 
 

@@ -1,0 +1,89 @@
+"""A source with partitions for tests: one JSON-lines file each, read at a rate of its own.
+
+All its partitions are there from the start and stay, as in a log that others write to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.engine.connector import PARTITION_COLUMN, Lag, Rejection, SourceFrame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class PartitionedLog:
+    folder: str
+    rates: Mapping[str, int]
+    """Per partition, how many rows an epoch reads."""
+    schema: str = "k string, ts bigint, v bigint"
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "partitioned_log", "folder": self.folder}
+
+    def open(self, job: str, stage: str, rejection: Rejection | None) -> PartitionedLogReader:
+        return PartitionedLogReader(self)
+
+
+@dataclass
+class PartitionedLogReader:
+    source: PartitionedLog
+    _next: dict[str, int] = field(default_factory=dict)
+    _lines: dict[str, list[str]] = field(default_factory=dict)
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        self._next = dict(position)
+
+    def poll(self) -> Lag:
+        for name in self.source.rates:
+            path = Path(self.source.folder) / f"{name}.json"
+            self._lines[name] = path.read_text("utf-8").splitlines() if path.exists() else []
+        return self.waiting()
+
+    def waiting(self) -> Lag:
+        return Lag(sum(self.partitions().values()), self.partitions())
+
+    def partitions(self) -> dict[str, int]:
+        return {name: len(lines) - self._next.get(name, 0) for name, lines in self._lines.items()}
+
+    def plan(self, max_rows: int) -> dict[str, list[str]] | None:
+        split = {}
+        for name, rate in self.source.rates.items():
+            start = self._next.get(name, 0)
+            split[name] = self._lines[name][start : start + rate]
+            self._next[name] = start + len(split[name])
+        return split if any(split.values()) else None
+
+    def frame(self, spark: SparkSession, split: dict[str, list[str]]) -> SourceFrame:
+        from pyspark.sql import functions as F
+
+        names = tuple(split)
+        rows = [(line, names.index(name)) for name, lines in split.items() for line in lines]
+        raw = spark.createDataFrame(rows, f"line string, {PARTITION_COLUMN} int")
+        parsed = raw.select(F.from_json("line", self.source.schema).alias("r"), PARTITION_COLUMN)
+        return SourceFrame(parsed.select("r.*", PARTITION_COLUMN), partitions=names)
+
+    def verify(self, split: Any, rows: int) -> None:
+        pass
+
+    def locate_bad_row(self, spark: SparkSession, split: Any) -> str | None:
+        return None
+
+    def position(self) -> dict[str, Any]:
+        return dict(self._next)
+
+    def take_journal(self) -> pa.Table | None:
+        return None
+
+    def whole_journal(self) -> pa.Table:
+        return pa.table({})
+
+    def take_lost(self) -> int:
+        return 0

@@ -1,0 +1,202 @@
+"""Watermarks of partitioned sources: the least of the partitions, then the least of the inputs."""
+
+import json
+
+import pytest
+
+from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.engine.watermarks import Holder, WatermarkTracker
+
+NODE = "in.timestamps"
+
+
+def tracker(lag: str = "0 ms", idle: str = "10 ms", names: tuple[str, ...] = ("in",)):
+    p = Pipeline("j")
+    read = [
+        p.read_from(
+            sources.files("/x", format="json", schema="ts long"), name=name
+        ).with_timestamps("ts", allowed_lag=lag, idle_timeout=idle)
+        for name in names
+    ]
+    rows = read[0].merge(*read[1:]) if len(read) > 1 else read[0]
+    counts = rows.window(windows.tumbling("10 ms")).aggregate(n=agg.count(), name="counts")
+    counts.write_to(sinks.files("/y", format="json"), name="out")
+    return WatermarkTracker(p.graph)
+
+
+def observe(t: WatermarkTracker, now_ms: int, node: str = NODE, **tops: int) -> None:
+    t.observe(node, len(tops), max(tops.values()), now_ms, tops)
+
+
+def restarted(t: WatermarkTracker, now_ms: int, **config) -> WatermarkTracker:
+    """As a new execution finds it in the manifest."""
+    again = tracker(**config)
+    again.restore(json.loads(json.dumps(t.to_json())), now_ms)
+    return again
+
+
+def test_rows_of_a_slow_partition_are_not_late():
+    t = tracker(lag="3 ms")
+    t.expect(NODE, {"a": 5, "b": 5}, 0)
+    observe(t, 0, a=100, b=20)
+    assert t.watermark_ms("counts") == 17
+    observe(t, 1, a=200)
+    assert t.watermark_ms("counts") == 17
+    observe(t, 2, a=300, b=150)
+    assert t.watermark_ms("counts") == 147
+
+
+def test_a_partition_that_never_had_a_row_holds_back_until_it_is_idle():
+    t = tracker()
+    t.expect(NODE, {"a": 0, "b": 0}, 0)
+    observe(t, 0, a=100)
+    assert t.watermark_ms("counts") is None
+    assert t.held_back_by("counts") == Holder("in", 0, "b"), "since it appeared"
+    observe(t, 9, a=110)
+    t.check_idle(9)
+    assert t.watermark_ms("counts") is None
+    t.check_idle(10)
+    assert t.watermark_ms("counts") == 110
+    assert t.held_back_by("counts") == Holder("in", 9, "a")
+
+
+def test_without_a_timeout_it_holds_back_for_ever():
+    t = tracker(idle="0 ms")
+    t.expect(NODE, {"a": 0, "b": 0}, 0)
+    observe(t, 0, a=100)
+    t.check_idle(1_000_000)
+    assert t.watermark_ms("counts") is None
+
+
+def test_an_idle_partition_comes_back_with_its_watermark_and_nothing_goes_back():
+    t = tracker()
+    t.expect(NODE, {"a": 0, "b": 0}, 0)
+    observe(t, 0, a=100, b=20)
+    observe(t, 10, a=105)
+    t.check_idle(10)
+    assert t.next_ms("counts", final=False) == 100, "105, floored to the window"
+    t.reached_ms["counts"] = 100
+    observe(t, 11, b=30)
+    assert t.watermark_ms("counts") == 30
+    assert t.held_back_by("counts") == Holder("in", 11, "b")
+    assert t.next_ms("counts", final=False) == 100 and not t.wants_epoch()
+
+
+def test_a_partition_with_rows_waiting_is_not_idle_however_slowly_it_is_read():
+    t = tracker()
+    t.expect(NODE, {"a": 0, "b": 7}, 0)
+    observe(t, 0, a=100, b=20)
+    for now_ms in range(5, 100, 5):
+        t.expect(NODE, {"a": 0, "b": 7}, now_ms)
+        observe(t, now_ms, a=100 + now_ms)
+        t.check_idle(now_ms)
+    assert t.watermark_ms("counts") == 20
+    t.expect(NODE, {"a": 0, "b": 0}, 95)
+    observe(t, 104, a=300)
+    t.check_idle(104)
+    assert t.watermark_ms("counts") == 20, "a full time-out from then on"
+    t.check_idle(105)
+    assert t.watermark_ms("counts") == 300
+    t.expect(NODE, {"a": 0, "b": 1}, 106)
+    assert t.held_back_by("counts") == Holder("in", 106, "b"), "since its return"
+
+
+def test_a_source_whose_partitions_are_all_read_is_as_far_as_its_newest_event():
+    """A map's journal names only partitions where events wait."""
+    t = tracker(names=("in", "other"), idle="10 ms")
+    t.expect(NODE, {"a": 3}, 0)
+    observe(t, 0, a=50)
+    t.observe("other.timestamps", 1, 1_000, 0)
+    assert t.watermark_ms("counts") == 50
+    t.expect(NODE, {}, 1)
+    t.observe(NODE, 4, 80, 1)
+    assert t.watermark_ms("counts") == 80, "it goes on holding other inputs back"
+    assert t.held_back_by("counts") == Holder("in", 1, None)
+    t.check_idle(10)
+    assert t.source_watermark_ms("other.timestamps")[1] and t.watermark_ms("counts") == 80
+    t.check_idle(11)
+    assert t.watermark_ms("counts") == 1_000, "all are idle: the highest"
+
+
+def test_the_minimum_is_taken_over_partitions_then_over_inputs():
+    t = tracker(names=("in", "other"))
+    t.expect(NODE, {"a": 1, "b": 1}, 0)
+    t.expect("other.timestamps", {"a": 1}, 0)
+    observe(t, 0, a=100, b=40)
+    observe(t, 0, "other.timestamps", a=30)
+    assert t.watermark_ms("counts") == 30
+    assert t.held_back_by("counts") == Holder("other", 0, "a")
+    observe(t, 5, "other.timestamps", a=60)
+    assert t.watermark_ms("counts") == 40
+    assert t.held_back_by("counts") == Holder("in", 0, "b")
+
+
+def test_all_partitions_are_restored_idle_ones_too():
+    t = tracker()
+    t.expect(NODE, {"a": 0, "b": 0, "never": 0}, 0)
+    observe(t, 0, a=100, b=20)
+    observe(t, 10, a=105)
+    t.check_idle(10)
+    t.reached_ms["counts"] = 100
+    again = restarted(t, 1_000)
+    again.expect(NODE, {"a": 0, "b": 0, "never": 0}, 1_000)
+    assert again.partitions[NODE]["b"].watermark_ms == 20
+    assert again.held_back_by("counts") == Holder("in", 0, "never")
+    again.check_idle(1_009)
+    assert again.watermark_ms("counts") is None, "everybody has a full time-out again"
+    again.check_idle(1_010)
+    assert again.next_ms("counts", final=False) == 100
+
+
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_partitions_that_change_never_move_the_watermark_back(change):
+    t = tracker()
+    t.expect(NODE, {"a": 0, "b": 0}, 0)
+    observe(t, 0, a=100, b=60)
+    t.reached_ms["counts"] = t.next_ms("counts", final=False)
+    again = restarted(t, 0)
+    if change == "removed":
+        again.expect(NODE, {"a": 0}, 0)
+        assert again.next_ms("counts", final=False) == 100
+        return
+    again.expect(NODE, {"a": 0, "b": 0, "c": 0}, 0)
+    assert again.watermark_ms("counts") is None
+    assert again.next_ms("counts", final=False) == 60
+    observe(again, 1, c=10)
+    assert again.next_ms("counts", final=False) == 60
+    observe(again, 2, a=200, b=200, c=90)
+    assert again.next_ms("counts", final=False) == 90
+
+
+def test_a_snapshot_from_before_partitions_had_watermarks():
+    """One state per source, and as the holder a pair."""
+    state = {
+        "watermark_ms": 57,
+        "top_event_ms": 57,
+        "last_event_at_ms": 1,
+        "idle": True,
+        "advanced_at_ms": 1,
+    }
+    old = {
+        "nodes": {NODE: state},
+        "reached_ms": {"counts": 50},
+        "held_back_by": {"counts": ["in", 1]},
+    }
+    t = tracker()
+    t.restore(old, 100)
+    assert t.watermark_ms("counts") == 57 and not t.nodes[NODE].idle
+    t.expect(NODE, {"a": 4, "b": 4}, 100)
+    assert t.watermark_ms("counts") is None and t.next_ms("counts", final=False) == 50
+    observe(t, 101, a=90, b=70)
+    assert t.next_ms("counts", final=False) == 70
+
+
+def test_a_source_without_partitions_is_as_before():
+    t = tracker()
+    t.observe(NODE, 3, 40, 0)
+    assert t.watermark_ms("counts") == 40
+    assert t.held_back_by("counts") == Holder("in", 0, None)
+    assert t.to_json()["partitions"] == {}
+    t.check_idle(10)
+    assert t.held_back_by("counts") is None and t.watermark_ms("counts") == 40
