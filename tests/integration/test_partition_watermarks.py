@@ -137,15 +137,26 @@ def test_without_idle_time_out_they_hold_back_until_the_end(world: World) -> Non
     assert row["watermark"] is None and row["since"] is not None
 
 
-def test_a_function_that_would_notice_the_partition_does_not_get_it(world: World) -> None:
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda frame: frame.withColumn("v", F.xxhash64("*") % 1000),
+        lambda frame: frame.dropDuplicates(),
+        lambda frame: frame.toDF("k", "ts", "v"),
+    ],
+    ids=["a hash of all columns", "a comparison of all columns", "new names for all columns"],
+)
+def test_a_function_that_would_notice_the_partition_does_not_get_it(
+    world: World, function: Any
+) -> None:
     """Its rows come first: the source has one watermark then, and the slow partition's are late."""
     fill_log(world.folder / "in")
     seen: list[list[str]] = []
 
-    def hashed(frame: Any) -> Any:
+    def looking(frame: Any) -> Any:
         seen.append(frame.columns)
-        return frame.withColumn("v", F.xxhash64("*") % 1000)
+        return function(frame)
 
-    run_log(world, "0 ms", lambda rows: rows.transform(hashed))
+    run_log(world, "0 ms", lambda rows: rows.transform(looking))
     assert seen[-1] == ["k", "ts", "v"]
     assert world.events_of(SnapshotCommitted)[-1].stages["counts"].late > 0

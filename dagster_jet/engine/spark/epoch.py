@@ -165,7 +165,7 @@ class _TimePlan:
     def columns(self, partitions: int) -> tuple[Column, ...]:
         """What to observe where so many partitions are watched."""
         # Rounded up, so that there are few different programs for Spark to compile.
-        wanted = 1 << (partitions - 1).bit_length() if partitions else 0
+        wanted = 1 << (partitions - 1).bit_length()
         partition = F.col(PARTITION_COLUMN)
         for index in range(len(self.of_partitions), wanted):
             top = F.max(F.when(partition == index, self.time_ms))
@@ -494,10 +494,10 @@ class _Build:
     def _source(self, node: SourceNode) -> DataFrame | None:
         session = self.runner.session
         if self.epoch is None:
-            empty = session.createDataFrame([], node.source.schema)
+            schema = node.source.schema
             if node.name in self.runner._carrying:
-                empty = empty.withColumn(PARTITION_COLUMN, F.lit(-1))
-            return empty
+                schema = f"{schema}, {PARTITION_COLUMN} int"
+            return session.createDataFrame([], schema)
         split = self.epoch.splits.get(node.name)
         if split is None:
             return None
