@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, overload
 from dagster_jet.core import DAG
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.events import JobEvent
-from dagster_jet.engine.execution import Until
 from dagster_jet.engine.local import LocalJob, LocalResult, StoredSnapshots
 from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.stopping import Until
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.job import Job, JobResult
 from dagster_jet.maps import JetMap, JournalConfig

@@ -18,11 +18,12 @@ from dagster_jet.engine.events import (
     JobEvent,
     StageProgress,
 )
-from dagster_jet.engine.execution import Execution, StopSignal, Until
+from dagster_jet.engine.execution import Execution
 from dagster_jet.engine.members_watcher import MembersWatcher
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
 from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.stopping import StopSignal, Until
 from dagster_jet.errors import (
     FencedError,
     JetError,

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from dagster_jet.core.failpoint import FailPointError, fail_point
 from dagster_jet.engine.admission import check_admission
 from dagster_jet.engine.batch_size import BatchSizer
+from dagster_jet.engine.committing import SinkCommitter
+from dagster_jet.engine.compatibility import check_compatible
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.connector import (
-    CommitContext,
     Partitioned,
     Rejection,
     SourceReader,
@@ -47,6 +48,7 @@ from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner,
 from dagster_jet.engine.spark.restore import restore_shards
 from dagster_jet.engine.spark.session import is_local, parallelism
 from dagster_jet.engine.state import delete_runs, sweep_dead_executions
+from dagster_jet.engine.stopping import StopSignal, Until
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import (
     BadRowError,
@@ -54,11 +56,10 @@ from dagster_jet.errors import (
     JetError,
     Reaction,
 )
-from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
+from dagster_jet.pipeline.graph import Graph, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
 from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
-from dagster_jet.snapshot.plan import Change, compare_plans
 from dagster_jet.snapshot.protocol import Guarantee, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store
@@ -70,43 +71,6 @@ FEW_GROUPS = 20_000
 """Up to so many (key, window) groups per epoch, one merging task beats several."""
 
 _BACKGROUND_GRACE_S = 10.0
-_COMMIT_RETRY_FIRST_S, _COMMIT_RETRY_MAX_S = 0.1, 5.0
-
-
-@dataclass
-class StopSignal:
-    """How others ask a running execution to stop. Safe from any thread; the first kind wins,
-    but every kind overrides RESTART, after which the job would just run on, and CANCEL all."""
-
-    kind: StopKind | None = None
-
-    def __post_init__(self) -> None:
-        self.event = threading.Event()
-        self._lock = threading.Lock()
-
-    def request(self, kind: StopKind) -> None:
-        with self._lock:
-            if self.kind in (None, StopKind.RESTART) or kind is StopKind.CANCEL:
-                self.kind = kind
-            self.event.set()
-
-    def restarted(self) -> None:
-        """RESTART is carried out; what was asked for since then stands."""
-        with self._lock:
-            if self.kind is StopKind.RESTART:
-                self.kind = None
-                self.event.clear()
-
-
-@dataclass(frozen=True)
-class Until:
-    """When an execution ends by itself."""
-
-    input_ends: bool
-    """Take what is there at the start and no more."""
-    stop: StopKind | None
-    """How to stop then."""
-    duration_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -178,7 +142,14 @@ class Execution:
         )
         self._answers: queue.SimpleQueue[protocol.Event] = queue.SimpleQueue()
         self._background: list[threading.Thread] = []
-        self._ending = threading.Event()
+        self._committer = SinkCommitter(
+            job,
+            graph.sinks,
+            config.accept_loss,
+            lambda: self._coordinator.record,
+            keeper.fenced,
+            self._tell,
+        )
         self._input_ended = until.input_ends
         self._announced = False
         self._journals = SourceJournals(self._readers, self._snapshots)
@@ -285,7 +256,7 @@ class Execution:
                     continue
                 pending.extend(self._next_commands())
         finally:
-            self._ending.set()
+            self._committer.give_up()
             for thread in self._background:
                 thread.join(_BACKGROUND_GRACE_S)
             self._journals.close()
@@ -380,7 +351,9 @@ class Execution:
                 return self._claim()
             case protocol.LoadManifest(ref):
                 manifest = self._snapshots.load(ref)
-                self._check_plan(manifest)
+                check_compatible(
+                    self._job, manifest, self._graph.plan(), self._store.partition_count
+                )
                 return [protocol.ManifestLoaded(manifest)]
             case protocol.Restore(manifest):
                 return [protocol.Restored(self._restore(manifest))]
@@ -391,7 +364,7 @@ class Execution:
             case protocol.RunEpoch():
                 return [self._run_epoch(command)]
             case protocol.Publish(epoch_id, artifacts):
-                self._commit_all(artifacts, recovering=False, repeatable=True)
+                self._committer.commit(artifacts, recovering=False, repeatable=True)
                 return [protocol.Published(epoch_id)]
             case protocol.WriteManifest(manifest):
                 return [self._write_manifest(manifest)]
@@ -450,33 +423,6 @@ class Execution:
             )
         return replace(record, snapshots=kept, line=record.line + 1)
 
-    def _check_plan(self, manifest: Manifest) -> None:
-        """State and positions are matched by name; what cannot go on is refused."""
-        saved = {**{name: {} for name in manifest.shards}, **manifest.plan}
-        refused = [c for c in compare_plans(saved, self._graph.plan()) if c.is_refused]
-        gone = [c.stage for c in refused if c.change is Change.DROPPED]
-        if gone:
-            raise JetError(
-                f"the last snapshot has state of {', '.join(gone)}, which the pipeline no longer "
-                "has.",
-                job=self._job,
-                cure="Bring the stage back under its old name, or run the new pipeline under "
-                "another name.",
-            )
-        if refused:
-            raise JetError(
-                f"the state in the last snapshot would not mean the same: {refused[0].reason}.",
-                job=self._job,
-                stage=refused[0].stage,
-                cure="Take the change back, or give the stage a new name: it then starts empty.",
-            )
-        if manifest.partition_count != self._store.partition_count:
-            raise JetError(
-                f"the snapshot was taken with {manifest.partition_count} partitions, the store "
-                f"has {self._store.partition_count}.",
-                job=self._job,
-            )
-
     # --- restore, leftovers ---------------------------------------------------------------------
 
     def _restore(self, manifest: Manifest) -> Mapping[str, tuple[ShardState, ...]]:
@@ -510,8 +456,7 @@ class Execution:
         fail_point("abort.before")
         manifests = self._snapshots.load_retained(keep)
         tokens = [a.token for m in manifests.values() for a in m.artifacts]
-        for node in self._graph.sinks:
-            node.sink.abort_leftovers(self._commit_context(node, recovering=True), tokens)
+        self._committer.abort_leftovers(tokens)
         self._snapshots.delete_unreferenced(execution_id, manifests.values())
         fail_point("abort.after")
         self._poll()
@@ -785,12 +730,12 @@ class Execution:
         execution_id = self._coordinator.record.execution_id
         done = protocol.Committed
         if recovering:
-            self._commit_all(artifacts, recovering=True)
+            self._committer.commit(artifacts, recovering=True)
             return [done(execution_id, snapshot_id, self._now_ms())]
 
         def commit() -> None:
             try:
-                self._commit_all(artifacts, recovering=False)
+                self._committer.commit(artifacts, recovering=False)
                 self._committed_at = time.monotonic()
             except JetError as error:
                 self._answers.put(self._failed(error))
@@ -802,48 +747,6 @@ class Execution:
 
         self._in_background(commit)
         return []
-
-    def _commit_all(
-        self, artifacts: Sequence[Artifact], *, recovering: bool, repeatable: bool = False
-    ) -> None:
-        """Phase 2 of every sink, each retried until it succeeds or is known to be lost."""
-        fail_point("commit.before")
-        for node in self._graph.sinks:
-            mine = [artifact for artifact in artifacts if artifact.sink == node.name]
-            if mine:
-                context = self._commit_context(node, recovering=recovering)
-                self._commit_one(node, mine, replace(context, repeatable=repeatable))
-        fail_point("commit.after")
-
-    def _commit_one(
-        self, node: SinkNode, artifacts: list[Artifact], context: CommitContext
-    ) -> None:
-        pause_s = _COMMIT_RETRY_FIRST_S
-        while True:
-            try:
-                node.sink.commit(artifacts, context)
-                return
-            except OSError as error:
-                # Never swallowed, never skipped: the record says that this will be true.
-                description = node.sink.describe()
-                place = description.get("path", description["kind"])
-                self._tell(f"{node.name} ({place}): commit is being retried: {error}")
-            if self._keeper.fenced.is_set():
-                raise FencedError("a newer execution owns the job.", job=self._job)
-            if self._ending.wait(pause_s):
-                return  # the record still names the artifacts: the next start commits them
-            pause_s = min(2 * pause_s, _COMMIT_RETRY_MAX_S)
-
-    def _commit_context(self, node: SinkNode, *, recovering: bool) -> CommitContext:
-        record = self._coordinator.record
-        return CommitContext(
-            job=self._job,
-            sink=node.name,
-            line=record.line,
-            execution_id=record.execution_id,
-            recovering=recovering,
-            accept_loss=self._config.accept_loss,
-        )
 
     def _in_background(self, work: Callable[[], None]) -> None:
         self._background = [thread for thread in self._background if thread.is_alive()]

@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 
 from dagster_jet.engine.config import JobConfig
-from dagster_jet.engine.execution import StopSignal
+from dagster_jet.engine.stopping import StopSignal
 from dagster_jet.errors import StoreError
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.store import Store

@@ -11,7 +11,7 @@ import threading
 import uuid
 from types import TracebackType
 
-from dagster_jet.engine.execution import StopSignal
+from dagster_jet.engine.stopping import StopSignal
 from dagster_jet.errors import FencedError, StoreError
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.store import Store

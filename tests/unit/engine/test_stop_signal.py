@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_jet.engine.execution import StopSignal
+from dagster_jet.engine.stopping import StopSignal
 from dagster_jet.snapshot.protocol import StopKind
 
 

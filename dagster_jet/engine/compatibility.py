@@ -1,0 +1,39 @@
+"""May the pipeline, as it is now, go on from a snapshot? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagster_jet.errors import JetError
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.plan import Change, compare_plans
+
+
+def check_compatible(
+    job: str, manifest: Manifest, plan: Mapping[str, Any], partition_count: int
+) -> None:
+    """State and positions are matched by name; what cannot go on is refused."""
+    saved = {**{name: {} for name in manifest.shards}, **manifest.plan}
+    refused = [c for c in compare_plans(saved, plan) if c.is_refused]
+    gone = [c.stage for c in refused if c.change is Change.DROPPED]
+    if gone:
+        raise JetError(
+            f"the last snapshot has state of {', '.join(gone)}, which the pipeline no longer has.",
+            job=job,
+            cure="Bring the stage back under its old name, or run the new pipeline under "
+            "another name.",
+        )
+    if refused:
+        raise JetError(
+            f"the state in the last snapshot would not mean the same: {refused[0].reason}.",
+            job=job,
+            stage=refused[0].stage,
+            cure="Take the change back, or give the stage a new name: it then starts empty.",
+        )
+    if manifest.partition_count != partition_count:
+        raise JetError(
+            f"the snapshot was taken with {manifest.partition_count} partitions, the store "
+            f"has {partition_count}.",
+            job=job,
+        )
