@@ -28,7 +28,7 @@ from dagster_jet.engine import execution
 from dagster_jet.engine.events import EpochCompleted, JobEvent
 from dagster_jet.engine.record_keeper import RecordKeeper
 from dagster_jet.engine.snapshot_store import SnapshotStore
-from dagster_jet.engine.spark import epoch as epoch_module
+from dagster_jet.engine.spark import frames as frames_module
 
 WARM_UP = 40
 EPOCH = "epoch, wall between two ends"
@@ -108,9 +108,9 @@ def install(recorder: Recorder) -> None:
         (execution.Execution, "_run_epoch", "run epoch"),
         (execution.Execution, "_stage_inputs", "  stage inputs, delete runs"),
         (execution.EpochRunner, "run", "  runner"),
-        (epoch_module._Build, "acks_of", "    build frames (py4j)"),
-        (epoch_module._Build, "observed", "    wait for observation"),
-        (epoch_module._Build, "release", "    release"),
+        (frames_module.EpochFrames, "acks_of", "    build frames (py4j)"),
+        (frames_module.EpochFrames, "observed", "    wait for observation"),
+        (frames_module.EpochFrames, "release", "    release"),
         (execution.Execution, "_account", "  account"),
         (execution.Execution, "_write_manifest", "manifest write"),
         (SnapshotStore, "write_journal", "    journal write"),
@@ -120,7 +120,7 @@ def install(recorder: Recorder) -> None:
     ):
         recorder.timed(owner, name, phase)
     _wrap_collect(recorder)
-    epoch_module.StageTask = task_timer.TimedStageTask  # type: ignore[misc]
+    frames_module.StageTask = task_timer.TimedStageTask  # type: ignore[misc]
 
 
 def _wrap_collect(recorder: Recorder) -> None:
