@@ -28,7 +28,7 @@ def ways_of_partitions(
     for node in graph:
         if isinstance(node, TimestampsNode) and not node.timestamps.of_ingestion:
             way = tuple(n.name for n in graph.way_from_source(node.name))
-            if way and isinstance(readers[way[0]], Partitioned):
+            if way and isinstance(readers.get(way[0]), Partitioned):
                 ways[node.name] = way
     return ways
 
