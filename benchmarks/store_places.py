@@ -40,8 +40,9 @@ class Places(ABC):
         """Take from one member all it holds; it answers on."""
 
     @abstractmethod
-    def write_raw(self, workers: Workers) -> list[Done]:
-        """Write the serialised shards without the store."""
+    def write_raw(self, workers: Workers, *, warm_up: bool = False) -> list[Done]:
+        """Write the serialised shards without the store; to warm up, elsewhere where that is
+        possible."""
 
     @abstractmethod
     def read_raw(self, workers: Workers) -> list[Done]:
@@ -74,14 +75,15 @@ class Folders(Places):
     def lose(self, at: int) -> None:
         shutil.rmtree(self._folders[at])
 
-    def write_raw(self, workers: Workers) -> list[Done]:
-        return workers.together("write_file", each=self._files(workers))
+    def write_raw(self, workers: Workers, *, warm_up: bool = False) -> list[Done]:
+        return workers.together("write_file", each=self._files(workers, warm_up=warm_up))
 
     def read_raw(self, workers: Workers) -> list[Done]:
         return workers.together("read_file", each=self._files(workers))
 
-    def _files(self, workers: Workers) -> list[Path]:
-        return [self._folder / f"raw-{share.shard}" for share in workers.shares]
+    def _files(self, workers: Workers, *, warm_up: bool = False) -> list[Path]:
+        name = "warm-up" if warm_up else "raw"
+        return [self._folder / f"{name}-{share.shard}" for share in workers.shares]
 
 
 class Servers(Places):
@@ -107,7 +109,7 @@ class Servers(Places):
     def lose(self, at: int) -> None:
         self._servers[at].restart(empty=True)
 
-    def write_raw(self, workers: Workers) -> list[Done]:
+    def write_raw(self, workers: Workers, *, warm_up: bool = False) -> list[Done]:
         return workers.together("set_raw", self.ports)
 
     def read_raw(self, workers: Workers) -> list[Done]:

@@ -147,6 +147,7 @@ def run_peer(places: Places, state_bytes: int) -> Slot:
     places.clear()
     with Workers(state_bytes, PROCESSES, DEFAULT_PARTITION_COUNT) as workers:
         state_mb = sum(done.result for done in workers.together("serialise")) / _MB
+        places.write_raw(workers, warm_up=True)
         workers.together("warm_memory")
         before_s = places.cpu_s()
         written = places.write_raw(workers)

@@ -34,7 +34,6 @@ MAP = "chunks"
 _VERTEX = "counts"
 _ANSWER_SECONDS_MAX = 600
 _END_SECONDS_MAX = 10
-_WARM_UP_BYTES = 200_000
 _MEMORY_PER_BYTE = 3
 """Of the state: as chunks, as LMDB's new pages, as the kernel's."""
 
@@ -183,12 +182,11 @@ class _Worker:
         return Done(0.0, 0.0, None)
 
     def warm_up(self, handle: StoreHandle) -> Done:
-        """Opens the members and loads the code with a few rows, as earlier snapshots have done."""
-        few = _Worker(replace(self._share, state_bytes=_WARM_UP_BYTES))
+        """Writes and reads the shard once, into a map of its own, as an earlier snapshot has."""
         chunks = handle.map("warm-up")
         read_chain(
             chunks,
-            [few._write(chunks)],
+            [self._write(chunks)],
             vertex=_VERTEX,
             partition_count=self._share.partition_count,
         )

@@ -22,6 +22,7 @@ from functools import reduce
 from threading import Lock
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -239,10 +240,11 @@ def _by_partition(
         return
     table = table.combine_chunks()
     order = pc.sort_indices(table, [(PARTITION_COLUMN, "ascending")])  # stable
-    counted = table.column(PARTITION_COLUMN).value_counts().to_pylist()
+    counts = np.bincount(table.column(PARTITION_COLUMN).to_numpy())
     rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
     begin = copied_begin = copied_end = 0
-    for partition, rows in sorted((one["values"], one["counts"]) for one in counted):
+    for partition in np.flatnonzero(counts).tolist():
+        rows = int(counts[partition])
         if partition in without:
             begin += rows
             continue
