@@ -31,6 +31,7 @@ from dagster_jet.errors import (
     StoreUnwritableError,
 )
 from dagster_jet.store.members.backoff import attempts
+from dagster_jet.store.members.member import Value
 from dagster_jet.store.members.network_url import NetworkUrl
 
 Connection: TypeAlias = Any
@@ -111,7 +112,7 @@ class RedisServer:
         self._token = b""
 
     def run(
-        self, script: Script, keys: Iterable[bytes], values: Iterable[bytes], *, repeatable: bool
+        self, script: Script, keys: Iterable[bytes], values: Iterable[Value], *, repeatable: bool
     ) -> Any:
         """Run a script and return its answer.
 
@@ -152,7 +153,7 @@ class RedisServer:
 
         return self._attempted(work, repeatable=True)
 
-    def write(self, commands: Sequence[tuple[bytes, ...]]) -> None:
+    def write(self, commands: Sequence[tuple[Value, ...]]) -> None:
         """Run commands as one atomic step; repeated when the answer was lost.
 
         For large values: the server keeps them as they arrive, where a script copies each of them
@@ -409,7 +410,7 @@ def _evaluated(
     connection: Connection,
     script: Script,
     keys: tuple[bytes, ...],
-    values: tuple[bytes, ...],
+    values: tuple[Value, ...],
 ) -> Any:
     arguments = (b"%d" % len(keys), *keys, *values)
     try:
@@ -418,7 +419,7 @@ def _evaluated(
         return _asked(connection, b"EVAL", script.source.encode(), *arguments)
 
 
-def _asked(connection: Connection, *command: bytes) -> Any:
+def _asked(connection: Connection, *command: Value) -> Any:
     connection.send_command(*command)
     return connection.read_response()
 
@@ -438,7 +439,7 @@ def _raise_first(answers: Iterable[Any]) -> None:
 
 
 def _asked_all(
-    redis: ModuleType, connection: Connection, commands: Sequence[tuple[bytes, ...]]
+    redis: ModuleType, connection: Connection, commands: Sequence[tuple[Value, ...]]
 ) -> list[Any]:
     """Send all, then read all answers. Raises the first error among them, after the last one."""
     connection.send_packed_command(connection.pack_commands(commands))
