@@ -304,12 +304,17 @@ class Execution:
         stop = self._stop_signal.kind
         if stop is StopKind.COMPLETE and waiting:
             stop = None  # first everything that is there
+        closes = self._watermarks.wants_epoch()
         if stop is None and self._until.input_ends and not waiting:
-            stop = self._until.stop
+            # The terminal epoch closes what is due; but where the last snapshot has everything
+            # there would be none, and what is out would depend on when that snapshot was taken.
+            saves = self._coordinator.undecided_epochs > 0
+            if saves or not closes or self._until.stop is StopKind.COMPLETE:
+                stop = self._until.stop
         if stop is None and self._until.duration_s is not None:
             if now_ms - self._started_ms >= self._until.duration_s * 1000:
                 stop = StopKind.SHUTDOWN
-        wants = waiting or self._watermarks.wants_epoch() or bool(self._early.due(now_ms))
+        wants = waiting or closes or bool(self._early.due(now_ms))
         return wants, stop
 
     def _poll(self) -> None:
