@@ -111,9 +111,6 @@ def assert_counted(world: DeadLetterWorld, result: JobResult) -> None:
     [
         # A task has prepared the results, and not the dead letters.
         ("files.prepare.after:3=kill", True),
-        ("stage.after:4=kill", True),
-        ("chunks.after:4=kill", False),
-        ("record.snapshot.after:4=kill", False),
         # One of the two sinks is committed.
         ("files.commit.file:5=kill", False),
     ],
