@@ -130,17 +130,6 @@ def _a_put_replaces(member: Member) -> None:
     _expect(member.get_many([b"r/a", b"r/b"]), [b"new", b"kept"])
 
 
-def _what_is_put_is_taken_as_it_is_then(member: Member) -> None:
-    """put_many takes memory that is written over as soon as it returns."""
-    # Small and large: members may treat them differently.
-    for size in (10, 2_000_000):
-        memory = bytearray(b"x" * size)
-        member.put_many({b"t/%d" % size: memoryview(memory)})
-        memory[:] = b"y" * size
-        _expect_equal_values(member.get_many([b"t/%d" % size]), [b"x" * size])
-    member.delete_many([b"t/10", b"t/2000000"])
-
-
 def _empty_batches_are_no_error(member: Member) -> None:
     """An empty batch does nothing."""
     member.put_many({})
@@ -303,7 +292,6 @@ _CLAUSES: tuple[Callable[[Member], None], ...] = (
     _values_come_back_in_order,
     _any_bytes_are_a_key,
     _a_put_replaces,
-    _what_is_put_is_taken_as_it_is_then,
     _empty_batches_are_no_error,
     _another_object_sees_it,
     _deleting_removes,
