@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.store_raw import get_raw, read_file, set_raw, write_file
 from benchmarks.store_state import ROW_BYTES, Share, fingerprint
-from dagster_jet.snapshot.batches import ChunkMap
 from dagster_jet.snapshot.chains import read_chain
 from dagster_jet.snapshot.chunks import (
+    ChunkMap,
     ChunkSetName,
     write_chunk_set,
 )

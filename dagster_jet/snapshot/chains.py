@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
-from dagster_jet.snapshot.batches import ChunkMap
-from dagster_jet.snapshot.chunks import INDEX_FORMAT, index_key
+from dagster_jet.snapshot.chunks import INDEX_FORMAT, ChunkMap, index_key
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest, checksum
 from dagster_jet.store import MapKey
 

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import reduce
+from threading import Lock
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import fail_point
-from dagster_jet.snapshot.batches import BATCHES_AT_ONCE, ChunkBatches, ChunkMap
 from dagster_jet.snapshot.manifest import ChunkSet, checksum
 from dagster_jet.store import MapKey, Payload
 
@@ -32,12 +35,18 @@ ROTATION = 64
 INDEX_FORMAT = 1
 _FEW_PARTITIONS = 8
 BATCH_BYTES = 16 * 1024 * 1024
-"""A set goes to the store in batches of at most so many bytes."""
-_SMALLEST_BATCH_BYTES = 512 * 1024
-"""Room for what a chunk has beside its rows: below a kilobyte, times the partitions."""
+"""A set goes to the store in batches of about so many bytes: they are held several times over."""
+_BATCHES_AT_ONCE = 2
 
 _COPIED_BYTES = 4 * 2**20
 """How much of a table is brought into order at once: what fits into a processor's cache."""
+
+
+class ChunkMap(Protocol):
+    """The part of the store's replicated map that snapshots need."""
+
+    def put_all(self, items: Iterable[tuple[MapKey, Payload]]) -> None: ...
+    def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]: ...
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,10 @@ def write_chunk_set(
 class ChunkSetWriter:
     """Writes one set in one batch per member, or in several if it is large.
 
-    A crash inside leaves chunks that nothing names; the next start deletes them.
+    Chunks are made one after the other: the store copies each into its envelope before it takes the
+    next, and this memory is used again. (Sealing late was measured too, and slower.) Of a large set
+    one batch is made while another is written and synced. A crash inside leaves chunks that nothing
+    names; the next start deletes them.
     """
 
     store: ChunkMap
@@ -132,19 +144,21 @@ class ChunkSetWriter:
             self._schema = table.schema
         self._waiting.append((table, without))
         self._waiting_bytes += table.nbytes
-        if self._waiting_bytes >= BATCHES_AT_ONCE * BATCH_BYTES:
-            self._put(lambda: ())
+        if self._waiting_bytes >= _BATCHES_AT_ONCE * BATCH_BYTES:
+            self._put(self._made())
+            self._waiting, self._waiting_bytes = [], 0
 
     def finish(self, full_partitions: Iterable[int], *, sequence: int, is_base: bool) -> ChunkSet:
         """Writes what is left, and the index with it."""
         index = b""
 
-        def last() -> Iterator[tuple[MapKey, Payload]]:
+        def rest() -> Iterator[tuple[MapKey, Payload]]:
             nonlocal index
+            yield from self._made()
             index = self._index(frozenset(full_partitions))
             yield index_key(str(self.name), self.partition_count), index
 
-        self._put(last)
+        self._put(rest())
         fail_point("chunks.after")
         return ChunkSet(
             name=str(self.name),
@@ -156,22 +170,48 @@ class ChunkSetWriter:
             is_base=is_base,
         )
 
-    def _put(self, end: Callable[[], Iterable[tuple[MapKey, Payload]]]) -> None:
-        """What waits."""
-        rows = (
-            (MapKey(partition, str(self.name)), rows)
-            for table, without in self._waiting
-            for partition, rows in _by_partition(table, without)
-        )
-        several = self._waiting_bytes > BATCH_BYTES
-        size = BATCH_BYTES if several else 2 * self._waiting_bytes + _SMALLEST_BATCH_BYTES
-        ChunkBatches(self.store, self._schema, rows, self._note, end).put(size, several=several)
-        self._waiting, self._waiting_bytes = [], 0
+    def _put(self, items: Iterator[tuple[MapKey, Payload]]) -> None:
+        """In batches; where there are several, threads take turns at making the next one."""
+        if self._waiting_bytes <= BATCH_BYTES:
+            self.store.put_all(items)
+            return
+        making, is_over = Lock(), False
 
-    def _note(self, key: MapKey, rows: pa.RecordBatch, body: bytes | memoryview) -> None:
-        assert key.partition not in self._entries
-        self._entries[key.partition] = (rows.num_rows, checksum(body))
-        self._bytes += len(body)
+        def batch() -> Generator[tuple[MapKey, Payload]]:
+            nonlocal is_over
+            with making:  # until the store has taken all of it, before it writes any
+                size = 0
+                while size < BATCH_BYTES and not is_over:
+                    item = next(items, None)
+                    if item is None:
+                        is_over = True
+                        return
+                    size += len(item[1])
+                    yield item
+
+        def put_batches() -> None:
+            nonlocal is_over
+            while not is_over:
+                with closing(batch()) as one:
+                    try:
+                        self.store.put_all(one)
+                    except BaseException:
+                        is_over = True  # nobody needs the rest
+                        raise
+
+        with ThreadPoolExecutor(_BATCHES_AT_ONCE) as pool:
+            for done in [pool.submit(put_batches) for _ in range(_BATCHES_AT_ONCE)]:
+                done.result()
+
+    def _made(self) -> Iterator[tuple[MapKey, Payload]]:
+        """The chunks of the tables that wait."""
+        for table, without in self._waiting:
+            for partition, rows in _by_partition(table, without):
+                assert partition not in self._entries
+                body = memoryview(rows.serialize()).cast("B")  # unsigned: OpenSSL takes no other
+                self._entries[partition] = (rows.num_rows, checksum(body))
+                self._bytes += len(body)
+                yield MapKey(partition, str(self.name)), body
 
     def _index(self, full: frozenset[int]) -> bytes:
         assert self._schema is not None

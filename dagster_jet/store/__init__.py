@@ -2,14 +2,7 @@
 
 from dagster_jet.store.administration import Changes
 from dagster_jet.store.config import StoreConfig
-from dagster_jet.store.envelope import (
-    OVERHEAD_BYTES,
-    BadCopyError,
-    Payload,
-    RoomyPayload,
-    seal,
-    unseal,
-)
+from dagster_jet.store.envelope import BadCopyError, Payload, seal, unseal
 from dagster_jet.store.handle import StoreHandle
 from dagster_jet.store.members import (
     FileMember,
@@ -49,7 +42,6 @@ from dagster_jet.store.verification import Verified
 
 __all__ = [
     "DEFAULT_PARTITION_COUNT",
-    "OVERHEAD_BYTES",
     "BadCopyError",
     "Ballot",
     "Changes",
@@ -72,7 +64,6 @@ __all__ = [
     "RegisterValue",
     "Replacement",
     "ReplicatedMap",
-    "RoomyPayload",
     "Routing",
     "Store",
     "StoreConfig",

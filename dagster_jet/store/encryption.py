@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError, StoreMismatchError
-from dagster_jet.store.envelope import BadCopyError
+from dagster_jet.store.envelope import BadCopyError, Payload
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
@@ -83,7 +83,7 @@ class Keyring:
         """All ids, the newest first."""
         return tuple(identity.hex() for identity in self._keys)
 
-    def encrypt(self, value: bytes | memoryview, place: bytes) -> bytes:
+    def encrypt(self, value: Payload, place: bytes) -> bytes:
         """Return the value encrypted under the newest key, for one place."""
         salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
         subkey = _subkey(self._keys[self._newest], salt)

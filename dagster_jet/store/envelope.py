@@ -12,7 +12,6 @@ by a newer version" (checksum right, version unknown) from "damaged" (checksum w
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import xxhash
@@ -26,59 +25,28 @@ _PLAIN, _ENCRYPTED = 1, 2
 OVERHEAD_BYTES = 16
 MAX_PAYLOAD_BYTES = 2**32 - 1 - OVERHEAD_BYTES
 
+Payload: TypeAlias = bytes | memoryview
+"""A value on its way into the store: looked at where it lies, copied once, into its envelope."""
+
 _MAGIC = b"DJ"
 _HEAD = struct.Struct("<2sBBI")
 _CHECKSUM = struct.Struct("<Q")
-
-
-@dataclass(frozen=True, slots=True)
-class RoomyPayload:
-    """A payload that was made right behind free room for its envelope, and is never copied.
-
-    Attributes:
-        memory: writable; the first ``OVERHEAD_BYTES`` are the room.
-    """
-
-    memory: memoryview
-
-    @property
-    def payload(self) -> memoryview:
-        """The value."""
-        return self.memory[OVERHEAD_BYTES:]
-
-    def __len__(self) -> int:
-        return len(self.memory) - OVERHEAD_BYTES
-
-    def __bytes__(self) -> bytes:
-        return bytes(self.payload)
-
-
-Payload: TypeAlias = bytes | memoryview | RoomyPayload
-"""A value on its way into the store: looked at where it lies, copied once at most, into its
-envelope."""
 
 
 class BadCopyError(ValueError):
     """This copy of a value is truncated or changed; another replica may have a good one."""
 
 
-def seal(payload: bytes | memoryview, *, is_encrypted: bool = False) -> bytes:
+def seal(payload: Payload, *, is_encrypted: bool = False) -> bytes:
     """Wrap ``payload`` so that any later change to it is noticed.
 
     Raises:
         ValueError: the payload is larger than a length field of four bytes can say.
     """
-    return b"".join((_head_of(payload, is_encrypted=is_encrypted), payload))
-
-
-def seal_in_place(roomy: RoomyPayload) -> memoryview:
-    """As ``seal``, without a copy: what is stored is the payload's own memory.
-
-    Raises:
-        ValueError: see ``seal``.
-    """
-    roomy.memory[:OVERHEAD_BYTES] = _head_of(roomy.payload, is_encrypted=False)
-    return roomy.memory
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"a value of {len(payload)} bytes is too large to store in one piece")
+    head = _HEAD.pack(_MAGIC, _ENCRYPTED if is_encrypted else _PLAIN, 0, len(payload))
+    return b"".join((head, _CHECKSUM.pack(_checksum(head, payload)), payload))
 
 
 def unseal(sealed: bytes) -> bytes:
@@ -121,15 +89,7 @@ def open_envelope(sealed: bytes) -> tuple[bytes, bool]:
     return payload, version == _ENCRYPTED
 
 
-def _head_of(payload: bytes | memoryview, *, is_encrypted: bool) -> bytes:
-    """All of the envelope; the payload follows."""
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"a value of {len(payload)} bytes is too large to store in one piece")
-    head = _HEAD.pack(_MAGIC, _ENCRYPTED if is_encrypted else _PLAIN, 0, len(payload))
-    return head + _CHECKSUM.pack(_checksum(head, payload))
-
-
-def _checksum(head: bytes, payload: bytes | memoryview) -> int:
+def _checksum(head: bytes, payload: Payload) -> int:
     digest = xxhash.xxh3_64(head)
     digest.update(payload)
     return digest.intdigest()

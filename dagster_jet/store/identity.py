@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.members import Member, Replacement, Versioned
-from dagster_jet.store.members.member import Value
 
 _KEY = b"member/identity"
 
@@ -66,7 +65,7 @@ class VerifiedMember:
         """See ``Member.get_many``."""
         return self._verified().get_many(keys)
 
-    def put_many(self, items: Mapping[bytes, Value]) -> None:
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``."""
         self._verified().put_many(items)
 

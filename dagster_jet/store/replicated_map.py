@@ -29,7 +29,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.store.envelope import BadCopyError, Payload
 from dagster_jet.store.members.fan_out import Failure, fan_out
-from dagster_jet.store.members.member import Member, Replacement, Value
+from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.routing import Routing
@@ -118,8 +118,7 @@ class ReplicatedMap:
         """Write all items to all their replicas, in one batch per member.
 
         Pairs are taken one by one and copied at once, before anything is written: a large batch
-        can be made on the way, and its memory used again. A ``RoomyPayload`` is not copied: its
-        memory is the caller's again when this returns.
+        can be made on the way, and its memory used again.
 
         Durable on all replicas when it returns. After a failure or a crash inside, each key has its
         old value or its new one, possibly differing between replicas: put again, or treat the keys
@@ -279,11 +278,11 @@ class ReplicatedMap:
 
     def _sealed(
         self, items: Iterable[tuple[MapKey, Payload]]
-    ) -> tuple[list[MapKey], dict[bytes, Value]]:
+    ) -> tuple[list[MapKey], dict[bytes, bytes]]:
         """The keys, and what is stored; sealed once for all replicas: their copies are compared
         byte by byte."""
         keys: list[MapKey] = []
-        sealed: dict[bytes, Value] = {}
+        sealed: dict[bytes, bytes] = {}
         for key, value in items:
             stored = self._stored(key)
             keys.append(key)
@@ -294,14 +293,14 @@ class ReplicatedMap:
         self,
         member: Member,
         keys: Sequence[bytes],
-        sealed: Mapping[bytes, Value],
+        sealed: Mapping[bytes, bytes],
         versions: Mapping[bytes, int],
     ) -> None:
         waiting = list(keys)
         while waiting:
             held = dict(zip(waiting, member.get_many(waiting), strict=True))
             older = {
-                key: Replacement(seen=copy, value=bytes(sealed[key]))
+                key: Replacement(seen=copy, value=sealed[key])
                 for key, copy in held.items()
                 if self._version_of(key, copy) < versions[key]
             }

@@ -106,7 +106,7 @@ def _rewrite_batch(
                 if sealer.is_current(copy):
                     continue
                 if (key, copy) not in anew:
-                    anew[key, copy] = bytes(sealer.seal(sealer.unseal(copy, key), key))
+                    anew[key, copy] = sealer.seal(sealer.unseal(copy, key), key)
             except BadCopyError:
                 done.left += 1  # for `verify --repair`, which has good ones to go by
                 continue

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from dagster_jet.store.encryption import Keyring
-from dagster_jet.store.envelope import (
-    Payload,
-    RoomyPayload,
-    open_envelope,
-    seal,
-    seal_in_place,
-    unseal,
-)
+from dagster_jet.store.envelope import Payload, open_envelope, seal, unseal
 
 
 class Sealer:
@@ -23,12 +16,11 @@ class Sealer:
     def __init__(self, keyring: Keyring | None = None) -> None:
         self.keyring = keyring
 
-    def seal(self, value: Payload, stored_key: bytes) -> bytes | memoryview:
-        """Return a value as it is stored under a key; a ``RoomyPayload`` in place if it can be."""
-        if self.keyring is not None:
-            plain = value.payload if isinstance(value, RoomyPayload) else value
-            return seal(self.keyring.encrypt(plain, stored_key), is_encrypted=True)
-        return seal_in_place(value) if isinstance(value, RoomyPayload) else seal(value)
+    def seal(self, value: Payload, stored_key: bytes) -> bytes:
+        """Return a value as it is stored under a key."""
+        if self.keyring is None:
+            return seal(value)
+        return seal(self.keyring.encrypt(value, stored_key), is_encrypted=True)
 
     def unseal(self, sealed: bytes, stored_key: bytes) -> bytes:
         """Return the value of a copy found under a key. Also what was written before encryption.

@@ -31,7 +31,7 @@ from botocore.exceptions import ClientError
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, parsed
 from dagster_jet.store.members.backoff import attempts
-from dagster_jet.store.members.member import Replacement, Value, Versioned
+from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
 
 EXAMPLE = "dynamodb://table?region=eu-west-1"
@@ -104,9 +104,9 @@ class DynamoDbMember:
         values = {place.key: value for place, (_, value) in found.items()}
         return [values.get(key) for key in keys]
 
-    def put_many(self, items: Mapping[bytes, Value]) -> None:
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves any subset written, each value whole."""
-        places = {_Place(_VALUES, key): bytes(value) for key, value in items.items()}
+        places = {_Place(_VALUES, key): value for key, value in items.items()}
         with self._aws.errors_named():
             before = self._generations(places)
             written = {place: self._as_items(place, value) for place, value in places.items()}

@@ -16,7 +16,7 @@ import lmdb
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members.lmdb_environment import Batch, acquire, release
-from dagster_jet.store.members.member import Replacement, Value, Versioned
+from dagster_jet.store.members.member import Replacement, Versioned
 
 _VERSION = struct.Struct(">Q")
 
@@ -48,7 +48,7 @@ class FileMember:
 
         return self._shared.run(work, write=False)
 
-    def put_many(self, items: Mapping[bytes, Value]) -> None:
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves all of it or nothing."""
 
         def work(batch: Batch) -> None:

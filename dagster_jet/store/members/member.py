@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
-
-Value: TypeAlias = bytes | memoryview
-"""A value that is written."""
+from typing import Protocol
 
 MAX_KEY_BYTES = 511
 """The longest key every member must take (LMDB's limit, the smallest among the backends)."""
@@ -63,10 +60,8 @@ class Member(Protocol):
         A ``get_many`` that begins after a ``put_many`` has returned, in any process, sees it.
         """
 
-    def put_many(self, items: Mapping[bytes, Value]) -> None:
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """Write all items, replacing what was there. Durable when it returns.
-
-        The memory of a value may change after the call: who keeps it has to copy it.
 
         After a crash inside, either all items are written, or any subset of them is and no item
         is half written: repeating the call is always right.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dagster_jet.errors import StoreUnavailableError
-from dagster_jet.store.members.member import Replacement, Value, Versioned
+from dagster_jet.store.members.member import Replacement, Versioned
 
 
 @dataclass
@@ -51,11 +51,11 @@ class MemoryMember:
         with room.lock:
             return [room.values.get(key) for key in keys]
 
-    def put_many(self, items: Mapping[bytes, Value]) -> None:
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``; all or nothing, durable for the life of the process."""
         room = self._room()
         with room.lock:
-            room.values.update((key, bytes(value)) for key, value in items.items())
+            room.values.update(items)
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
         """See ``Member.replace_many``."""

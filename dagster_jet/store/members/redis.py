@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from dagster_jet.store.members.member import Replacement, Value, Versioned
+from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.redis_server import RedisServer, Script
 
 _BATCH_BYTES = 4 * 2**20
@@ -107,9 +107,9 @@ class RedisMember:
             found += self._server.read(b"MGET", *self._as_values(batch))
         return found
 
-    def put_many(self, items: Mapping[bytes, Value]) -> None:
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves some requests' items written."""
-        batch: dict[bytes, Value] = {}
+        batch: dict[bytes, bytes] = {}
         batch_bytes = 0
         for key, value in items.items():
             if batch and (len(batch) == _BATCH_KEYS or batch_bytes + len(value) > _BATCH_BYTES):
@@ -173,7 +173,7 @@ class RedisMember:
         """See ``Member.close``."""
         self._server.close()
 
-    def _put(self, batch: Mapping[bytes, Value], batch_bytes: int) -> None:
+    def _put(self, batch: Mapping[bytes, bytes], batch_bytes: int) -> None:
         if batch_bytes < _PLAIN_BYTES:
             keys = [self._value_keys, *self._as_values(batch)]
             self._server.run(_PUT, keys, [self._skip, *batch.values()], repeatable=True)

@@ -31,7 +31,6 @@ from dagster_jet.errors import (
     StoreUnwritableError,
 )
 from dagster_jet.store.members.backoff import attempts
-from dagster_jet.store.members.member import Value
 from dagster_jet.store.members.network_url import NetworkUrl
 
 Connection: TypeAlias = Any
@@ -112,7 +111,7 @@ class RedisServer:
         self._token = b""
 
     def run(
-        self, script: Script, keys: Iterable[bytes], values: Iterable[Value], *, repeatable: bool
+        self, script: Script, keys: Iterable[bytes], values: Iterable[bytes], *, repeatable: bool
     ) -> Any:
         """Run a script and return its answer.
 
@@ -153,7 +152,7 @@ class RedisServer:
 
         return self._attempted(work, repeatable=True)
 
-    def write(self, commands: Sequence[tuple[Value, ...]]) -> None:
+    def write(self, commands: Sequence[tuple[bytes, ...]]) -> None:
         """Run commands as one atomic step; repeated when the answer was lost.
 
         For large values: the server keeps them as they arrive, where a script copies each of them
@@ -410,7 +409,7 @@ def _evaluated(
     connection: Connection,
     script: Script,
     keys: tuple[bytes, ...],
-    values: tuple[Value, ...],
+    values: tuple[bytes, ...],
 ) -> Any:
     arguments = (b"%d" % len(keys), *keys, *values)
     try:
@@ -419,7 +418,7 @@ def _evaluated(
         return _asked(connection, b"EVAL", script.source.encode(), *arguments)
 
 
-def _asked(connection: Connection, *command: Value) -> Any:
+def _asked(connection: Connection, *command: bytes) -> Any:
     connection.send_command(*command)
     return connection.read_response()
 
@@ -439,7 +438,7 @@ def _raise_first(answers: Iterable[Any]) -> None:
 
 
 def _asked_all(
-    redis: ModuleType, connection: Connection, commands: Sequence[tuple[Value, ...]]
+    redis: ModuleType, connection: Connection, commands: Sequence[tuple[bytes, ...]]
 ) -> list[Any]:
     """Send all, then read all answers. Raises the first error among them, after the last one."""
     connection.send_packed_command(connection.pack_commands(commands))

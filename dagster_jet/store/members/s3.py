@@ -29,7 +29,7 @@ from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members import s3_group
 from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, parsed
 from dagster_jet.store.members.backoff import attempts
-from dagster_jet.store.members.member import Replacement, Value, Versioned
+from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
 from dagster_jet.store.members.s3_group import BadObjectError, Extent, Index
 
@@ -103,12 +103,12 @@ class S3Member:
         found = {key: value for values in read for key, value in values.items()}
         return [found.get(key) for key in keys]
 
-    def put_many(self, items: Mapping[bytes, Value]) -> None:
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves some groups written, each whole."""
         groups = self._by_object(items)
 
         def put(name: str) -> None:
-            self._change(name, {key: bytes(items[key]) for key in groups[name]})
+            self._change(name, {key: items[key] for key in groups[name]})
 
         with self._aws.errors_named():
             self._aws.in_parallel(put, groups)
