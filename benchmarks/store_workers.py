@@ -13,10 +13,11 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from benchmarks.store_raw import get_raw, read_file, set_raw, write_file
@@ -115,32 +116,55 @@ def seconds(parts: Sequence[Done]) -> float:
 
 @dataclass
 class _TimedMap:
-    """A map that knows how long its callers have waited for it."""
+    """A map that knows for how long at least one of its callers has waited for it."""
 
     inner: ChunkMap
     seconds: float = 0.0
+    _waiting: int = 0
+    _since: float = 0.0
+    _lock: Lock = field(default_factory=Lock)
 
     def put_all(self, items: Iterable[tuple[MapKey, Payload]]) -> None:
-        began = time.monotonic()
-        self.inner.put_all(self._without_their_making(items))
-        self.seconds += time.monotonic() - began
-
-    def _without_their_making(
-        self, items: Iterable[tuple[MapKey, Payload]]
-    ) -> Iterator[tuple[MapKey, Payload]]:
-        """The items, made as the map asks for them; not the map's time."""
-        asked = time.monotonic()
-        for item in items:
-            self.seconds -= time.monotonic() - asked
-            yield item
-            asked = time.monotonic()
-        self.seconds -= time.monotonic() - asked
+        with self._timed():
+            self.inner.put_all(self._without_their_making(iter(items)))
 
     def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]:
-        began = time.monotonic()
-        found = self.inner.get_all(keys)
-        self.seconds += time.monotonic() - began
-        return found
+        with self._timed():
+            return self.inner.get_all(keys)
+
+    def _without_their_making(
+        self, items: Iterator[tuple[MapKey, Payload]]
+    ) -> Iterator[tuple[MapKey, Payload]]:
+        """The items, made as the map asks for them; not the map's time."""
+        while True:
+            self._leave()
+            try:
+                item = next(items, None)
+            finally:
+                self._enter()
+            if item is None:
+                return
+            yield item
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._waiting == 0:
+                self._since = time.monotonic()
+            self._waiting += 1
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self.seconds += time.monotonic() - self._since
 
 
 @dataclass
