@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dagster_jet.engine.connector import Sink, SinkWriter
+from dagster_jet.engine.connector import Sink
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt
-from dagster_jet.snapshot.manifest import Ack
+from dagster_jet.engine.spark.sink_writers import SinkWriters
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,12 @@ class SinkTask:
 
         context = TaskContext.get()
         shard = context.partitionId() if context is not None else 0
-        attempt = new_attempt()
-        writer = self.sink.open_writer(self.barrier.transaction(self.sink_name, shard, attempt))
-        rows = _write_all(writer, batches)
-        artifacts = writer.prepare()
-        yield ack_batch(
-            Ack(self.sink_name, shard, attempt, rows_in=rows, rows_out=rows, artifacts=artifacts)
-        )
-
-
-def _write_all(writer: SinkWriter, batches: Iterable[pa.RecordBatch]) -> int:
-    rows = 0
-    try:
-        for batch in batches:
-            writer.write(batch)
-            rows += batch.num_rows
-    except BaseException:
-        writer.abort()
-        raise
-    return rows
+        writers = SinkWriters(self.barrier, [(self.sink_name, self.sink)], shard, new_attempt())
+        try:
+            for batch in batches:
+                writers.write(batch)
+        except BaseException:
+            writers.abort()
+            raise
+        for ack in writers.prepare():
+            yield ack_batch(ack)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import fail_point
-from dagster_jet.engine.connector import Sink, SinkWriter
+from dagster_jet.engine.connector import Sink
 from dagster_jet.engine.merging import is_worth_merging
 from dagster_jet.engine.spark.barrier import (
     ACK_COLUMN,
@@ -23,6 +23,7 @@ from dagster_jet.engine.spark.barrier import (
     new_attempt,
     owned_partitions,
 )
+from dagster_jet.engine.spark.sink_writers import SinkWriters
 from dagster_jet.engine.state import MERGE_FAN_IN, RunFolder, RunState, delete_runs
 from dagster_jet.errors import StoreError
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, Step, StepInput
@@ -114,8 +115,8 @@ class StageTask:
         attempt = new_attempt()
         table = self._read(batches)
         owned = self._owned(table)
-        results = self._open(self.sinks, owned[0], attempt)
-        rejects = self._open(self.reject_sinks, owned[0], attempt)
+        results = SinkWriters(self.barrier, self.sinks, owned[0], attempt)
+        rejects = SinkWriters(self.barrier, self.reject_sinks, owned[0], attempt)
         if len(owned) == 1:
             table = _without_anchors(table)
         runs = []
@@ -137,13 +138,6 @@ class StageTask:
             for run in runs:
                 yield self._ack_row(run.acked())
         fail_point("stage.after")
-
-    def _open(self, sinks: tuple[tuple[str, Sink], ...], shard: int, attempt: str) -> _Writers:
-        transaction = self.barrier.transaction
-        opened = [
-            (name, sink.open_writer(transaction(name, shard, attempt))) for name, sink in sinks
-        ]
-        return _Writers(opened, shard, attempt)
 
     # --- input and output -----------------------------------------------------------------------
 
@@ -307,32 +301,6 @@ class StageTask:
                 writer.add(part)
         chunk_set = writer.finish(full, sequence=sequence, is_base=is_base)
         return chunk_set, superseded(chain, sequence)
-
-
-class _Writers:
-    """Sinks that are all given the same rows."""
-
-    def __init__(self, writers: list[tuple[str, SinkWriter]], shard: int, attempt: str) -> None:
-        self._writers, self._shard, self._attempt = writers, shard, attempt
-        self._rows = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        for _, writer in self._writers:
-            writer.write(batch)
-        self._rows += batch.num_rows
-
-    def prepare(self) -> Iterator[Ack]:
-        """One ack per sink, once it has what it was given."""
-        for name, writer in self._writers:
-            artifacts = writer.prepare()
-            yield Ack(
-                name,
-                self._shard,
-                self._attempt,
-                rows_in=self._rows,
-                rows_out=self._rows,
-                artifacts=artifacts,
-            )
 
 
 def _of_shard(table: pa.Table, shard: int) -> pa.Table:
