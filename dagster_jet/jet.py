@@ -236,10 +236,8 @@ class Jet:
 
         Changes nothing, starts nothing. Before the first snapshot everything is new.
         """
-        saved: dict[str, Any] = {}
-        if self.snapshots(pipeline.name):
-            manifest = self.manifest(pipeline.name)
-            saved = {**{name: {} for name in manifest.shards}, **manifest.plan}
+        begun = bool(self.snapshots(pipeline.name))
+        saved = self.manifest(pipeline.name).stage_plans() if begun else {}
         return compare_plans(saved, pipeline.graph.plan())
 
     def read_state(self, name: str, stage: str) -> pa.Table | None:

@@ -186,6 +186,10 @@ class Manifest:
     def state_bytes(self) -> int:
         return sum(s.bytes for chains in self.shards.values() for c in chains for s in c)
 
+    def stage_plans(self) -> dict[str, Any]:
+        """`plan`, with everything that has state: snapshots of 0.1 name it, and say no more."""
+        return {**{name: {} for name in self.shards}, **self.plan}
+
     def chunk_sets(self) -> dict[str, set[str]]:
         """Names of the chunk sets that this snapshot needs, per vertex."""
         return {
