@@ -109,16 +109,8 @@ class RedisMember:
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves some requests' items written."""
-        batch: dict[bytes, bytes] = {}
-        batch_bytes = 0
-        for key, value in items.items():
-            if batch and (len(batch) == _BATCH_KEYS or batch_bytes + len(value) > _BATCH_BYTES):
-                self._put(batch, batch_bytes)
-                batch, batch_bytes = {}, 0
-            batch[key] = value
-            batch_bytes += len(value)
-        if batch:
-            self._put(batch, batch_bytes)
+        for keys in _batches(items, lambda key: len(items[key])):
+            self._put({key: items[key] for key in keys})
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
         """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
@@ -173,8 +165,8 @@ class RedisMember:
         """See ``Member.close``."""
         self._server.close()
 
-    def _put(self, batch: Mapping[bytes, bytes], batch_bytes: int) -> None:
-        if batch_bytes < _PLAIN_BYTES:
+    def _put(self, batch: Mapping[bytes, bytes]) -> None:
+        if sum(map(len, batch.values())) < _PLAIN_BYTES:
             keys = [self._value_keys, *self._as_values(batch)]
             self._server.run(_PUT, keys, [self._skip, *batch.values()], repeatable=True)
             return
