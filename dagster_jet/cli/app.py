@@ -124,8 +124,6 @@ def watermarks(target: Target, name: JobArgument) -> None:
         rows = []
         for stage, reached_ms in saved.get("reached_ms", {}).items():
             held = saved.get("held_back_by", {}).get(stage) or {}
-            if isinstance(held, list):  # snapshots from before partitions had watermarks
-                held = dict(zip(("source", "since_ms"), held, strict=True))
             since_ms = held.get("since_ms")
             rows.append(
                 {

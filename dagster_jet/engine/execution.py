@@ -1,7 +1,8 @@
 """One execution of one job: polls sources, carries out the coordinator's commands, reports.
 
 The coordinator decides, this file does. It runs on the job's driver thread; phase 2 runs on a
-thread beside it and answers through a queue; the heartbeat belongs to the record's keeper.
+thread beside it and answers through a queue; so does the writing of the sources' journals, which
+the epoch's acks wait for; the heartbeat belongs to the record's keeper.
 """
 
 from __future__ import annotations
@@ -304,7 +305,7 @@ class Execution:
         stop = self._stop_signal.kind
         if stop is StopKind.COMPLETE and waiting:
             stop = None  # first everything that is there
-        closes = self._watermarks.wants_epoch()
+        closes = not waiting and self._watermarks.wants_epoch()
         if stop is None and self._until.input_ends and not waiting:
             # The terminal epoch closes what is due; but where the last snapshot has everything
             # there would be none, and what is out would depend on when that snapshot was taken.

@@ -67,8 +67,8 @@ class RunFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
                 for part in chain([first], filled):
-                    is_sorted = HASH_COLUMN not in part.schema.names
-                    ordered = part if is_sorted else part.sort_by(HASH_COLUMN)
+                    by_hash = HASH_COLUMN in part.schema.names
+                    ordered = part.sort_by(HASH_COLUMN) if by_hash else part
                     writer.write_table(ordered.combine_chunks())
                     times = pc.min_max(part.column(self.time_column)).as_py()
                     rows += part.num_rows

@@ -1,4 +1,4 @@
-"""The frames of one epoch, node by node; nothing runs here.
+"""The frames of one epoch, node by node; nothing runs here, but tables to enrich with are read.
 
     source frames -> stateless frames (Catalyst fuses them) -> partial aggregates in the JVM
       -> one task per shard: merge with state, close windows, write to sinks, save -> acks
@@ -149,8 +149,10 @@ class EpochFrames:
 
     def _transform(self, node: TransformNode) -> DataFrame | None:
         frame = self._input(node.upstream[0])
-        if frame is None or node.name not in self.runner.carrying:
-            return None if frame is None else self._call(node, frame)
+        if frame is None:
+            return None
+        if node.name not in self.runner.carrying:
+            return self._call(node, frame)
         whole = self._with_partition.get(node.upstream[0])
         if self.epoch is not None:
             assert whole is not None
@@ -196,11 +198,11 @@ class EpochFrames:
         split = self.epoch.splits.get(node.name)
         if split is None:
             return None
-        source = self.runner.readers[node.name].frame(session, split)
+        reader = self.runner.readers[node.name]
+        source = reader.frame(session, split)
         rows = source.rows
-        if isinstance(self.runner.readers[node.name], Partitioned):
-            if node.name not in self.runner.carrying:
-                rows = rows.drop(PARTITION_COLUMN)
+        if isinstance(reader, Partitioned) and node.name not in self.runner.carrying:
+            rows = rows.drop(PARTITION_COLUMN)
         if source.shared is not None:
             self._persist(source.shared)
         if source.rejects is not None:
