@@ -1,4 +1,5 @@
-"""``file:///folder``: a member in a folder of a local disk, kept by LMDB.
+"""``file:///folder``: a member in a folder of a local disk, kept by LMDB and, for the large values
+of large batches, in files beside it (``segments.py``).
 
 Several processes of one host may use it at once; a batch costs one write transaction and one sync.
 Three such folders with ``backup_count=1`` are the embedded default: no server to start. Put them
@@ -10,13 +11,21 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
-
-import lmdb
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar, cast
 
 from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.store.members.file_values import FileValues, keys_of
 from dagster_jet.store.members.lmdb_environment import Batch, acquire, release
 from dagster_jet.store.members.member import Replacement, Versioned
+from dagster_jet.store.members.segments import Place
+
+T = TypeVar("T")
+
+LARGE_VALUE_BYTES = 16 * 1024
+SEGMENT_BYTES_MIN = 4 * 2**20
+"""Together with this much in a batch, large values are written beside LMDB: below, one more file
+and its syncs cost more than LMDB's copies."""
 
 _VERSION = struct.Struct(">Q")
 
@@ -41,52 +50,56 @@ class FileMember:
         return self._member_id
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``Member.get_many``; all keys are read as of one moment."""
-
-        def work(batch: Batch) -> list[bytes | None]:
-            return [batch.transaction.get(key, db=batch.values) for key in keys]
-
-        return self._shared.run(work, write=False)
+        """See ``Member.get_many``; a value whose segment is gone is empty: a damaged copy."""
+        found = self._look_up(keys)
+        while places := {key: one for key, one in found.items() if isinstance(one, Place)}:
+            with self._shared.errors_named(write=False):
+                found.update(self._shared.segments.read(places))
+            gone = [key for key, place in places.items() if found[key] is place]
+            # What was deleted or replaced since the look is somewhere else now, or nowhere. What
+            # is still said to be there is lost.
+            for key, now in self._look_up(gone).items():
+                found[key] = b"" if now == places[key] else now
+        return [cast("bytes | None", found[key]) for key in keys]
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """See ``Member.put_many``. A crash inside leaves all of it or nothing."""
 
-        def work(batch: Batch) -> None:
+        def work(values: FileValues, places: Mapping[bytes, Place]) -> None:
             for key in sorted(items):  # in key order LMDB fills its pages densely
-                batch.transaction.put(key, items[key], db=batch.values)
+                values.put(key, places[key] if key in places else items[key])
 
         if items:
-            self._shared.run(work, write=True)
+            self._write(work, items)
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
         """See ``Member.replace_many``. A crash inside leaves all of it or nothing."""
 
-        def work(batch: Batch) -> int:
+        def work(values: FileValues, places: Mapping[bytes, Place]) -> int:
             unchanged = [
-                key
-                for key in sorted(items)
-                if batch.transaction.get(key, db=batch.values) == items[key].seen
+                key for key in sorted(items) if self._read(values.get(key)) == items[key].seen
             ]
             for key in unchanged:
-                batch.transaction.put(key, items[key].value, db=batch.values)
+                values.put(key, places[key] if key in places else items[key].value)
             return len(unchanged)
 
-        return self._shared.run(work, write=True) if items else 0
+        values = {key: replacement.value for key, replacement in items.items()}
+        return self._write(work, values) if items else 0
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
         """See ``Member.delete_many``. A crash inside leaves all of it or nothing."""
 
-        def work(batch: Batch) -> None:
+        def work(values: FileValues, _: Mapping[bytes, Place]) -> None:
             for key in keys:
-                batch.transaction.delete(key, db=batch.values)
+                values.delete(key)
 
         if keys:
-            self._shared.run(work, write=True)
+            self._write(work)
 
     def list_keys(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_keys``; all keys as of one moment."""
 
-        return self._shared.run(lambda batch: _keys(batch, batch.values, prefix), write=False)
+        return self._shared.run(lambda batch: FileValues(batch).keys(prefix), write=False)
 
     def get_versioned(self, key: bytes) -> Versioned | None:
         """See ``Member.get_versioned``."""
@@ -98,7 +111,11 @@ class FileMember:
 
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``; all keys as of one moment."""
-        return self._shared.run(lambda batch: _keys(batch, batch.versioned, prefix), write=False)
+
+        def work(batch: Batch) -> list[bytes]:
+            return list(keys_of(batch.transaction, batch.spaces.versioned, prefix))
+
+        return self._shared.run(work, write=False)
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``: LMDB's single writer makes test and set one step."""
@@ -108,7 +125,7 @@ class FileMember:
             if (current.version if current else 0) != expected_version:
                 return False
             stored = _VERSION.pack(expected_version + 1) + value
-            batch.transaction.put(key, stored, db=batch.versioned)
+            batch.transaction.put(key, stored, db=batch.spaces.versioned)
             return True
 
         return self._shared.run(work, write=True)
@@ -127,8 +144,53 @@ class FileMember:
             self._closed = True
             release(self._shared)
 
+    def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, bytes | Place | None]:
+        def work(batch: Batch) -> dict[bytes, bytes | Place | None]:
+            values = FileValues(batch)
+            return {key: values.get(key) for key in keys}
+
+        return self._shared.run(work, write=False) if keys else {}
+
+    def _write(
+        self,
+        work: Callable[[FileValues, Mapping[bytes, Place]], T],
+        values: Mapping[bytes, bytes] | None = None,
+    ) -> T:
+        """Run `work` in one write transaction, with the large ones of `values` in a segment."""
+        large = _large(values or {})
+        if not large:
+            return self._commit(work, {})
+        self._look_up([next(iter(large))])  # the folder is there, and still the same
+        with self._shared.errors_named(write=True), self._shared.segments.written(large) as places:
+            return self._commit(work, places)
+
+    def _commit(
+        self,
+        work: Callable[[FileValues, Mapping[bytes, Place]], T],
+        places: Mapping[bytes, Place],
+    ) -> T:
+        emptied: set[bytes] = set()
+
+        def in_batch(batch: Batch) -> T:
+            nonlocal emptied
+            values = FileValues(batch)
+            result = work(values, places)
+            emptied = values.emptied | ({p.segment for p in places.values()} - values.filled)
+            return result
+
+        result = self._shared.run(in_batch, write=True)
+        with self._shared.errors_named(write=True):
+            self._shared.segments.delete(emptied)
+        return result
+
+    def _read(self, held: bytes | Place | None) -> bytes | None:
+        """A value, also where it is in a segment; only while nobody else may write."""
+        if isinstance(held, Place):
+            return self._shared.segments.read({b"": held}).get(b"", b"")
+        return held
+
     def _versioned(self, batch: Batch, key: bytes) -> Versioned | None:
-        stored = batch.transaction.get(key, db=batch.versioned)
+        stored = batch.transaction.get(key, db=batch.spaces.versioned)
         if stored is None:
             return None
         if len(stored) < _VERSION.size:
@@ -140,13 +202,7 @@ class FileMember:
         return Versioned(version, stored[_VERSION.size :])
 
 
-def _keys(batch: Batch, space: lmdb._Database, prefix: bytes) -> list[bytes]:
-    found: list[bytes] = []
-    with batch.transaction.cursor(db=space) as cursor:
-        if not (cursor.set_range(prefix) if prefix else cursor.first()):
-            return found
-        for key in cursor.iternext(keys=True, values=False):
-            if not key.startswith(prefix):
-                break
-            found.append(key)
-    return found
+def _large(values: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """What goes into a segment; nothing if it is not worth a file."""
+    large = {key: value for key, value in values.items() if len(value) >= LARGE_VALUE_BYTES}
+    return large if sum(map(len, large.values())) >= SEGMENT_BYTES_MIN else {}

@@ -22,11 +22,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import lmdb
 
-from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritableError
+from dagster_jet.errors import (
+    StoreError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    StoreUnwritableError,
+)
+from dagster_jet.store.members.segments import Segments, UnknownPlaceError
 from dagster_jet.store.members.writer_gate import WriterGate
 
 T = TypeVar("T")
@@ -45,6 +51,7 @@ _UNWRITABLE = tuple(
     for code in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 )
 _FILES = ("data.mdb", "lock.mdb")
+_SPACES = (b"values", b"versioned", b"places", b"segments")
 _Identity = tuple[tuple[int, int], ...]
 
 
@@ -53,11 +60,11 @@ class LmdbEnvironment:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.segments = Segments(folder)
         self.users = 0
         self._lock = threading.Lock()
         self._environment: lmdb.Environment | None = None
-        self._values: lmdb._Database | None = None
-        self._versioned: lmdb._Database | None = None
+        self._spaces: Spaces | None = None
         self._identity: _Identity | None = None
         self._retired = False
         self._gate = WriterGate(os.path.join(folder, "writer.lock"))
@@ -74,17 +81,17 @@ class LmdbEnvironment:
                 its write, or LMDB reports damage.
             StoreUnwritableError: the folder cannot be created or written, or the disk is full.
         """
-        with self._lock, self._errors_named(write):
+        with self._lock, self.errors_named(write=write):
             grown = 0
             while True:
-                environment, values, versioned = self._opened()
+                environment, spaces = self._opened()
                 self._check_in_place()
                 try:
                     with (
                         self._gate.held() if write else nullcontext(),
                         environment.begin(write=write) as transaction,
                     ):
-                        result = work(Batch(transaction, values, versioned))
+                        result = work(Batch(transaction, spaces))
                 except lmdb.MapResizedError:
                     environment.set_mapsize(0)  # adopt the size another process has chosen
                     continue
@@ -128,10 +135,10 @@ class LmdbEnvironment:
         self._gate.close()
         if self._environment is not None:
             self._environment.close()
-            self._environment = self._values = self._versioned = None
+            self._environment = self._spaces = None
 
-    def _opened(self) -> tuple[lmdb.Environment, lmdb._Database, lmdb._Database]:
-        if self._environment is None or self._values is None or self._versioned is None:
+    def _opened(self) -> tuple[lmdb.Environment, Spaces]:
+        if self._environment is None or self._spaces is None:
             if self._retired:
                 raise StoreUnavailableError(f"the store member {self.member_id} was closed.")
             if self._identity is not None:
@@ -141,16 +148,18 @@ class LmdbEnvironment:
                 environment = _open_as_large_as_possible(self.folder)
                 try:
                     environment.reader_check()  # frees the slots of killed processes
-                    self._values = environment.open_db(b"values")
-                    self._versioned = environment.open_db(b"versioned")
+                    spaces = Spaces(*map(environment.open_db, _SPACES))
+                    if self._identity is None:
+                        self.segments.create_folder()
+                        self.segments.delete_unnamed(lambda: _segments(environment, spaces))
                 except BaseException:
                     environment.close()
                     raise
             if self._identity is None:
                 _sync_folder(self.folder)
                 self._identity = _identity_of(self.folder) or ()  # (): gone already, never equal
-            self._environment = environment
-        return self._environment, self._values, self._versioned
+            self._environment, self._spaces = environment, spaces
+        return self._environment, self._spaces
 
     def _check_in_place(self) -> None:
         if not self.is_in_place():
@@ -166,11 +175,18 @@ class LmdbEnvironment:
         return f"file://{self.folder}"
 
     @contextmanager
-    def _errors_named(self, write: bool) -> Iterator[None]:
+    def errors_named(self, *, write: bool) -> Iterator[None]:
+        """Turn what LMDB and the operating system raise into errors that name the member."""
         try:
             yield
         except StoreError:
             raise
+        except UnknownPlaceError as error:
+            raise StoreMismatchError(
+                f"the store member {self.member_id} was written by a newer version of this "
+                "library, or is damaged: it does not say where a value is in a way that is known.",
+                cure="Upgrade dagster-jet, or delete the folder and repair the store.",
+            ) from error
         except TimeoutError as error:
             raise StoreUnavailableError(
                 f"the store member {self.member_id} cannot be opened or written: {error}.",
@@ -213,20 +229,27 @@ class LmdbEnvironment:
         )
 
 
-class Batch:
-    """One transaction and the two key spaces it works on."""
+class Spaces(NamedTuple):
+    """The key spaces of a folder.
 
-    __slots__ = ("transaction", "values", "versioned")
+    Attributes:
+        values: the values that LMDB itself keeps.
+        versioned: those under compare-and-set.
+        places: of all other values, where they are; no key is in both.
+        segments: how many values of each segment are still there.
+    """
 
-    def __init__(
-        self,
-        transaction: lmdb.Transaction[bytes],
-        values: lmdb._Database,
-        versioned: lmdb._Database,
-    ) -> None:
-        self.transaction = transaction
-        self.values = values
-        self.versioned = versioned
+    values: lmdb._Database
+    versioned: lmdb._Database
+    places: lmdb._Database
+    segments: lmdb._Database
+
+
+class Batch(NamedTuple):
+    """One transaction and the key spaces it works on."""
+
+    transaction: lmdb.Transaction[bytes]
+    spaces: Spaces
 
 
 _environments: dict[str, LmdbEnvironment] = {}
@@ -289,7 +312,7 @@ def _open(folder: str, map_size: int) -> lmdb.Environment:
     return lmdb.open(
         folder,
         map_size=map_size,
-        max_dbs=2,
+        max_dbs=len(_SPACES),
         max_readers=_MAX_READERS,
         # Both syncs of a commit stay on. Without metasync a power cut takes back the last
         # committed batch, and with all members on one host it takes it back on all of them.
@@ -301,6 +324,11 @@ def _open(folder: str, map_size: int) -> lmdb.Environment:
         # Chunks are read by key, once, and are larger than a page.
         readahead=False,
     )
+
+
+def _segments(environment: lmdb.Environment, spaces: Spaces) -> set[bytes]:
+    with environment.begin() as transaction, transaction.cursor(db=spaces.segments) as cursor:
+        return set(cursor.iternext(keys=True, values=False))
 
 
 def _create_folder(folder: str) -> None:

@@ -1,0 +1,94 @@
+"""The values of a folder in one LMDB transaction: kept by LMDB itself, or in a segment.
+
+A key has its value in one of the two. The number of values that a segment still has is counted in
+the same transaction; once it is zero, the segment is deleted after the commit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterator
+
+import lmdb
+
+from dagster_jet.store.members.lmdb_environment import Batch
+from dagster_jet.store.members.segments import Place
+
+_COUNT = struct.Struct(">Q")
+
+
+class FileValues:
+    """What a batch sees and changes.
+
+    Attributes:
+        filled: segments that have got values.
+        emptied: segments that have lost their last one; to delete once this is committed.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._transaction, self._spaces = batch
+        self.filled: set[bytes] = set()
+        self.emptied: set[bytes] = set()
+
+    def get(self, key: bytes) -> bytes | Place | None:
+        """Return a key's value, or where it is."""
+        value = self._transaction.get(key, db=self._spaces.values)
+        return value if value is not None else self._place(key)
+
+    def put(self, key: bytes, value: bytes | Place) -> None:
+        """Set a key's value, whatever it was before."""
+        self._leave_place(key)
+        if isinstance(value, Place):
+            self._transaction.delete(key, db=self._spaces.values)
+            self._transaction.put(key, value.pack(), db=self._spaces.places)
+            self._count(value.segment, 1)
+            self.filled.add(value.segment)
+        else:
+            self._transaction.put(key, value, db=self._spaces.values)
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key; an unknown one is no error."""
+        if not self._transaction.delete(key, db=self._spaces.values):
+            self._leave_place(key)
+
+    def keys(self, prefix: bytes) -> list[bytes]:
+        """Return every key that starts with ``prefix``, in byte order."""
+        return list(
+            heapq.merge(
+                keys_of(self._transaction, self._spaces.values, prefix),
+                keys_of(self._transaction, self._spaces.places, prefix),
+            )
+        )
+
+    def _place(self, key: bytes) -> Place | None:
+        packed = self._transaction.get(key, db=self._spaces.places)
+        return None if packed is None else Place.unpack(packed)
+
+    def _leave_place(self, key: bytes) -> None:
+        place = self._place(key)
+        if place is not None:
+            self._transaction.delete(key, db=self._spaces.places)
+            self._count(place.segment, -1)
+
+    def _count(self, segment: bytes, change: int) -> None:
+        stored = self._transaction.get(segment, db=self._spaces.segments)
+        count = change + (_COUNT.unpack(stored)[0] if stored is not None else 0)
+        if count > 0:
+            self._transaction.put(segment, _COUNT.pack(count), db=self._spaces.segments)
+        else:
+            self._transaction.delete(segment, db=self._spaces.segments)
+            self.emptied.add(segment)
+
+
+def keys_of(
+    transaction: lmdb.Transaction[bytes], space: lmdb._Database, prefix: bytes
+) -> Iterator[bytes]:
+    """Yield every key of a key space that starts with ``prefix``, in byte order."""
+    with transaction.cursor(db=space) as cursor:
+        if not (cursor.set_range(prefix) if prefix else cursor.first()):
+            return
+        for key in cursor.iternext(keys=True, values=False):
+            if not key.startswith(prefix):
+                return
+            yield key
