@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.data import T0_MS, line, set_time
 from benchmarks.memory import MemoryMeter
-from benchmarks.metered_child import run_metered
+from benchmarks.metered_child import ProcessMeter, run_metered
 from benchmarks.state_query import Order
 
 LOAD_ROWS = 500_000
 """Per file and epoch, while the state is filled."""
 GOALS = {"peak_mib": 4096, "restore_s": 5.0, "pause_share": 0.10}
+_METERED_CHANGES = 15
 _TIMEOUT_S = 3600
+
+M = TypeVar("M", bound=ProcessMeter)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,11 @@ class Sizes:
 
 
 def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
-    """Fills the state in one process, changes a little of it in a second one that restores it."""
+    """Fills the state in one process, and changes a little of it in two more that restore it.
+
+    Memory is looked at in the first two. Times are those of the third: a look at the memory of a
+    process stops it for a moment, and costs a fifth of a core.
+    """
     keys, changing = sizes.keys, sizes.changing
     load = _write(folder / "in", _every_key(keys), first=0)
     order = Order(
@@ -45,12 +53,14 @@ def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
         rows_per_epoch=LOAD_ROWS,
         snapshot_interval_s=1.0,
     )
-    filled, filling = _run(order, folder)
+    filled, filling = _run(order, folder, MemoryMeter)
     console.print(
         f"filled: {filled['state_rows']:,} rows, {filling.peak_mib:,.0f} MiB {filling.peak}"
     )
-    _write(folder / "in", _some_keys(sizes), first=load)
-    changed, changing_meter = _run(replace(order, rows_per_epoch=changing), folder)
+    few = _write(folder / "in", _some_keys(sizes, _METERED_CHANGES, seed=13), first=load)
+    _, changing_meter = _run(replace(order, rows_per_epoch=changing), folder, MemoryMeter)
+    _write(folder / "in", _some_keys(sizes, sizes.changes, seed=12), first=few)
+    changed, _ = _run(replace(order, rows_per_epoch=changing), folder, Unwatched)
     spans = list(changed["epochs"].items())[5:]
     # The last snapshot is the terminal one, of an epoch without rows.
     spans = [(epoch, ms) for epoch, (rows, ms) in spans if rows]
@@ -92,9 +102,9 @@ def _every_key(keys: int) -> Iterator[np.ndarray]:
         yield order[first : first + LOAD_ROWS]
 
 
-def _some_keys(sizes: Sizes) -> Iterator[np.ndarray]:
-    random = np.random.default_rng(12)
-    for _ in range(sizes.changes):
+def _some_keys(sizes: Sizes, epochs: int, seed: int) -> Iterator[np.ndarray]:
+    random = np.random.default_rng(seed)
+    for _ in range(epochs):
         yield random.integers(0, sizes.keys, sizes.changing)
 
 
@@ -110,12 +120,21 @@ def _write(folder: Path, parts: Iterator[np.ndarray], *, first: int) -> int:
     return number
 
 
-def _run(order: Order, folder: Path) -> tuple[dict[str, Any], MemoryMeter]:
+class Unwatched(ProcessMeter):
+    """Never looks."""
+
+    period_s = _TIMEOUT_S
+
+    def observe(self, tree: Sequence[psutil.Process]) -> None:
+        """Not called before the run is over."""
+
+
+def _run(order: Order, folder: Path, meter_of: Callable[[int], M]) -> tuple[dict[str, Any], M]:
     meter = run_metered(
         "benchmarks.state_query",
         asdict(order),
         folder / "order.json",
-        MemoryMeter,
+        meter_of,
         who="the job",
         timeout_s=_TIMEOUT_S,
     )

@@ -23,7 +23,7 @@ from dagster_jet.store.members.segments import Place
 T = TypeVar("T")
 
 LARGE_VALUE_BYTES = 16 * 1024
-SEGMENT_BYTES_MIN = 4 * 2**20
+SEGMENT_BYTES_MIN = 2**20
 """Together with this much in a batch, large values are written beside LMDB: below, one more file
 and its syncs cost more than LMDB's copies."""
 
