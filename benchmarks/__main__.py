@@ -151,7 +151,7 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
 def state(
     keys: Annotated[int, typer.Option(help="Of the state: 1 or 10 million.")] = 1_000_000,
     changing: Annotated[int, typer.Option(help="Rows per epoch once it is filled.")] = 100_000,
-    changes: Annotated[int, typer.Option(help="Epochs once it is filled.")] = 50,
+    changes: Annotated[int, typer.Option(help="Epochs once it is filled.")] = 300,
     json: Json = None,
 ) -> None:
     """Large state: memory of all processes, time to restore it, what a snapshot adds."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN
-from dagster_jet.snapshot.chunks import filter_partitions
+from dagster_jet.snapshot.chunks import ascends, filter_partitions
 
 ROWS_AT_ONCE = 1 << 19
 """About so many rows are merged at once: grouping them takes some 100 bytes per row."""
@@ -94,7 +94,7 @@ def _between(table: pa.Table, column: str, low: int, high: int | None) -> pa.Tab
     kept = []
     for batch in table.to_batches():
         values = batch.column(batch.schema.get_field_index(column))
-        if column == HASH_COLUMN and _ascends(values.to_numpy()):
+        if ascends(values.to_numpy()):  # as in every batch of a run that is sorted by this column
             kept.append(_slice(batch, values.to_numpy(), low, high))
             continue
         wanted = pc.greater_equal(values, pa.scalar(low, values.type))
@@ -102,11 +102,6 @@ def _between(table: pa.Table, column: str, low: int, high: int | None) -> pa.Tab
             wanted = pc.and_(wanted, pc.less(values, pa.scalar(high, values.type)))
         kept.append(batch.filter(wanted))
     return pa.Table.from_batches(kept, table.schema)
-
-
-def _ascends(values: np.ndarray) -> bool:
-    """True of every batch of a run: then a range of hashes is a slice of the mapped file."""
-    return bool((values[1:] >= values[:-1]).all())
 
 
 def _slice(batch: pa.RecordBatch, values: np.ndarray, low: int, high: int | None) -> pa.RecordBatch:

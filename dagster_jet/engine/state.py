@@ -7,7 +7,7 @@ each other before that snapshot is decided.
 
 Runs of a state with a key hash are sorted by it: a key is found by binary search in the mapped
 file (in each of its batches; a large run has several), so that a step costs what arrived and not
-what is stored.
+what is stored. Runs of other states are sorted by partition, which is how a snapshot wants them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.engine.merging import Merge, merged_parts
 from dagster_jet.errors import ExecutorLostError
-from dagster_jet.processors.operator import HASH_COLUMN, Operator, find_rows
+from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN, Operator, find_rows
 from dagster_jet.snapshot.manifest import Run, ShardState
 
 MERGE_FAN_IN = 8
@@ -54,7 +54,8 @@ class RunFolder:
     def write_parts(self, parts: Iterable[pa.Table]) -> tuple[Run, ...]:
         """One run of all parts, a record batch of each. Errors as of `write`.
 
-        Each batch is sorted by key hash where the state has one; together they need not be.
+        Each batch is sorted by key hash where the state has one, else by partition; together they
+        need not be.
         """
         filled = (part for part in parts if part.num_rows)
         first = next(filled, None)
@@ -67,8 +68,8 @@ class RunFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
                 for part in chain([first], filled):
-                    by_hash = HASH_COLUMN in part.schema.names
-                    ordered = part.sort_by(HASH_COLUMN) if by_hash else part
+                    has_hash = HASH_COLUMN in part.schema.names
+                    ordered = part.sort_by(HASH_COLUMN if has_hash else PARTITION_COLUMN)
                     writer.write_table(ordered.combine_chunks())
                     times = pc.min_max(part.column(self.time_column)).as_py()
                     rows += part.num_rows

@@ -239,8 +239,12 @@ def _by_partition(
     if not table.num_rows:
         return
     table = table.combine_chunks()
+    partitions = table.column(PARTITION_COLUMN).to_numpy()
+    counts = np.bincount(partitions)
+    if ascends(partitions):
+        yield from _slices(table.to_batches()[0], counts, without)
+        return
     order = pc.sort_indices(table, [(PARTITION_COLUMN, "ascending")])  # stable
-    counts = np.bincount(table.column(PARTITION_COLUMN).to_numpy())
     rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
     begin = copied_begin = copied_end = 0
     for partition in np.flatnonzero(counts).tolist():
@@ -256,6 +260,18 @@ def _by_partition(
             if copied.num_rows < rows:  # Arrow cuts a column of text at 2 GiB
                 raise ValueError(f"partition {partition} is too large to store in one piece")
         yield partition, copied.slice(begin - copied_begin, rows)
+        begin += rows
+
+
+def _slices(
+    batch: pa.RecordBatch, counts: np.ndarray, without: Collection[int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """As `_by_partition`, of rows that are in order."""
+    begin = 0
+    for partition in np.flatnonzero(counts).tolist():
+        rows = int(counts[partition])
+        if partition not in without:
+            yield partition, batch.slice(begin, rows)
         begin += rows
 
 
@@ -275,10 +291,28 @@ def index_key(name: str, partition_count: int) -> MapKey:
 
 
 def filter_partitions(table: pa.Table, partitions: Iterable[int]) -> pa.Table:
-    """The rows of `table` that belong to `partitions`."""
-    column = table.column(PARTITION_COLUMN)
-    wanted = pa.array(sorted(partitions), type=column.type)
-    if 0 < len(wanted) <= _FEW_PARTITIONS:
+    """The rows of `table` that belong to `partitions`; of record batches that are sorted by
+    partition, as local runs are, slices without a copy."""
+    wanted = sorted(partitions)
+    kept = [part for batch in table.to_batches() for part in _of_partitions(batch, wanted)]
+    return pa.Table.from_batches(kept, table.schema)
+
+
+def _of_partitions(batch: pa.RecordBatch, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    column = batch.column(batch.schema.get_field_index(PARTITION_COLUMN))
+    values = column.to_numpy()
+    if ascends(values):
+        for one in wanted:
+            begin, end = np.searchsorted(values, np.array([one, one + 1], values.dtype)).tolist()
+            if begin < end:
+                yield batch.slice(begin, end - begin)
+    elif 0 < len(wanted) <= _FEW_PARTITIONS:
         # A comparison for each is a fraction of one look-up in a hash table.
-        return table.filter(reduce(pc.or_, (pc.equal(column, one) for one in wanted)))
-    return table.filter(pc.is_in(column, value_set=wanted))
+        yield batch.filter(reduce(pc.or_, (pc.equal(column, one) for one in wanted)))
+    else:
+        yield batch.filter(pc.is_in(column, value_set=pa.array(wanted, column.type)))
+
+
+def ascends(values: np.ndarray) -> bool:
+    """Whether no value is less than the one before it."""
+    return bool((values[1:] >= values[:-1]).all())
