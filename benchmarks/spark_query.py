@@ -6,6 +6,8 @@ from the start (`availableNow`), file sink in append mode.
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,7 @@ SETTINGS = {
 def open_session() -> SparkSession:
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # not whatever the PATH has
     builder = SparkSession.builder.appName("peer")
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
