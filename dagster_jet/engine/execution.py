@@ -591,16 +591,16 @@ class Execution:
         now_ms = self._now_ms()
         rows_of = dict(output.source_rows)
         for name, seen in output.observed.items():
-            node = self._graph[name]
-            if seen.rows != seen.rows_with_time:
+            node, arrived = self._graph[name], seen.arrived
+            if arrived.rows != arrived.rows_with_time:
                 raise BadRowError(
-                    f"{seen.rows - seen.rows_with_time} rows have no event time.",
+                    f"{arrived.rows - arrived.rows_with_time} rows have no event time.",
                     job=self._job,
                     stage=node.upstream[0],
                     cure="Every row needs one: correct the input, filter before "
                     "with_timestamps(), or set bad rows aside with dead_letter_to().",
                 )
-            rows_of[node.upstream[0]] = seen.rows
+            rows_of[node.upstream[0]] = arrived.rows
         rejected = {
             n.upstream[0]: sum(a.rows_in for a in output.acks if a.vertex == n.name)
             for n in self._graph.sinks
@@ -609,9 +609,8 @@ class Execution:
         for name, split in epoch.splits.items():
             self._readers[name].verify(split, rows_of.get(name, 0) + rejected.get(name, 0))
         for name, seen in output.observed.items():
-            self._watermarks.observe(
-                name, seen.rows, seen.top_event_ms, now_ms, seen.partition_tops_ms
-            )
+            rows, top_ms = seen.arrived.rows, seen.arrived.top_event_ms
+            self._watermarks.observe(name, rows, top_ms, now_ms, seen.partition_tops_ms)
         for name, stage in epoch.stages.items():
             self._watermarks.reached_ms[name] = stage.after_ms
         shown = [name for name, stage in epoch.stages.items() if stage.early]

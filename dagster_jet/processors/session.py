@@ -92,6 +92,7 @@ class SessionWindows:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
+        event_times(arrived)  # every row has to have one
         timely, late = _split_late(arrived, given.before_ms)
         timely = self.aggregation.admit(timely)
         closed_until = self.dead_until(given.after_ms)

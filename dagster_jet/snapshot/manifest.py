@@ -73,6 +73,15 @@ class Artifact:
 
 
 @dataclass(frozen=True)
+class Arrived:
+    """What one input of a stage got: rows, those with event time, and the newest event."""
+
+    rows: int
+    rows_with_time: int
+    top_event_ms: int | None
+
+
+@dataclass(frozen=True)
 class Ack:
     """One task's answer for one (vertex, shard) of one epoch."""
 
@@ -87,6 +96,8 @@ class Ack:
     """Of a source: items that were dropped outside before they were read."""
     groups: int = 0
     """Distinct (key, window) groups that arrived: how much there was to merge."""
+    arrived: tuple[Arrived, ...] = ()
+    """Of a stage whose tasks are asked for it: by input."""
     saved: tuple[Run, ...] = ()
     unsaved: tuple[Run, ...] = ()
     obsolete: tuple[str, ...] = ()
@@ -107,6 +118,7 @@ class Ack:
         fields["saved"] = tuple(Run(**run) for run in fields["saved"])
         fields["unsaved"] = tuple(Run(**run) for run in fields["unsaved"])
         fields["obsolete"] = tuple(fields["obsolete"])
+        fields["arrived"] = tuple(Arrived(**arrived) for arrived in fields["arrived"])
         if fields["chunk_set"] is not None:
             fields["chunk_set"] = ChunkSet(**fields["chunk_set"])
         fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])

@@ -154,6 +154,32 @@ def test_a_row_without_event_time(world: World) -> None:
         run(world, copying(world))
 
 
+@pytest.mark.parametrize("stage", ["window", "session", "rolling", "deduplicate", "filtered"])
+def test_a_row_without_event_time_in_a_stage(world: World, stage: str) -> None:
+    """Told by the stage's tasks where they see all rows, else observed by Spark."""
+    write_input(world.folder / "in", 1, [good(1), {"k": "a", "ts": None, "v": 2}, good(3)])
+    p = Pipeline("bad")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
+    ).with_timestamps("ts")
+    grouped = rows.group_by("k")
+    n, name = agg.count(), "stage"
+    result = {
+        "window": lambda: grouped.window(windows.tumbling("1 s")).aggregate(name=name, n=n),
+        "session": lambda: grouped.window(windows.session("1 s")).aggregate(name=name, n=n),
+        "rolling": lambda: grouped.rolling_aggregate(name=name, n=n),
+        "deduplicate": lambda: grouped.deduplicate(within="1 s", name=name),
+        "filtered": lambda: (
+            rows.filter("v > 0").window(windows.tumbling("1 s")).aggregate(name=name, n=n)
+        ),
+    }[stage]()
+    result.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    with pytest.raises(BadRowError, match="rows have no event time") as told:
+        run(world, p)
+    assert stage == "session" or "stage 'rows': 1 rows" in str(told.value)
+    assert not any((world.folder / "out").glob("[!._]*"))
+
+
 def test_dead_letters_are_set_aside_with_reason(world: World) -> None:
     path = write_input(world.folder / "in", 1, [good(1), {"k": "a", "ts": None, "v": 2}, good(3)])
     with open(path, "a", encoding="utf-8") as file:

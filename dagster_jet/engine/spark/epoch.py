@@ -84,10 +84,14 @@ class EpochRunner:
     shard_count: int
     partition_count: int
     stages: dict[str, StageWiring] = field(default_factory=dict)
-    """Stateful stages; these four are known after `prepare`."""
+    """Stateful stages; these six are known after `prepare`."""
     times: dict[str, TimePlan] = field(default_factory=dict)
+    watched: frozenset[str] = frozenset()
+    """Timestamps nodes whose source has partitions."""
     partitioned: dict[str, str] = field(default_factory=dict)
-    """The source of each timestamps node that watches its partitions."""
+    """The source of each of them that does watch its partitions: nothing on the way loses them."""
+    told: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Per timestamps node whose rows a stage's tasks count: the stage, and which input."""
     carrying: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Sources and transforms whose rows come with their partition; for a projection, what it has
     to be told to keep."""
@@ -110,6 +114,7 @@ class EpochRunner:
             UserFunctionError: a transform raised.
         """
         ways = ways_of_partitions(self.graph, self.readers)
+        self.watched = frozenset(ways)
         self.carrying = {node: () for way in ways.values() for node in way}
         frames = EpochFrames(self, None)
         for node in self.graph:
@@ -140,7 +145,8 @@ class EpochRunner:
             acks = tuple(Ack.from_bytes(bytes(row[0])) for row in union.collect())
             self._check_sinks(frames, acks)
             placement.check()
-            return EpochOutput(acks, frames.observed(), frames.source_rows(), frames.late_rows())
+            observed = frames.observed(acks)
+            return EpochOutput(acks, observed, frames.source_rows(), frames.late_rows())
         except JetError:
             raise
         except Exception as error:

@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, TimestampType
 from dagster_jet.engine.connector import PARTITION_COLUMN
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.graph import TimestampsNode
+from dagster_jet.snapshot.manifest import Arrived
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 class Observed:
     """What was seen at a timestamps node, before any filter."""
 
-    rows: int
-    rows_with_time: int
-    top_event_ms: int | None
+    arrived: Arrived
     partition_tops_ms: Mapping[str, int]
     """Per partition that was observed and had rows."""
 

@@ -9,7 +9,7 @@ the same rows. All branches end in frames of acks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -21,6 +21,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from dagster_jet.engine.connector import PARTITION_COLUMN, Partitioned
+from dagster_jet.engine.spark.arrivals import together
 from dagster_jet.engine.spark.barrier import ACK_COLUMN
 from dagster_jet.engine.spark.event_time import Observed, plan_time
 from dagster_jet.engine.spark.partition_column import carried_through
@@ -38,6 +39,7 @@ from dagster_jet.pipeline.graph import (
     TransformNode,
 )
 from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.snapshot.manifest import Ack, Arrived
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,6 +63,8 @@ class EpochFrames:
     _late: dict[str, DataFrame] = field(default_factory=dict)
     _late_counts: dict[str, Observation] = field(default_factory=dict)
     _observations: dict[str, Observation] = field(default_factory=dict)
+    _told: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Per timestamps node whose rows a stage's tasks count: the stage, and which input."""
     _row_counts: dict[str, Observation] = field(default_factory=dict)
     persisted: list[DataFrame] = field(default_factory=list)
     """Frames that several branches read, upstream ones first."""
@@ -88,13 +92,18 @@ class EpochFrames:
             return self._acks.get(node.name, [])
         return []
 
-    def observed(self) -> dict[str, Observed]:
+    def observed(self, acks: Sequence[Ack]) -> dict[str, Observed]:
+        """By timestamps node, of those that had rows to look at; `acks` are all of the epoch's."""
         results = {}
+        for name, (stage, ordinal) in self._told.items():
+            parts = [ack.arrived[ordinal] for ack in acks if ack.vertex == stage]
+            results[name] = Observed(together(parts), {})
         for name, observation in self._observations.items():
             rows, timed, top, *tops = observation.get.values()
+            arrived = Arrived(rows, timed, top)
             names = self._partitions.get(self.runner.partitioned.get(name, ""), ())
             seen = {p: of_it for p, of_it in zip(names, tops, strict=False) if of_it is not None}
-            results[name] = Observed(rows, timed, top, seen)
+            results[name] = Observed(arrived, seen)
         return results
 
     def source_rows(self) -> dict[str, int]:
@@ -227,6 +236,10 @@ class EpochFrames:
         if self.epoch is None:
             self.runner.times[node.name] = plan_time(self.runner.job, node, frame)
             return frame
+        told = self.runner.told.get(node.name)
+        if told is not None:
+            self._told[node.name] = told
+            return frame
         observation = self._observations[node.name] = Observation()
         plan = self.runner.times[node.name]
         watched = self._partitions.get(self.runner.partitioned.get(node.name, ""), ())
@@ -254,9 +267,17 @@ class EpochFrames:
         if self.epoch is None:
             known = [frame for frame in inputs if frame is not None]
             wiring = wire_stage(
-                self.runner.job, self.runner.graph, node, known, self.runner.partition_count
+                self.runner.job,
+                self.runner.graph,
+                node,
+                known,
+                self.runner.partition_count,
+                self.runner.watched,
             )
             self.runner.stages[node.name] = wiring
+            for ordinal, name in enumerate(wiring.told):
+                if name is not None:
+                    self.runner.told[name] = (node.name, ordinal)
             return self.runner.session.createDataFrame([], wiring.plan.result_type)
         stage, given = self.runner.stages[node.name], self.epoch.stages[node.name]
         own_sinks = (*stage.sinks, *stage.reject_sinks)
@@ -278,6 +299,8 @@ class EpochFrames:
             passes_rejects=stage.passes_rejects,
             owns_all=self.epoch.few_groups,
             has_input=source is not None,
+            tells_arrivals=bool(stage.told),
+            appended=stage.plan.appended,
             early=given.early,
             obsolete=given.obsolete,
         )

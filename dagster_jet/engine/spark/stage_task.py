@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.connector import Sink
 from dagster_jet.engine.merging import is_worth_merging
+from dagster_jet.engine.spark.arrivals import count_arrived
 from dagster_jet.engine.spark.barrier import (
     ACK_COLUMN,
     ACK_SCHEMA,
@@ -107,6 +108,10 @@ class StageTask:
     """One task drives all shards: cheaper while there is little to do."""
     has_input: bool = True
     early: bool = False
+    tells_arrivals: bool = False
+    """Its acks say what has arrived."""
+    appended: tuple[pa.Field, ...] = ()
+    """Columns for that, behind those of the operator."""
     obsolete: tuple[str, ...] = field(default=(), repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,7 +148,7 @@ class StageTask:
 
     def _read(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """The epoch's rows with their shard; anchor rows have a shard and nothing else."""
-        layout = input_layout(self.operator.input_schemas)
+        layout = pa.schema([*input_layout(self.operator.input_schemas), *self.appended])
         schema = layout.append(pa.field(SHARD_COLUMN, pa.int32()))
         if not self.has_input:
             # The rows only say which shard this task is.
@@ -208,6 +213,17 @@ class StageTask:
     ) -> ShardRun:
         """One step. A crash inside leaves run files and chunks that nothing names."""
         state, operator = self.shards[shard], self.operator
+        told = tuple(map(count_arrived, arrived)) if self.tells_arrivals else ()
+        if any(one.rows != one.rows_with_time for one in told):
+            # The driver refuses the epoch; it knows where the rows come from.
+            nothing = Step(
+                operator.result_schema.empty_table(), operator.state_schema.empty_table(), 0
+            )
+            return ShardRun(nothing, Ack(self.vertex, shard, attempt, arrived=told), None)
+        if self.appended:
+            arrived = tuple(
+                table.drop_columns([f.name for f in self.appended]) for table in arrived
+            )
         runs = RunFolder(
             folder=self.barrier.run_folder(self.vertex),
             prefix=f"{shard}-{self.barrier.epoch_id}-{attempt}",
@@ -253,6 +269,7 @@ class StageTask:
             late=step.late,
             rejected=0 if step.rejected is None else step.rejected.num_rows,
             groups=sum(table.num_rows for table in arrived),
+            arrived=told,
             saved=saved,
             unsaved=unsaved,
             obsolete=tuple(runs.obsolete),

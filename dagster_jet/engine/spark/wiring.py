@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from dagster_jet.engine.spark.barrier import ACK_COLUMN
 from dagster_jet.engine.spark.stage_task import REJECTED_COLUMN
 from dagster_jet.engine.spark.stages import StagePlan, plan_stage
-from dagster_jet.pipeline.graph import Graph, SinkNode
+from dagster_jet.pipeline.graph import Graph, SinkNode, TimestampsNode
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.processors.rejects import REJECT_SCHEMA
 
@@ -42,6 +42,9 @@ class StageWiring:
     passes_rejects: bool
     """Others read the rows set aside."""
     wants_late: bool
+    told: tuple[str | None, ...] = ()
+    """By input: the timestamps node whose rows and newest event the stage's tasks tell. None:
+    Spark observes them, or there is nothing to observe."""
 
     @property
     def takes_out_late(self) -> bool:
@@ -62,12 +65,22 @@ class StageWiring:
 
 
 def wire_stage(
-    job: str, graph: Graph, node: StatefulNode, inputs: Sequence[DataFrame], partition_count: int
+    job: str,
+    graph: Graph,
+    node: StatefulNode,
+    inputs: Sequence[DataFrame],
+    partition_count: int,
+    watched: Collection[str] = (),
 ) -> StageWiring:
-    """Plans the stage for inputs with these columns, and looks around who reads it."""
-    plan = plan_stage(job, node, inputs, partition_count)
+    """Plans the stage for inputs with these columns, and looks around who reads it.
+
+    Args:
+        watched: timestamps nodes that Spark has to observe, partition by partition.
+    """
     readers = graph.downstream(node.name)
     late = [n for n in readers if isinstance(n, SinkNode) and n.of_late]
+    told = told_inputs(graph, node, watched)
+    plan = plan_stage(job, node, inputs, partition_count, tells_arrivals=any(told))
     rejects = [n for n in readers if isinstance(n, SinkNode) and n.of_rejects]
     others = [n for n in readers if n not in late and n not in rejects]
     sinks = tuple(
@@ -81,4 +94,22 @@ def wire_stage(
         passes_on=len(sinks) < len(others),
         passes_rejects=len(reject_sinks) < len(rejects),
         wants_late=bool(late),
+        told=() if plan.filters_late or not any(told) else told,
+    )
+
+
+def told_inputs(
+    graph: Graph, node: StatefulNode, watched: Collection[str]
+) -> tuple[str | None, ...]:
+    """By input, the timestamps node whose rows all come to the stage, and to nobody else."""
+    if any(isinstance(n, SinkNode) and n.of_late for n in graph.downstream(node.name)):
+        return ()  # late rows are taken out before
+    return tuple(
+        name
+        if isinstance(graph[name], TimestampsNode)
+        and graph.downstream(name) == (node,)
+        and node.upstream.count(name) == 1
+        and name not in watched
+        else None
+        for name in node.upstream
     )

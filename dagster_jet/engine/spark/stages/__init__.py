@@ -30,9 +30,17 @@ if TYPE_CHECKING:
 
 
 def plan_stage(
-    job: str, node: StatefulNode, sources: Sequence[DataFrame], partition_count: int
+    job: str,
+    node: StatefulNode,
+    sources: Sequence[DataFrame],
+    partition_count: int,
+    *,
+    tells_arrivals: bool = False,
 ) -> StagePlan:
     """Analyses the stage on its inputs' schemas.
+
+    Args:
+        tells_arrivals: its tasks are to tell what has arrived (`arrivals.py`), where they can.
 
     Raises:
         PipelineError: a key or an event-time column does not exist, or types do not fit.
@@ -42,9 +50,9 @@ def plan_stage(
         case AggregateNode(window=SessionWindow()):
             return plan_sessions(node, sources[0], partitions)
         case AggregateNode():
-            return plan_windows(node, sources[0], partitions)
+            return plan_windows(node, sources[0], partitions, tells_arrivals)
         case RollingNode():
-            return plan_rolling(node, sources[0], partitions)
+            return plan_rolling(node, sources[0], partitions, tells_arrivals)
         case DeduplicateNode():
             return plan_deduplicate(node, sources[0], partitions)
         case JoinNode():

@@ -5,10 +5,12 @@ What it computes is said by the operator's first stage (`processors/first_stage.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from dagster_jet.engine.spark.arrivals import APPENDED, TIMED_COLUMN, TOP_COLUMN
 from dagster_jet.engine.spark.stages.plan import (
     Partitions,
     Shape,
@@ -33,13 +35,16 @@ from dagster_jet.processors.session import SessionWindows
 from dagster_jet.processors.window import SlidingWindows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
 
     from dagster_jet.engine.spark.stages.plan import Late
     from dagster_jet.processors.operator import Operator
 
 
-def plan_windows(node: AggregateNode, source: DataFrame, partitions: Partitions) -> StagePlan:
+def plan_windows(
+    node: AggregateNode, source: DataFrame, partitions: Partitions, tells_arrivals: bool
+) -> StagePlan:
     """Tumbling and sliding windows: partials per (key, frame)."""
     assert not isinstance(node.window, SessionWindow)
     frames, aggregation = node.window.frames, Aggregation(node.aggregates)
@@ -55,7 +60,15 @@ def plan_windows(node: AggregateNode, source: DataFrame, partitions: Partitions)
     )
     ((_, end_sql),) = stage.group_columns(time)
     end = F.expr(end_sql)
-    return _plan(operator, stage, shape, lambda before_ms: end <= F.lit(frames.floor(before_ms)))
+    if tells_arrivals:
+        shape = _shape(stage, source, time, partitions, _arrivals(time))
+    return _plan(
+        operator,
+        stage,
+        shape,
+        lambda before_ms: end <= F.lit(frames.floor(before_ms)),
+        APPENDED if tells_arrivals else (),
+    )
 
 
 def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions) -> StagePlan:
@@ -76,7 +89,9 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
     return _plan(operator, stage, shape, lambda before_ms: moment < F.lit(before_ms))
 
 
-def plan_rolling(node: RollingNode, source: DataFrame, partitions: Partitions) -> StagePlan:
+def plan_rolling(
+    node: RollingNode, source: DataFrame, partitions: Partitions, tells_arrivals: bool
+) -> StagePlan:
     """Totals over all time: partials per key."""
     aggregation = Aggregation(node.aggregates)
     stage = KeyPartials(node.keys, aggregation)
@@ -88,20 +103,41 @@ def plan_rolling(node: RollingNode, source: DataFrame, partitions: Partitions) -
         aggregation=aggregation,
         result_time=node.time_column,
     )
-    return _plan(operator, stage, shape, None)
+    if tells_arrivals:
+        shape = _shape(stage, source, time, partitions, _arrivals(time))
+    return _plan(operator, stage, shape, None, APPENDED if tells_arrivals else ())
 
 
-def _plan(operator: Operator, stage: FirstStage, shape: Shape, late: Late | None) -> StagePlan:
+def _plan(
+    operator: Operator,
+    stage: FirstStage,
+    shape: Shape,
+    late: Late | None,
+    appended: tuple[pa.Field, ...] = (),
+) -> StagePlan:
     return StagePlan(
         operator=operator,
         shapes=(shape,),
         late=late,
         filters_late=stage.late_rows_are_left_out,
         result_type=spark_schema(operator.result_schema),
+        appended=appended,
     )
 
 
-def _shape(stage: FirstStage, source: DataFrame, time: str, partitions: Partitions) -> Shape:
+def _arrivals(time: str) -> list[Column]:
+    """`APPENDED`."""
+    moment = F.expr(time)
+    return [F.count(moment).alias(TIMED_COLUMN), F.max(moment).alias(TOP_COLUMN)]
+
+
+def _shape(
+    stage: FirstStage,
+    source: DataFrame,
+    time: str,
+    partitions: Partitions,
+    appended: Sequence[Column] = (),
+) -> Shape:
     address = {
         PARTITION_COLUMN: partitions.of(stage.keys),
         HASH_COLUMN: partitions.hash(stage.keys).alias(HASH_COLUMN),
@@ -112,5 +148,5 @@ def _shape(stage: FirstStage, source: DataFrame, time: str, partitions: Partitio
         *(F.expr(sql).alias(name) for name, sql in stage.group_columns(time)),
     ]
     partials = [F.expr(sql).alias(name) for name, sql in stage.aggregate_columns(time)]
-    columns = quoted(stage.input_columns)
-    return lambda frame: frame.groupBy(*groups).agg(*partials).select(*columns)
+    columns = quoted([*stage.input_columns, *(f.name for f in APPENDED if appended)])
+    return lambda frame: frame.groupBy(*groups).agg(*partials, *appended).select(*columns)

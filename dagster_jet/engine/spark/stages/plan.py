@@ -47,6 +47,8 @@ class StagePlan:
     """Late rows are always taken out before: a row that the operator gets stands for several, and
     it could not tell."""
     result_type: StructType = field(repr=False)
+    appended: tuple[pa.Field, ...] = ()
+    """What the frame has behind the operator's columns: for the task, of what has arrived."""
 
     def frame(self, inputs: Sequence[DataFrame | None]) -> DataFrame | None:
         """The rows of all inputs in the layout of `input_layout`; None if there are none."""
