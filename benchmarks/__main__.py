@@ -110,6 +110,9 @@ def operators(
     peer_variant: Annotated[
         str, typer.Option(help="Another of the case's ways to ask the peer.")
     ] = "",
+    rows_per_epoch: Annotated[
+        int, typer.Option(help="Of ours, at most; the default is that of JobConfig.")
+    ] = operator_race.MILLION,
     json: Json = None,
 ) -> None:
     """Races each stateful operator against the same operator in Structured Streaming."""
@@ -126,6 +129,7 @@ def operators(
                 rounds=rounds or 5,
                 peer_trigger=peer_trigger,
                 peer_variant=peer_variant,
+                rows_per_epoch=rows_per_epoch,
                 console=console,
             ),
         )

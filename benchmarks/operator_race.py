@@ -26,14 +26,21 @@ def run(
     rounds: int,
     peer_trigger: int | None,
     peer_variant: str,
+    rows_per_epoch: int,
     console: Console,
 ) -> dict[str, Any]:
-    """Runs the races and returns everything that was measured."""
+    """Runs the races and returns everything that was measured.
+
+    Args:
+        rows_per_epoch: ours, at most; the peer's own best size is its trigger.
+    """
     result: dict[str, Any] = {}
     for name in names:
         operator = OPERATORS[name]
         operator = replace(operator, data=replace(operator.data, rows=rows or operator.data.rows))
-        result[name] = _race_one(operator, folder, rounds, peer_trigger, peer_variant, console)
+        result[name] = _race_one(
+            operator, folder, rounds, peer_trigger, peer_variant, rows_per_epoch, console
+        )
     console.print(_table(result))
     return result
 
@@ -44,6 +51,7 @@ def _race_one(
     rounds: int,
     peer_trigger: int | None,
     peer_variant: str,
+    rows_per_epoch: int,
     console: Console,
 ) -> dict[str, Any]:
     case, data = operator.case, operator.data
@@ -51,7 +59,7 @@ def _race_one(
     regime = race.Regime(
         case=case,
         data=data,
-        ours_rows_per_epoch=min(MILLION, data.rows // 4),
+        ours_rows_per_epoch=min(rows_per_epoch, data.rows // 4),
         peer_rows_per_epoch=0,
         warm_up_rows=data.rows // 4,
         peer_variant=variant,
@@ -71,6 +79,7 @@ def _race_one(
     return {
         **result,
         "trigger": peer_trigger,
+        "rows_per_epoch": regime.ours_rows_per_epoch,
         "ratios": {k: asdict(r) for k, r in race.compare(done, undisturbed_only=False).items()},
         "medians": {
             engine: {
