@@ -175,7 +175,8 @@ class FileMember:
             nonlocal emptied
             values = FileValues(batch)
             result = work(values, places)
-            emptied = values.emptied | ({p.segment for p in places.values()} - values.filled)
+            written = {place.segment for place in places.values()}
+            emptied = values.settle() | {one for one in written if not values.holds(one)}
             return result
 
         result = self._shared.run(in_batch, write=True)

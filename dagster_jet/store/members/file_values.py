@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 import lmdb
@@ -19,17 +20,12 @@ _COUNT = struct.Struct(">Q")
 
 
 class FileValues:
-    """What a batch sees and changes.
-
-    Attributes:
-        filled: segments that have got values.
-        emptied: segments that have lost their last one; to delete once this is committed.
-    """
+    """What a batch sees and changes; ``settle`` ends it."""
 
     def __init__(self, batch: Batch) -> None:
         self._transaction, self._spaces = batch
-        self.filled: set[bytes] = set()
-        self.emptied: set[bytes] = set()
+        self._changes: Counter[bytes] = Counter()
+        """Per segment, by how many values it has more or less."""
 
     def get(self, key: bytes) -> bytes | Place | None:
         """Return a key's value, or where it is."""
@@ -42,8 +38,7 @@ class FileValues:
         if isinstance(value, Place):
             self._transaction.delete(key, db=self._spaces.values)
             self._transaction.put(key, value.pack(), db=self._spaces.places)
-            self._count(value.segment, 1)
-            self.filled.add(value.segment)
+            self._changes[value.segment] += 1
         else:
             self._transaction.put(key, value, db=self._spaces.values)
 
@@ -61,6 +56,23 @@ class FileValues:
             )
         )
 
+    def settle(self) -> set[bytes]:
+        """Count what the segments have now; return those that have lost their last value."""
+        emptied = set()
+        for segment, change in self._changes.items():
+            stored = self._transaction.get(segment, db=self._spaces.segments)
+            count = change + (_COUNT.unpack(stored)[0] if stored is not None else 0)
+            if count > 0:
+                self._transaction.put(segment, _COUNT.pack(count), db=self._spaces.segments)
+            else:
+                self._transaction.delete(segment, db=self._spaces.segments)
+                emptied.add(segment)
+        return emptied
+
+    def holds(self, segment: bytes) -> bool:
+        """Whether a segment has values; after ``settle``."""
+        return self._transaction.get(segment, db=self._spaces.segments) is not None
+
     def _place(self, key: bytes) -> Place | None:
         packed = self._transaction.get(key, db=self._spaces.places)
         return None if packed is None else Place.unpack(packed)
@@ -69,16 +81,7 @@ class FileValues:
         place = self._place(key)
         if place is not None:
             self._transaction.delete(key, db=self._spaces.places)
-            self._count(place.segment, -1)
-
-    def _count(self, segment: bytes, change: int) -> None:
-        stored = self._transaction.get(segment, db=self._spaces.segments)
-        count = change + (_COUNT.unpack(stored)[0] if stored is not None else 0)
-        if count > 0:
-            self._transaction.put(segment, _COUNT.pack(count), db=self._spaces.segments)
-        else:
-            self._transaction.delete(segment, db=self._spaces.segments)
-            self.emptied.add(segment)
+            self._changes[place.segment] -= 1
 
 
 def keys_of(

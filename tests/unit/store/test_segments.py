@@ -14,6 +14,7 @@ import pytest
 
 from dagster_jet.errors import StoreMismatchError, StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store import FileMember
+from dagster_jet.store.members import segments as segments_module
 from dagster_jet.store.members.member import Replacement
 
 MIB = 2**20
@@ -242,3 +243,19 @@ def test_a_place_of_a_newer_version_is_refused(folder: Path) -> None:
         member.get_many([b"large-0"])
     assert member.get_many([b"large-1"]) == [values(1)[b"large-1"]]
     member.close()
+
+
+def test_a_system_that_takes_a_part_at_a_time(
+    member: FileMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.writev
+
+    def part(descriptor: int, buffers: list[bytes]) -> int:
+        return whole(descriptor, [memoryview(buffers[0])[:400_000]])
+
+    monkeypatch.setattr(segments_module, "_BUFFERS_MAX", 3)
+    member.put_many(values(1, 8))
+    assert read(member, values(1, 8)) == values(1, 8)
+    monkeypatch.setattr(os, "writev", part)
+    member.put_many(values(2, 8))
+    assert read(member, values(2, 8)) == values(2, 8)
