@@ -9,7 +9,8 @@ Order of calls, as a story::
     close                                                  also after a failure
 
 and for each snapshot, in between: `save_to_snapshot`, `snapshot_commit_prepare`, the barrier goes
-out, processing goes on, and later `snapshot_commit_finish`.
+out, processing goes on, and later `snapshot_commit_finish`. A runtime may also end an instance
+behind any barrier and go on with a new one: then the decision meets the new one, in its restore.
 
 Every callback but `init` and `close` returns True (done) or False (call me again, nothing else
 instead); anything else, also a forgotten ``return``, is an error that names the processor. One
@@ -40,6 +41,11 @@ class ProcessorContext:
     """Instances of the vertex. It may differ from the last execution's."""
     guarantee: Guarantee = Guarantee.NONE
     job: str = "job"
+    fencing_token: int = 0
+    """Greater for every later start of the vertex, also in another process. A transaction carries
+    the one under which it was begun; who restores rolls back the unknown ones with a *smaller* one.
+    Those with its own belong to another attempt of the same work, which may be the one that
+    counts, and those with a greater one to a successor."""
 
     @property
     def logger(self) -> logging.Logger:
@@ -77,8 +83,9 @@ class Processor:
         before all entries are delivered.
         It owes: to take entries of any earlier parallelism; entries whose key it would not own as a
         source (`BroadcastKey`) come to every instance; ids of transactions that the resource does
-        not know (any more) are skipped; its own are committed. It may emit. True and False mean the
-        same as in `process`.
+        not know (any more) are skipped; its own are committed, here or when the restore is
+        finished, and no harm is done if another instance commits them at the same time. It may
+        emit. True and False mean the same as in `process`.
         After a crash here: the same snapshot is restored again.
         """
         raise ContractError(
@@ -87,7 +94,11 @@ class Processor:
         )
 
     def finish_snapshot_restore(self) -> bool:
-        """All entries were delivered. When: once, until True, only if a snapshot is restored."""
+        """All entries were delivered. When: once, until True, only if a snapshot is restored.
+
+        The place to roll back what was prepared and is in no snapshot; see
+        `ProcessorContext.fencing_token`.
+        """
         return True
 
     # --- processing -----------------------------------------------------------------------------
@@ -153,7 +164,8 @@ class Processor:
         """Phase 1: promises that what was written until the barrier can be committed.
 
         When: directly after `save_to_snapshot` returned True, until True; not for exports. It may
-        save (the ids of transactions). It must be re-entrant: after a refusal it goes on.
+        save (the ids of transactions). It must be re-entrant: after a refusal it goes on. An id
+        is unique to the instance: work that is tried again is prepared again, under other ids.
         After a crash here: whatever was prepared and is in no snapshot is rolled back at the
         restart, found by enumeration or by ids that can be computed.
         """

@@ -82,6 +82,11 @@ class ProcessorTasklet:
         """DONE has gone out, or the tasklet was closed."""
         return self.state in (TaskletState.CLOSE, TaskletState.END)
 
+    @property
+    def has_restored(self) -> bool:
+        """`init` and the restore are over."""
+        return self.state not in _STARTING
+
     def has_saved(self, snapshot_id: int) -> bool:
         """Phase 1 of this snapshot is over here: the barrier went out, or nothing is left."""
         return self._next_snapshot_id > snapshot_id or self.is_done
@@ -362,6 +367,8 @@ class ProcessorTasklet:
         TaskletState.END: _end,
     }
 
+
+_STARTING = frozenset({TaskletState.START, TaskletState.RESTORE, TaskletState.FINISH_RESTORE})
 
 _LOOP = frozenset(
     {TaskletState.PROCESS_WATERMARK, TaskletState.TRY_PROCESS, TaskletState.PROCESS_INBOX}

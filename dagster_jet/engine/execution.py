@@ -45,6 +45,7 @@ from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.engine.spark.barrier import Barrier
+from dagster_jet.engine.spark.commit import commit_stages
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
 from dagster_jet.engine.spark.session import is_local, parallelism
@@ -55,12 +56,13 @@ from dagster_jet.errors import (
     BadRowError,
     FencedError,
     JetError,
+    PipelineError,
     Reaction,
 )
 from dagster_jet.pipeline.graph import Graph, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
-from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
+from dagster_jet.snapshot.manifest import Ack, Manifest, ShardState
 from dagster_jet.snapshot.protocol import Guarantee, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store
@@ -363,8 +365,8 @@ class Execution:
                 return [protocol.ManifestLoaded(manifest)]
             case protocol.Restore(manifest):
                 return [protocol.Restored(self._restore(manifest))]
-            case protocol.Commit(snapshot_id, artifacts, recovering):
-                return self._start_commit(snapshot_id, artifacts, recovering)
+            case protocol.Commit():
+                return self._start_commit(command)
             case protocol.AbortLeftovers(execution_id, keep):
                 return [self._abort_leftovers(execution_id, keep)]
             case protocol.RunEpoch():
@@ -412,7 +414,15 @@ class Execution:
             is_new = not record.snapshots and self._config.guarantee is not Guarantee.NONE
             node.sink.check(self._job, node.name, is_new_job=is_new)
         self._runner.prepare()
-        return [protocol.Claimed(record)]
+        in_two_phases = self._runner.stages_in_two_phases
+        if in_two_phases and self._config.guarantee is Guarantee.NONE:
+            raise PipelineError(
+                "the processor commits with snapshots, and the guarantee is none.",
+                job=self._job,
+                stage=", ".join(in_two_phases),
+                cure="Choose another JobConfig(guarantee=...), or write without preparing.",
+            )
+        return [protocol.Claimed(record, decides_every_epoch=bool(in_two_phases))]
 
     def _rewound(self, record: ExecutionRecord) -> ExecutionRecord:
         """Applies ``initial_snapshot``: leaves newer snapshots behind and begins a new line."""
@@ -729,18 +739,25 @@ class Execution:
             )
         )
 
-    def _start_commit(
-        self, snapshot_id: int, artifacts: tuple[Artifact, ...], recovering: bool
-    ) -> list[protocol.Event]:
-        execution_id = self._coordinator.record.execution_id
+    def _start_commit(self, command: protocol.Commit) -> list[protocol.Event]:
+        record, snapshot_id = self._coordinator.record, command.snapshot_id
+        execution_id = record.execution_id
+        assert record.snapshot is not None
+        barrier = self._barrier(execution_id, record.snapshot.epoch_id, with_store=False)
+        shards = {name: tuple(self._coordinator.shards[name]) for name in command.prepared}
         done = protocol.Committed
-        if recovering:
-            self._committer.commit(artifacts, recovering=True)
+
+        def make_true() -> None:
+            self._committer.commit(command.artifacts, recovering=command.recovering)
+            commit_stages(self._runner, barrier, shards)
+
+        if command.recovering:
+            make_true()
             return [done(execution_id, snapshot_id, self._now_ms())]
 
         def commit() -> None:
             try:
-                self._committer.commit(artifacts, recovering=False)
+                make_true()
                 self._committed_at = time.monotonic()
             except JetError as error:
                 self._answers.put(self._failed(error))

@@ -57,6 +57,8 @@ class StepInput:
     shard: int = 0
     shard_count: int = 1
     """The shard owns the partitions that are `shard` modulo `shard_count`."""
+    fencing_token: int = 0
+    """See `ProcessorContext.fencing_token`."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Step:
     rejected: pa.Table | None = None
     """Of those, the ones that a user's function could not take, in `REJECT_SCHEMA`; the step is as
     if they had not come. None: the operator sets nothing aside, it raises."""
+    prepared: bool = False
+    """Something outside may wait for the decision about the snapshot behind this step."""
 
 
 class StateReader(Protocol):

@@ -9,10 +9,21 @@ do not have that cost.
 
 Saved: an entry is a state row, versioned by key; only changed ones are written. An entry under a
 `broadcast_key` is kept once in every partition that its shard owns, so that each shard of another
-parallelism finds it. Two-phase commit is left to sinks: a processor that takes part in it is
-refused when the pipeline is planned.
+parallelism finds it.
 
-At-least-once: rows between the snapshot and the crash are processed again with the saved state.
+A processor that commits in two phases (it overrides `snapshot_commit_prepare` or
+`snapshot_commit_finish`) is prepared at the end of every epoch, which then always ends in a
+snapshot. The decision meets a new instance, as after a crash:
+
+    restore -> rows -> save -> prepare        | the snapshot is decided
+    restore, which commits -> close           | phase 2, a Spark job of its own
+    restore -> the next epoch's rows -> ...   | finds nothing left to commit
+
+`snapshot_commit_finish` is for the instance that has prepared; here that is gone, and it is never
+called. At the end of the inputs `complete` comes behind the barrier: what is left is prepared, too.
+
+At-least-once: rows between the snapshot and the crash are processed again with the saved state; of
+a processor that commits in two phases no snapshot lacks any rows, and nothing is committed twice.
 Source: Hazelcast Jet `ProcessorTasklet`.
 """
 
@@ -20,6 +31,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +48,7 @@ from dagster_jet.core import (
     InboundEdge,
     Outbox,
     Partitioning,
+    Phase1,
     Processor,
     ProcessorCalls,
     ProcessorContext,
@@ -90,6 +103,7 @@ class ProcessorOperator:
     """Items are Arrow record batches, both ways, instead of dicts."""
     partition_count: int
     job: str = "job"
+    commits_in_two_phases: bool = False
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
@@ -128,7 +142,22 @@ class ProcessorOperator:
         before = self._saved(state.scan())
         run = _Run(self, given, before)
         results = run.results(arrived.select(self.row_schema.names))
-        return Step(results, self._delta(before, run.saved, given.version), arrived.num_rows)
+        delta = self._delta(before, run.saved, given.version)
+        # Some processors save no ids, because they can compute them.
+        moved = arrived.num_rows or delta.num_rows or given.before_ms != given.after_ms
+        prepared = self.commits_in_two_phases and bool(moved)
+        return Step(results, delta, arrived.num_rows, prepared=prepared)
+
+    def commit(self, given: StepInput, state: StateReader) -> None:
+        """Phase 2 of one shard: an instance that is restored from the decided state, and no more.
+
+        What it emits is what an instance emits that dies right after: the next one does it again.
+
+        Raises:
+            ProcessorError: the processor raised, or broke its contract.
+        """
+        if self.is_keyed or given.shard == 0:
+            _Run(self, given, self._saved(state.scan())).restore()
 
     def _saved(self, rows: pa.Table) -> _Saved:
         columns = (PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN, VALUE_COLUMN)
@@ -169,35 +198,51 @@ class _Run:
         Raises:
             ProcessorError: the processor raised, or broke its contract.
         """
-        operator, given = self._operator, self._given
-        context = ProcessorContext(
-            operator.stage, given.shard, given.shard_count, Guarantee.EXACTLY_ONCE, operator.job
-        )
-        outbox = Outbox([_Stream(self._emit)], _Stream(self._save))
-        calls = ProcessorCalls(operator.supplier(), outbox, context)
-        tasklet = ProcessorTasklet(
-            calls,
-            ProcessorInput(
-                [InboundEdge(0, [self._queue(arrived)], exactly_once=True)], exactly_once=True
-            ),
-            SnapshotContext(),
-            restored=list(self._entries()) or None,
-        )
-        idle_calls = 0
-        try:
-            while not tasklet.has_saved(0):
-                idle_calls = idle_calls + 1 if tasklet.call() is Progress.NONE else 0
-                if idle_calls > IDLE_CALLS_MAX:
-                    raise calls.error(
-                        Callback.PROCESS,
-                        "makes no progress, although nothing is refused.",
-                        "Return False only when something changes by being called again.",
-                    )
-        finally:
-            tasklet.close()
+        operator = self._operator
+        is_last = self._given.after_ms == FINAL_WATERMARK_MS
+        tasklet = self._tasklet(self._queue(arrived), saves_at_end=operator.commits_in_two_phases)
+        with closing(tasklet):
+            _drive(tasklet, Callback.PROCESS, lambda: tasklet.has_saved(0))
+            if is_last and operator.commits_in_two_phases:
+                # Until it is through, or waits for a phase 2 that does not come to this instance.
+                while tasklet.call() is Progress.MADE:
+                    pass
         if operator.in_batches:
             return pa.Table.from_batches(self._batches, operator.output_schema)
         return self._rows.to_table()
+
+    def restore(self) -> None:
+        tasklet = self._tasklet(BoundedQueue(1), saves_at_end=False)
+        with closing(tasklet):
+            _drive(tasklet, Callback.RESTORE, lambda: tasklet.has_restored)
+
+    def _tasklet(self, queue: BoundedQueue, *, saves_at_end: bool) -> ProcessorTasklet:
+        """
+        Args:
+            saves_at_end: a snapshot is taken once the input is over, before `complete`.
+        """
+        operator, given = self._operator, self._given
+        context = ProcessorContext(
+            operator.stage,
+            given.shard,
+            given.shard_count,
+            Guarantee.EXACTLY_ONCE,
+            operator.job,
+            given.fencing_token,
+        )
+        snapshots = SnapshotContext()
+        if saves_at_end:
+            snapshots.phase1 = Phase1(snapshots.next_id)
+        restored = list(self._entries())
+        return ProcessorTasklet(
+            ProcessorCalls(
+                operator.supplier(), Outbox([_Stream(self._emit)], _Stream(self._save)), context
+            ),
+            ProcessorInput([InboundEdge(0, [queue], exactly_once=True)], exactly_once=True),
+            snapshots,
+            # Every state is one that was decided, also an empty one: it names no transactions.
+            restored=restored if restored or operator.commits_in_two_phases else None,
+        )
 
     def _queue(self, arrived: pa.Table) -> BoundedQueue:
         items: list[Any] = list(
@@ -287,6 +332,19 @@ class _Stream:
     def offer(self, item: object) -> bool:
         self.take(item)
         return True
+
+
+def _drive(tasklet: ProcessorTasklet, callback: Callback, is_there: Callable[[], bool]) -> None:
+    """Calls the tasklet until it is there; `callback` stands for where it may get stuck."""
+    idle_calls = 0
+    while not is_there():
+        idle_calls = idle_calls + 1 if tasklet.call() is Progress.NONE else 0
+        if idle_calls > IDLE_CALLS_MAX:
+            raise tasklet.calls.error(
+                callback,
+                "makes no progress, although nothing is refused.",
+                "Return False only when something changes by being called again.",
+            )
 
 
 def _signed_hash(key: bytes) -> int:

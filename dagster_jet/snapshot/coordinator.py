@@ -140,6 +140,7 @@ class Coordinator:
         self._stop_kind: StopKind | None = None
         self._completed = False
         self._acked_at_ms = 0
+        self._decides_every_epoch = False
 
     # --- the two entry points -------------------------------------------------------------------
 
@@ -151,8 +152,8 @@ class Coordinator:
         if self.phase is Phase.STOPPED:
             return []
         match event:
-            case Claimed(record):
-                return self._on_claimed(record)
+            case Claimed():
+                return self._on_claimed(event)
             case ManifestLoaded(manifest):
                 return self._on_manifest_loaded(manifest)
             case Restored(shards):
@@ -185,9 +186,10 @@ class Coordinator:
 
     # --- start and restart, in the order of protocol.md section 4 -------------------------------
 
-    def _on_claimed(self, record: ExecutionRecord) -> list[Command]:
+    def _on_claimed(self, event: Claimed) -> list[Command]:
         if self.phase is not Phase.CLAIMING:
             return []
+        record, self._decides_every_epoch = event.record, event.decides_every_epoch
         # An older execution may have used up to its whole block without a decision, that is without
         # a trace in the record. Ours must be durable before the first attempt.
         self._next_snapshot_id = record.reserved_snapshot_id + 1
@@ -227,9 +229,9 @@ class Coordinator:
         self.shards = {vertex: list(states) for vertex, states in shards.items()}
         manifest, self._candidate = self._candidate, None
         ref = self.record.snapshot
-        if ref is not None and not ref.committed and manifest.artifacts:
+        if ref is not None and not ref.committed and not manifest.is_committed:
             self.phase = Phase.RECOMMITTING
-            return [Commit(manifest.snapshot_id, manifest.artifacts, recovering=True)]
+            return [_commit(manifest, recovering=True)]
         return self._abort_leftovers()
 
     def _abort_leftovers(self) -> list[Command]:
@@ -269,8 +271,10 @@ class Coordinator:
         if event.stop is StopKind.CANCEL:
             self.phase = Phase.STOPPED
             return [Stop(JobStatus.FAILED, "cancelled", write_status=True)]
-        if self.phase2 is not Phase2.NONE and (event.stop or self._epochs_since_decision >= 1):
+        if self.phase2 is not Phase2.NONE and (
             # Two transactions per writer: a third must not open before phase 2 has ended.
+            event.stop or self._decides_every_epoch or self._epochs_since_decision >= 1
+        ):
             return []
         if event.stop is not None:
             self._stop_kind = event.stop
@@ -293,7 +297,7 @@ class Coordinator:
         if self.config.guarantee is Guarantee.NONE or self.phase2 is not Phase2.NONE:
             return False
         since = now_ms - (self._phase2_ended_ms or 0)
-        return since >= self.config.snapshot_interval_ms
+        return self._decides_every_epoch or since >= self.config.snapshot_interval_ms
 
     def snapshot_due_at_ms(self) -> int | None:
         """When an idle job should look again, or None if nothing is waiting for a snapshot."""
@@ -410,6 +414,7 @@ class Coordinator:
             counters=dict(self.counters),
             plan=dict(self.config.plan),
             completed=completed,
+            prepared=tuple(sorted({ack.vertex for ack in acks if ack.prepared})),
         )
         self.phase = Phase.WRITING_MANIFEST
         return [WriteManifest(self._candidate)]
@@ -437,8 +442,7 @@ class Coordinator:
             manifest_checksum=checksum(data),
             taken_at_ms=event.now_ms,
             state_bytes=manifest.state_bytes,
-            # Without artifacts there is nothing to commit: phase 2 is over before it begins.
-            committed=not manifest.artifacts,
+            committed=manifest.is_committed,
         )
         self._candidate_ref = ref
         record = replace(
@@ -488,6 +492,9 @@ class Coordinator:
         if self._stop_kind is not None:
             # A terminal snapshot that fails does not keep the job alive: resume from the last one.
             return [*discard, *self._stop_asked_for()]
+        if self._decides_every_epoch:
+            # What was prepared is in our shards' state, which the next epoch would commit.
+            return [*discard, *self._stop_failed(f"a snapshot failed: {reason}", restartable=True)]
         return discard
 
     def _discard(self, acks: tuple[Ack, ...]) -> list[Command]:
@@ -551,7 +558,7 @@ class Coordinator:
             return [*garbage, *self._after_phase2()]
         self.phase2 = Phase2.COMMITTING
         # Crash window: the record names the artifacts, nobody has committed them yet (F8).
-        return [Commit(ref.snapshot_id, manifest.artifacts, recovering=False), *garbage]
+        return [_commit(manifest, recovering=False), *garbage]
 
     def _garbage(self, dropped: tuple[SnapshotRef, ...]) -> list[Command]:
         """What only dropped snapshots needed. Safe for a sleeper: history never grows back."""
@@ -643,6 +650,10 @@ _FINAL_STATUS = {
     StopKind.COMPLETE: JobStatus.COMPLETED,
     StopKind.CANCEL: JobStatus.FAILED,
 }
+
+
+def _commit(manifest: Manifest, *, recovering: bool) -> Commit:
+    return Commit(manifest.snapshot_id, manifest.artifacts, recovering, manifest.prepared)
 
 
 def _distinct(acks: Iterable[Ack]) -> tuple[Ack, ...]:

@@ -108,6 +108,8 @@ class Ack:
     snapshot_error: str | None = None
     """Chunks could not be stored: the snapshot fails, the epoch does not."""
     artifacts: tuple[Artifact, ...] = ()
+    prepared: bool = False
+    """A processor has prepared transactions of its own: phase 2 has to come to its stage."""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
@@ -188,11 +190,18 @@ class Manifest:
     """The inputs are over as of this snapshot."""
     plan: dict[str, Any] = field(default_factory=dict)
     """Per source and stateful stage: what its state means (`snapshot.plan`)."""
+    prepared: tuple[str, ...] = ()
+    """Stages whose processors have prepared transactions; their ids are in the stages' state."""
     format: int = MANIFEST_FORMAT
 
     @property
     def name(self) -> str:
         return f"manifest/{self.snapshot_id:012d}-{self.execution_id}"
+
+    @property
+    def is_committed(self) -> bool:
+        """Nothing waits for phase 2: it is over before it begins."""
+        return not self.artifacts and not self.prepared
 
     @property
     def state_bytes(self) -> int:
@@ -228,6 +237,7 @@ class Manifest:
         }
         fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
         fields["counters"] = {k: Counters(**v) for k, v in fields["counters"].items()}
+        fields["prepared"] = tuple(fields.get("prepared", ()))
         return cls(**fields)
 
 

@@ -64,11 +64,13 @@ class Restore:
 
 @dataclass(frozen=True)
 class Commit:
-    """Phase 2: make all artifacts of the snapshot visible, idempotently; answer `Committed`."""
+    """Phase 2: make all artifacts of the snapshot visible, and let the stages commit what their
+    processors have prepared, idempotently; answer `Committed`."""
 
     snapshot_id: int
     artifacts: tuple[Artifact, ...]
     recovering: bool
+    prepared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,10 @@ class Claimed:
     """The record is ours; `record` is what was last agreed on, already under our execution id."""
 
     record: ExecutionRecord
+    decides_every_epoch: bool = False
+    """Some stage's processors commit in two phases. A processor lives for one epoch, and the next
+    one commits what the state has of it, so no epoch may begin from an undecided state: each ends
+    in a snapshot, waits for the phase 2 before it, and is lost with a snapshot that fails."""
 
 
 @dataclass(frozen=True)

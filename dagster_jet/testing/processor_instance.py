@@ -78,6 +78,7 @@ class Instance:
         clock: Callable[[], float],
         slow_call_s: float,
         on_slow_call: Callable[[Callback, float], None],
+        fencing_token: int = 0,
     ) -> None:
         self._outputs = outputs
         self._buckets = [Bucket() for _ in outputs]
@@ -85,7 +86,9 @@ class Instance:
         self._checks_progress = checks_progress
         self._ends = ends
         self._outbox = Outbox(self._buckets, self._snapshot)
-        context = ProcessorContext(vertex, index, parallelism, guarantee)
+        context = ProcessorContext(
+            vertex, index, parallelism, guarantee, fencing_token=fencing_token
+        )
         self.calls = ProcessorCalls(
             processor,
             self._outbox,

@@ -92,6 +92,7 @@ class Run:
                 clock=self.check.clock,
                 slow_call_s=self.check.slow_call_s,
                 on_slow_call=partial(self._slow, type(processor).__name__),
+                fencing_token=self.starts,
             )
             self.instances.append(instance)
             if shares is not None:

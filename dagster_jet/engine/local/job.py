@@ -138,6 +138,9 @@ class LocalJob:
             now_ms=now_ms,
             clock=time.perf_counter,
             slow_call_s=slow_call_s,
+            # One process at a time runs a local job. A clock that was set back leaves transactions
+            # that would have been rolled back; it makes none disappear.
+            fencing_token=time.time_ns(),
             on_slow_call=self._slow,
         )
         self._dag = dag

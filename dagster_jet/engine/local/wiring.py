@@ -44,6 +44,7 @@ class Wiring:
     now_ms: Callable[[], int]
     clock: Callable[[], float]
     slow_call_s: float
+    fencing_token: int
     on_slow_call: Callable[[ProcessorContext, Callback, float], None]
 
     def participants(self, context: SnapshotContext, restore: Snapshot | None) -> list[Participant]:
@@ -123,7 +124,12 @@ class Wiring:
 
     def _calls(self, vertex: Vertex, index: int, outbox: Outbox) -> ProcessorCalls:
         context = ProcessorContext(
-            vertex.name, index, self.parallelism_of(vertex.name), self.guarantee, self.job
+            vertex.name,
+            index,
+            self.parallelism_of(vertex.name),
+            self.guarantee,
+            self.job,
+            self.fencing_token,
         )
         try:
             processor: object = vertex.supplier()

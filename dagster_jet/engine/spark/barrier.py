@@ -21,6 +21,7 @@ from dagster_jet.store import StoreHandle
 
 ACK_COLUMN = "__ack"
 SHARD_COLUMN = "__shard"
+_EPOCH_BITS = 40
 ACK_SCHEMA = pa.schema([(ACK_COLUMN, pa.binary())])
 
 
@@ -50,6 +51,11 @@ class Barrier:
         return TransactionId(
             self.job, sink, self.line, self.execution_id, self.epoch_id, shard, attempt
         )
+
+    @property
+    def fencing_token(self) -> int:
+        """Of the processors in this epoch; see `ProcessorContext.fencing_token`."""
+        return (self.execution_id << _EPOCH_BITS) + self.epoch_id
 
     def chunk_map_name(self) -> str:
         return f"jobs/{self.job}/state"

@@ -25,6 +25,7 @@ from dagster_jet.errors import ExecutorLostError, JetError, PipelineError
 from dagster_jet.pipeline.graph import EnrichNode, Graph, TransformNode
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.processors.operator import Operator
+from dagster_jet.processors.processor_operator import ProcessorOperator
 from dagster_jet.snapshot.manifest import Ack, ShardState
 
 if TYPE_CHECKING:
@@ -187,6 +188,16 @@ class EpochRunner:
     def operator(self, stage: str) -> Operator:
         """The operator of a stateful stage, known after `prepare`."""
         return self.stages[stage].plan.operator
+
+    @property
+    def stages_in_two_phases(self) -> list[str]:
+        """Stages whose processors commit in two phases, known after `prepare`."""
+        operators = {name: wiring.plan.operator for name, wiring in self.stages.items()}
+        return [
+            name
+            for name, operator in operators.items()
+            if isinstance(operator, ProcessorOperator) and operator.commits_in_two_phases
+        ]
 
     def close(self) -> None:
         self._tables.clear()

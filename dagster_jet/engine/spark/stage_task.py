@@ -239,6 +239,7 @@ class StageTask:
                 shard=shard,
                 shard_count=self.shard_count,
                 early=self.early,
+                fencing_token=self.barrier.fencing_token,
             ),
             RunState(runs, operator, state, operator.dead_until(self.before_ms)),
         )
@@ -273,6 +274,7 @@ class StageTask:
             saved=saved,
             unsaved=unsaved,
             obsolete=tuple(runs.obsolete),
+            prepared=step.prepared,
         )
         return ShardRun(step, ack, saving)
 

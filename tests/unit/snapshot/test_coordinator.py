@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from dagster_jet.snapshot.coordinator import (
     SNAPSHOT_ID_BLOCK,
     AbortLeftovers,
@@ -486,3 +488,76 @@ def test_without_a_guarantee_there_are_no_snapshots() -> None:
     tell(job, acked(epoch), Published(1))
     (stop,) = tell(job, opportunity(6000, StopKind.SHUTDOWN))
     assert stop == Stop(JobStatus.NOT_RUNNING, "shutdown", write_status=True)
+
+
+# --- processors that commit in two phases ---------------------------------------------------------
+
+
+def two_phase_job() -> Coordinator:
+    """As `running_job`, with an hour between snapshots that nobody would wait for."""
+    job = Coordinator(replace(CONFIG, snapshot_interval_ms=3_600_000))
+    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer("starting"), aborted())
+    tell(job, ManifestWritten(1, 0), answer("snapshot"))
+    return job
+
+
+def prepared(epoch: RunEpoch, at: int = 0, error: str | None = None) -> EpochAcked:
+    """The stage's processor has prepared something; no sink was given anything."""
+    whole = acked(epoch, at, error)
+    stage, sink = whole.acks
+    return replace(whole, acks=(replace(stage, prepared=True), replace(sink, artifacts=())))
+
+
+def test_every_epoch_is_decided_and_its_phase_2_waited_for() -> None:
+    job = two_phase_job()
+    epoch = run_epoch(job, at=10)
+    assert epoch.snapshot_id == 2
+    (write,) = tell(job, prepared(epoch, 10))
+    assert isinstance(write, WriteManifest)
+    assert write.manifest.prepared == ("hourly",)
+    (decision,) = tell(job, ManifestWritten(2, 10))
+    assert isinstance(decision, WriteRecord)
+    assert decision.record.snapshot is not None
+    assert not decision.record.snapshot.committed, "no artifacts, and yet phase 2 is to come"
+
+    assert tell(job, answer("snapshot", at=10)) == [Commit(2, (), False, ("hourly",))]
+    assert tell(job, opportunity(20)) == [], "the next instances would commit the same"
+    tell(job, Committed(1, 2, 30), answer("committed", at=30))
+    assert run_epoch(job, at=31).snapshot_id == 3
+
+
+def test_the_end_waits_for_what_processors_have_prepared() -> None:
+    job = two_phase_job()
+    epoch = run_epoch(job, at=10)
+    tell(job, prepared(epoch, 10), ManifestWritten(2, 10), answer("snapshot", at=10))
+    assert tell(job, opportunity(20, StopKind.SHUTDOWN)) == []
+    tell(job, Committed(1, 2, 30), answer("committed", at=30))
+    (stop,) = tell(job, opportunity(40, StopKind.SHUTDOWN))
+    assert stop == Stop(JobStatus.NOT_RUNNING, "shutdown", write_status=True)
+
+
+def test_a_restart_lets_processors_commit_again() -> None:
+    record, manifest = crashed(committed=False)
+    manifest = replace(manifest, artifacts=(), prepared=("hourly",))
+    job = Coordinator(CONFIG)
+    tell(job, Claimed(record, decides_every_epoch=True), answer("starting"))
+    tell(job, ManifestLoaded(manifest))
+    assert tell(job, Restored({})) == [Commit(5, (), True, ("hourly",))]
+    note, abort = tell(job, Committed(2, 5, 10))
+    assert isinstance(note, WriteRecord) and isinstance(abort, AbortLeftovers)
+
+
+@pytest.mark.parametrize("where", ["in a task", "before the record", "at the record"])
+def test_what_was_prepared_for_a_failed_snapshot_is_never_restored(where: str) -> None:
+    """The shards' state has the ids already: an epoch that began from it would commit them."""
+    job = two_phase_job()
+    epoch = run_epoch(job, at=10)
+    events: list[Event] = [prepared(epoch, 10, error="disk full" if where == "in a task" else None)]
+    if where == "before the record":
+        events.append(ManifestFailed(2, "disk full", 10))
+    elif where == "at the record":
+        events += [ManifestWritten(2, 10), answer("snapshot", WriteOutcome.UNAVAILABLE)]
+    stop = tell(job, *events)[-1]
+    assert isinstance(stop, Stop)
+    assert stop.restart and not stop.write_status
+    assert job.failed_snapshots == 1

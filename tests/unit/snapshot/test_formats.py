@@ -44,6 +44,7 @@ MANIFEST = Manifest(
     shards={"hourly": ((BASE, NEXT), ())},
     artifacts=(ARTIFACT,),
     counters={"hourly": Counters(3, 2, 1, 0)},
+    prepared=("hourly",),
 )
 RECORD = ExecutionRecord(
     "flights",
@@ -66,6 +67,7 @@ ACK = Ack(
     chunk_set=NEXT,
     chain_dropped=1,
     artifacts=(ARTIFACT,),
+    prepared=True,
 )
 
 

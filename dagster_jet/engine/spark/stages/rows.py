@@ -125,14 +125,6 @@ def plan_processor(
             job=job,
             stage=node.name,
         )
-    for method in ("snapshot_commit_prepare", "snapshot_commit_finish"):
-        if getattr(processor, method) is not getattr(Processor, method):
-            raise PipelineError(
-                f"{processor.__name__}.{method}() would not be called on Spark.",
-                job=job,
-                stage=node.name,
-                cure="Write to outside systems through a sink, which commits in two phases.",
-            )
     operator = ProcessorOperator(
         stage=node.name,
         supplier=node.supplier,
@@ -142,6 +134,10 @@ def plan_processor(
         in_batches=node.in_batches,
         partition_count=partitions.count,
         job=job,
+        commits_in_two_phases=any(
+            getattr(processor, method) is not getattr(Processor, method)
+            for method in ("snapshot_commit_prepare", "snapshot_commit_finish")
+        ),
     )
     # A processor works out the partition of a key by itself, where every integer is a bigint.
     key_hash = partitions.hash(node.keys, of=source)
