@@ -469,6 +469,10 @@ class KeyedStage:
         What the instance keeps from one epoch to the next is what it saves: its saved state is
         read and written by every epoch. For much state use `map_stateful` or the aggregates.
 
+        One that commits in two phases makes every epoch of the job end in a snapshot, whatever the
+        `snapshot_interval`, and is committed by a new instance that is restored from it; see
+        docs/operators.md.
+
         Args:
             supplier: makes an instance, for example the class itself; it must be picklable.
             output_schema: the rows it offers, as DDL.
