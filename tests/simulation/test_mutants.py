@@ -73,9 +73,9 @@ class ReusesSnapshotIds(c.Coordinator):
 class ReservesNothing(c.Coordinator):
     """Begins above what the record has reserved, without reserving more before the first use."""
 
-    def _on_claimed(self, record):
-        self.record = record
-        self._next_snapshot_id = record.reserved_snapshot_id + 1
+    def _on_claimed(self, event):
+        self.record = event.record
+        self._next_snapshot_id = event.record.reserved_snapshot_id + 1
         self.phase = c.Phase.RESERVING
         return self._on_ids_reserved(c.RecordAnswer("starting", c.WriteOutcome.WRITTEN, 0))
 
