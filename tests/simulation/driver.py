@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dagster_jet.snapshot import coordinator as c
@@ -20,6 +21,7 @@ from . import recovery
 from .chunks import Delta
 from .epoch import Epoch
 from .oracle import Violation
+from .promises import Token, kept_by
 from .scenario import JOB, SOURCE, Point
 from .sinks import ArtifactGone
 from .writer import HEARTBEAT_MS, RecordWriter
@@ -122,8 +124,9 @@ class Driver:
                 recovery.load(self, ref)
             case c.Restore(manifest):
                 recovery.restore(self, manifest)
-            case c.Commit(snapshot_id, artifacts):
-                self._commit(snapshot_id, list(artifacts))
+            case c.Commit(snapshot_id, artifacts, _, prepared):
+                left: list[Callable[[], None]] = [partial(self._land, a) for a in artifacts]
+                self._commit(snapshot_id, left + (kept_by(self) if prepared else []))
             case c.AbortLeftovers():
                 recovery.abort_leftovers(self, command)
             case c.RunEpoch():
@@ -182,7 +185,7 @@ class Driver:
 
         def claimed(outcome: c.WriteOutcome) -> None:
             if outcome is c.WriteOutcome.WRITTEN:
-                self._deliver(c.Claimed(record))
+                self._deliver(c.Claimed(record, self.world.scenario.in_two_phases))
                 self.world.after(self.process, self._heartbeat, at_least=HEARTBEAT_MS)
             else:
                 self._end(restart=False)
@@ -224,28 +227,35 @@ class Driver:
         else:
             self.answer("WriteManifest", c.ManifestWritten(snapshot_id, world.now_ms))
 
+    def may_break(self, own: Token, by: Token) -> bool:
+        """What a processor may roll back that no entry names, given its token and the other's."""
+        return by < own
+
     # --- phase 2: goes on by itself, one artifact after the other, until all are committed ------
 
-    def _commit(self, snapshot_id: int, left: list[Artifact]) -> None:
+    def _land(self, artifact: Artifact) -> None:
+        try:
+            self.world.sinks[artifact.sink].commit(artifact)
+        except ArtifactGone as gone:
+            raise Violation(f"{gone} is neither staged nor committed") from gone
+
+    def _commit(self, snapshot_id: int, left: list[Callable[[], None]]) -> None:
         if not left:
             self.answer("Commit", c.Committed(self.execution_id, snapshot_id, self.world.now_ms))
             return
         world = self.world
-        artifact = world.rng.choice(left)
+        one = world.rng.choice(left)
 
         def again() -> None:
             self._commit(snapshot_id, left)
 
         def land() -> None:
             # In flight: arrives also when its process has died meanwhile.
-            try:
-                world.sinks[artifact.sink].commit(artifact)
-            except ArtifactGone as gone:
-                raise Violation(f"{gone} is neither staged nor committed") from gone
+            one()
             if world.chance("commit_answer_lost"):
                 world.seen["the answer of a commit was lost"] += 1
             else:
-                left.remove(artifact)
+                left.remove(one)
             world.after(self.process, again, Point("during", "Commit"))
 
         if world.chance("commit_given_up"):

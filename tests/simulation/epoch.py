@@ -16,7 +16,7 @@ from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 from .chunks import Delta, MissingFromStore, merge
 from .oracle import Violation
 from .recovery import shard_of
-from .scenario import COUNT, ROW_SINK, SINKS, SOURCE, WINDOW, WINDOW_SINK, Point
+from .scenario import COUNT, PROMISES, ROW_SINK, SINKS, SOURCE, WINDOW, WINDOW_SINK, Point
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -56,6 +56,8 @@ class Epoch:
             *(self._stateful(WINDOW, shard, gone) for shard, gone in enumerate(released)),
             *(self._stateful(COUNT, shard, ()) for shard in range(self._shards(COUNT))),
         ]
+        if self.world.scenario.in_two_phases:
+            tasks += [self._promising(shard) for shard in range(self._shards(PROMISES))]
         outputs = {WINDOW_SINK: sorted(r for gone in released for r in gone), ROW_SINK: self.rows}
         for sink in SINKS:
             writers = self.driver.config.shards[sink]
@@ -174,6 +176,32 @@ class Epoch:
             if self.command.snapshot_id is None:
                 return ack
             return task.save(ack, state.chain, drop_share)
+
+        return attempt
+
+    def _promising(self, shard: int) -> Attempt:
+        """A new instance of the processor: restored, given the rows, prepared."""
+        count = self._shards(PROMISES)
+        arriving = self._arriving(shard, count)
+        state = self.states[PROMISES][shard]
+        restored = merge(self._read(state)).came
+        token = (self.command.execution_id, self.command.epoch_id)
+        world = self.world
+
+        def prepare() -> tuple[int, ...]:
+            world.promises.restore(self.driver, restored, shard, count, token)
+            return (world.promises.prepare(shard, token, arriving),) if arriving else ()
+
+        def attempt(name: str) -> Ack:
+            own = prepare()
+            if world.chance("task_retried"):
+                # Another attempt, which is given up, gets so far at any later moment.
+                world.seen["a late attempt prepared"] += 1
+                world.after(None, prepare, at_least=self.rng.randint(0, 800))
+            task = _StateTask(self, PROMISES, shard, name)
+            ack = Ack(PROMISES, shard, name, rows_in=len(arriving), prepared=bool(own))
+            ack = task.update(ack, state, Delta(own, restored))
+            return ack if self.command.snapshot_id is None else task.save(ack, state.chain, 0)
 
         return attempt
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dagster_jet.snapshot.coordinator import Guarantee
 from dagster_jet.snapshot.manifest import Artifact, Manifest, validate_manifest
@@ -15,8 +16,21 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 
 from .chunks import ChunkMap, Delta, MissingFromStore, merge
 from .register import Register
-from .scenario import COUNT, JOB, ROW_SINK, SINKS, SOURCE, WINDOW, WINDOW_SINK, Scenario
+from .scenario import (
+    COUNT,
+    JOB,
+    PROMISES,
+    ROW_SINK,
+    SINKS,
+    SOURCE,
+    WINDOW,
+    WINDOW_SINK,
+    Scenario,
+)
 from .sinks import Sink
+
+if TYPE_CHECKING:
+    from .promises import Promises
 
 
 class Violation(AssertionError):
@@ -30,13 +44,15 @@ class Oracle:
         self.input = {row for rows in scenario.rows for row in rows}
         self.named: set[str] = set()
         """Tokens of all artifacts that a record ever named."""
+        self.promised: set[int] = set()
+        """Ids of all transactions that the state of a decided snapshot ever named."""
         self._manifests: dict[str, Manifest] = {}
         self._attempts: dict[int, tuple[int, int]] = {}
         self._record: ExecutionRecord | None = None
         self._highest_claim = 0
 
-    def watch(self, chunks: ChunkMap, sinks: Mapping[str, Sink]) -> None:
-        self.chunks, self.sinks = chunks, sinks
+    def watch(self, chunks: ChunkMap, sinks: Mapping[str, Sink], promises: Promises) -> None:
+        self.chunks, self.sinks, self.promises = chunks, sinks, promises
 
     # --- during the history ---------------------------------------------------------------------
 
@@ -87,9 +103,14 @@ class Oracle:
         )
         self._manifests[ref.manifest_name] = manifest
         self.named.update(artifact.token for artifact in manifest.artifacts)
+        self.promised.update(self.state_in_store(manifest, PROMISES).came)
 
     def _check_committed(self, manifest: Manifest) -> None:
         """Phase 2 is said to be over: both sinks show the rows up to this barrier, no others."""
+        if self.scenario.in_two_phases:
+            difference = _difference(self.promises.rows, self.rows_before(manifest))
+            if difference:
+                raise Violation(f"kept as of snapshot {manifest.snapshot_id}: {difference}")
         if not self.exactly_once:
             return
         for artifact in manifest.artifacts:
@@ -116,6 +137,14 @@ class Oracle:
         doubled = [row for row in rows if self.sinks[artifact.sink].rows[row] != 1]
         if doubled:
             raise Violation(f"{artifact.sink} shows rows {doubled} twice")
+
+    def on_kept(self, number: int, rows: tuple[int, ...]) -> None:
+        """A processor has committed; under every guarantee only what was decided."""
+        if number not in self.promised:
+            raise Violation(f"transaction {number} was committed, no snapshot ever named it")
+        doubled = [row for row in rows if self.promises.rows[row] != 1]
+        if doubled:
+            raise Violation(f"rows {doubled} were committed twice")
 
     def on_restored(self, manifest: Manifest, states: Mapping[str, Delta]) -> None:
         """Local state as the tasks will see it, before the first epoch of an execution."""
@@ -152,6 +181,10 @@ class Oracle:
         record = register.read()
         if record is None or record.status is not JobStatus.COMPLETED:
             raise Violation(f"the history ended with {record and record.status}")
+        if self.scenario.in_two_phases:
+            difference = _difference(self.promises.rows, self.input)
+            if difference:
+                raise Violation(f"at the end {PROMISES}: {difference}")
         for name in SINKS:
             rows = self.sinks[name].rows
             difference = _difference(rows if self.exactly_once else Counter(set(rows)), self.input)

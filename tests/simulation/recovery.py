@@ -51,7 +51,8 @@ def _missing(driver: Driver, command: str, what: str) -> None:
 
 def restore(driver: Driver, manifest: Manifest) -> None:
     try:
-        shards = {vertex: _restore_vertex(driver, manifest, vertex) for vertex in STATEFUL}
+        vertices = [vertex for vertex in STATEFUL if vertex in driver.config.shards]
+        shards = {vertex: _restore_vertex(driver, manifest, vertex) for vertex in vertices}
     except MissingFromStore as missing:
         _missing(driver, "Restore", f"{manifest.name} needs {missing}")
         return

@@ -11,7 +11,9 @@ from dagster_jet.snapshot.coordinator import Command, CoordinatorConfig, Guarant
 JOB = "flights"
 WINDOW, COUNT = "window", "count"
 """The stateful stages: one holds rows back and lets them go later, one keeps all it ever saw."""
-STATEFUL = (WINDOW, COUNT)
+PROMISES = "promises"
+"""In some histories: its processors commit in two phases."""
+STATEFUL = (WINDOW, COUNT, PROMISES)
 WINDOW_SINK, ROW_SINK = "window_out", "row_out"
 """What the window lets go, and every row as it is read: each row once in each."""
 SINKS = (WINDOW_SINK, ROW_SINK)
@@ -94,6 +96,7 @@ class Scenario:
     snapshot_interval_ms: int
     suspend_on_failure: bool
     tasks_outlive_driver: bool
+    in_two_phases: bool
     writers: int
     rows: tuple[tuple[int, ...], ...]
     """Per source partition: row ids, unique over all."""
@@ -113,6 +116,7 @@ class Scenario:
             snapshot_interval_ms=rng.choice((0, 0, 40, 150, 400)),
             suspend_on_failure=rng.random() < 0.5,
             tasks_outlive_driver=rng.random() < 0.5,
+            in_two_phases=guarantee is not Guarantee.NONE and rng.random() < 0.25,
             writers=rng.randint(1, 2),
             rows=tuple(
                 tuple(100 * partition + i for i in range(length))
@@ -133,6 +137,7 @@ class Scenario:
                 WINDOW: rng.choice((1, 2, 2, 3)),
                 COUNT: rng.choice((1, 1, 2)),
                 **dict.fromkeys(SINKS, self.writers),
+                **({PROMISES: rng.choice((1, 2, 3))} if self.in_two_phases else {}),
             },
             partition_count=PARTITION_COUNT,
             plan_fingerprint="v1",

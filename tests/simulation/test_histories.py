@@ -39,6 +39,7 @@ MUST_HAVE_HAPPENED = (
     "the same ack came twice",
     "two attempts of a task acked",
     "an ack was missing",
+    "a late attempt prepared",
     "rescaled at a restart",
     "three deaths in recovery, one after the other",
 )

@@ -212,6 +212,45 @@ class LeavesOutTheNewestChunks(c.Coordinator):
         return [c.WriteManifest(self._candidate)] if commands else commands
 
 
+class ForgetsWhatWasPrepared(c.Coordinator):
+    """Knows of artifacts only."""
+
+    def _decide_snapshot(self, acks, now_ms, completed, snapshot_id=None):
+        acks = tuple(replace(ack, prepared=False) for ack in acks)
+        return super()._decide_snapshot(acks, now_ms, completed, snapshot_id)
+
+
+class GoesOnFromAFailedSnapshot(c.Coordinator):
+    """Where processors commit in two phases, too: the next ones find the ids in the state."""
+
+    def _snapshot_failed(self, reason, now_ms, acks):
+        decides, self._decides_every_epoch = self._decides_every_epoch, False
+        commands = super()._snapshot_failed(reason, now_ms, acks)
+        self._decides_every_epoch = decides
+        return commands
+
+
+class DecidesNowAndThen(c.Coordinator):
+    """At the interval, whoever has prepared something."""
+
+    def _on_claimed(self, event):
+        return super()._on_claimed(replace(event, decides_every_epoch=False))
+
+
+class BreaksPromisesOfItsOwnEpoch(Driver):
+    """Takes what another attempt has prepared for a leftover."""
+
+    def may_break(self, own, by):
+        return by <= own
+
+
+class BreaksPromisesOfItsSuccessors(Driver):
+    """Takes all that it does not know for a leftover of those before it."""
+
+    def may_break(self, own, by):
+        return by != own
+
+
 MUTANTS = [
     *(
         Cast(coordinator=mutant)
@@ -233,6 +272,9 @@ MUTANTS = [
             TakesFailedForSaved,
             RestartsWhenAskedToStayDown,
             LeavesOutTheNewestChunks,
+            ForgetsWhatWasPrepared,
+            GoesOnFromAFailedSnapshot,
+            DecidesNowAndThen,
         )
     ),
     *(
@@ -242,6 +284,8 @@ MUTANTS = [
             RestoresUnsavedAsSaved,
             RollsBackNewerExecutions,
             HeartbeatsOvertakeDecisions,
+            BreaksPromisesOfItsOwnEpoch,
+            BreaksPromisesOfItsSuccessors,
         )
     ),
     Cast(register=RegisterWithoutBallots),

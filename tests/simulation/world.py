@@ -18,6 +18,7 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from .chunks import ChunkMap
 from .driver import Driver
 from .oracle import Oracle, Violation
+from .promises import Promises
 from .register import Register
 from .scenario import SINKS, Mishap, Odds, Point, Scenario
 from .sinks import Sink
@@ -26,7 +27,7 @@ MOST_STEPS = 60_000
 CALM_AFTER_STEPS = 6_000
 """From here on nothing goes wrong any more, so that every history ends."""
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class World:
         self.register = self.cast.register(self.rng, self._on_record)
         self.chunks = ChunkMap()
         self.sinks = {name: Sink(name, self.oracle.on_commit) for name in SINKS}
-        self.oracle.watch(self.chunks, self.sinks)
+        self.promises = Promises(self.oracle.on_kept)
+        self.oracle.watch(self.chunks, self.sinks, self.promises)
         self.processes: list[Process] = []
         self._story: list[tuple[int, str, str, object]] = []
         self.seen: Counter[str] = Counter()
