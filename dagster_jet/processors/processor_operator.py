@@ -22,8 +22,8 @@ snapshot. The decision meets a new instance, as after a crash:
 `snapshot_commit_finish` is for the instance that has prepared; here that is gone, and it is never
 called. At the end of the inputs `complete` comes behind the barrier: what is left is prepared, too.
 
-At-least-once: rows between the snapshot and the crash are processed again with the saved state; of
-a processor that commits in two phases no snapshot lacks any rows, and nothing is committed twice.
+At-least-once: rows between the snapshot and the crash are processed again with the saved state.
+What is committed in two phases is exactly-once even then.
 Source: Hazelcast Jet `ProcessorTasklet`.
 """
 
