@@ -24,7 +24,7 @@ from dagster_jet.snapshot.record import JobStatus
 from tests.unit.engine.local_processors import Feed
 
 from . import child, two_phase_child
-from .crash_table import PREPARED_KILLED, Crash
+from .crash_table import PREPARED_IN_RECOVERY, PREPARED_KILLED, Crash
 from .oracle import committed, input_rows
 from .world import World, random_rows, wait_until
 
@@ -117,8 +117,7 @@ def test_killed_between_two_transactions_and_again_on_the_way_back(world: TwoPha
     world.run_child("test.prepared:2=kill", sharded=True)
     world.run_child("test.commit:4=kill")
     world.assert_nothing_doubled()
-    world.run_child("test.commit:2=kill")
-    world.run_child("stage.commit.after:1=kill", config={"parallelism": 1})
+    world.run_child(f"{PREPARED_IN_RECOVERY}:1=kill", config={"parallelism": 1})
     world.assert_nothing_doubled()
     world.run(parallelism=3)
     world.assert_exactly_once()
