@@ -154,8 +154,8 @@ MAPS_KILLED = (
 PREPARED_KILLED = (
     # Processors that commit in two phases, in test_two_phase.py: prepared, and not acknowledged ...
     Crash("F3", "stage.after:3=kill", sharded=True),
-    # ... decided, and not committed; committed by one shard.
-    Crash("F8", "record.snapshot.after:4=kill"),
+    # ... decided with the last row, and not committed; committed by one shard.
+    Crash("F8", "record.snapshot.after:7=kill"),
     Crash("F9", "stage.commit.after:2=kill", sharded=True),
 )
 
