@@ -34,7 +34,7 @@ from dagster_jet.errors import (
     SnapshotFailedError,
     StoreUnavailableError,
 )
-from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.protocol import Commit, StopKind
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 
@@ -253,12 +253,10 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     )
     late: list[threading.Thread] = []
 
-    def note_what_is_committed(
-        self: Any, snapshot_id: int, artifacts: Any, recovering: bool
-    ) -> Any:
-        if any(artifact.sink == "rollup_out" for artifact in artifacts):
+    def note_what_is_committed(self: Any, command: Commit) -> Any:
+        if any(artifact.sink == "rollup_out" for artifact in command.artifacts):
             hangs.set()
-        return start_commit(self, snapshot_id, artifacts, recovering)
+        return start_commit(self, command)
 
     def commit_late(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
         if context.sink == "rollup_out" and not asleep.is_set():
