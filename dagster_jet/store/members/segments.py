@@ -24,6 +24,8 @@ from dataclasses import dataclass
 _FOLDER = "segments"
 _SUFFIX = ".values"
 _FORMAT = 1
+_WRITE_BYTES_MAX = 512 * 1024
+"""Given megabytes in one call, Linux takes twice the time, every other time."""
 _PLACE = struct.Struct(">B16sQI")
 
 
@@ -173,7 +175,6 @@ class Segments:
 
 
 def _write(descriptor: int, value: bytes) -> None:
-    """One value a call: with megabytes at once Linux takes twice the time, every other time."""
     rest = memoryview(value)
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        rest = rest[os.write(descriptor, rest[:_WRITE_BYTES_MAX]) :]
