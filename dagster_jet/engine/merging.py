@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN
-from dagster_jet.snapshot.chunks import ascends, filter_partitions
+from dagster_jet.snapshot.chunks import ascends, filter_partitions, slice_between
 
 ROWS_AT_ONCE = 1 << 19
 """About so many rows are merged at once: grouping them takes some 100 bytes per row."""
@@ -95,16 +95,10 @@ def _between(table: pa.Table, column: str, low: int, high: int | None) -> pa.Tab
     for batch in table.to_batches():
         values = batch.column(batch.schema.get_field_index(column))
         if ascends(values.to_numpy()):  # as in every batch of a run that is sorted by this column
-            kept.append(_slice(batch, values.to_numpy(), low, high))
+            kept.append(slice_between(batch, values.to_numpy(), low, high))
             continue
         wanted = pc.greater_equal(values, pa.scalar(low, values.type))
         if high is not None:
             wanted = pc.and_(wanted, pc.less(values, pa.scalar(high, values.type)))
         kept.append(batch.filter(wanted))
     return pa.Table.from_batches(kept, table.schema)
-
-
-def _slice(batch: pa.RecordBatch, values: np.ndarray, low: int, high: int | None) -> pa.RecordBatch:
-    first = int(np.searchsorted(values, low, side="left"))
-    last = len(values) if high is None else int(np.searchsorted(values, high, side="left"))
-    return batch.slice(first, last - first)

@@ -241,12 +241,13 @@ def _by_partition(
     table = table.combine_chunks()
     partitions = table.column(PARTITION_COLUMN).to_numpy()
     counts = np.bincount(partitions)
-    if ascends(partitions):
-        yield from _slices(table.to_batches()[0], counts, without)
-        return
-    order = pc.sort_indices(table, [(PARTITION_COLUMN, "ascending")])  # stable
+    copied, *more = table.to_batches()
+    is_ordered = not more and ascends(partitions)
+    copied_end = table.num_rows if is_ordered else 0
+    if not is_ordered:
+        order = pc.sort_indices(table, [(PARTITION_COLUMN, "ascending")])  # stable
     rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
-    begin = copied_begin = copied_end = 0
+    begin = copied_begin = 0
     for partition in np.flatnonzero(counts).tolist():
         rows = int(counts[partition])
         if partition in without:
@@ -260,18 +261,6 @@ def _by_partition(
             if copied.num_rows < rows:  # Arrow cuts a column of text at 2 GiB
                 raise ValueError(f"partition {partition} is too large to store in one piece")
         yield partition, copied.slice(begin - copied_begin, rows)
-        begin += rows
-
-
-def _slices(
-    batch: pa.RecordBatch, counts: np.ndarray, without: Collection[int]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """As `_by_partition`, of rows that are in order."""
-    begin = 0
-    for partition in np.flatnonzero(counts).tolist():
-        rows = int(counts[partition])
-        if partition not in without:
-            yield partition, batch.slice(begin, rows)
         begin += rows
 
 
@@ -303,9 +292,9 @@ def _of_partitions(batch: pa.RecordBatch, wanted: Sequence[int]) -> Iterator[pa.
     values = column.to_numpy()
     if ascends(values):
         for one in wanted:
-            begin, end = np.searchsorted(values, np.array([one, one + 1], values.dtype)).tolist()
-            if begin < end:
-                yield batch.slice(begin, end - begin)
+            rows = slice_between(batch, values, one, one + 1)
+            if rows.num_rows:
+                yield rows
     elif 0 < len(wanted) <= _FEW_PARTITIONS:
         # A comparison for each is a fraction of one look-up in a hash table.
         yield batch.filter(reduce(pc.or_, (pc.equal(column, one) for one in wanted)))
@@ -316,3 +305,13 @@ def _of_partitions(batch: pa.RecordBatch, wanted: Sequence[int]) -> Iterator[pa.
 def ascends(values: np.ndarray) -> bool:
     """Whether no value is less than the one before it."""
     return bool((values[1:] >= values[:-1]).all())
+
+
+def slice_between(
+    batch: pa.RecordBatch, values: np.ndarray, low: int, high: int | None
+) -> pa.RecordBatch:
+    """The rows whose value is at least `low` and below `high`, where the values ascend."""
+    # In the values' own type: numpy would convert all of them to that of a wider bound.
+    first = int(np.searchsorted(values, values.dtype.type(low)))
+    last = len(values) if high is None else int(np.searchsorted(values, values.dtype.type(high)))
+    return batch.slice(first, last - first)

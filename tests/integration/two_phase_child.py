@@ -49,9 +49,7 @@ def into_files(folder: Path, rows_at_most: int = ROWS_PER_TRANSACTION) -> Callab
             self.is_undecided = False
             self.saving = snapshot_emitter(outbox.offer_to_snapshot)
             self.promising = snapshot_emitter(outbox.offer_to_snapshot)
-            self.staged, self.prepared, self.committed = (
-                folder / state for state in ("staged", "prepared", "committed")
-            )
+            self.staged, self.prepared, self.committed = (folder / state for state in STATES)
             for place in (self.staged, self.prepared, self.committed):
                 place.mkdir(parents=True, exist_ok=True)
 

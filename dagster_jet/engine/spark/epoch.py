@@ -192,11 +192,11 @@ class EpochRunner:
     @property
     def stages_in_two_phases(self) -> list[str]:
         """Stages whose processors commit in two phases, known after `prepare`."""
-        operators = {name: wiring.plan.operator for name, wiring in self.stages.items()}
         return [
             name
-            for name, operator in operators.items()
-            if isinstance(operator, ProcessorOperator) and operator.commits_in_two_phases
+            for name in self.stages
+            if isinstance(operator := self.operator(name), ProcessorOperator)
+            and operator.commits_in_two_phases
         ]
 
     def close(self) -> None:

@@ -63,8 +63,8 @@ class EpochFrames:
     _late: dict[str, DataFrame] = field(default_factory=dict)
     _late_counts: dict[str, Observation] = field(default_factory=dict)
     _observations: dict[str, Observation] = field(default_factory=dict)
-    _told: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Per timestamps node whose rows a stage's tasks count: the stage, and which input."""
+    _told: list[str] = field(default_factory=list)
+    """Timestamps nodes whose rows of this epoch a stage's tasks count."""
     _row_counts: dict[str, Observation] = field(default_factory=dict)
     persisted: list[DataFrame] = field(default_factory=list)
     """Frames that several branches read, upstream ones first."""
@@ -95,7 +95,8 @@ class EpochFrames:
     def observed(self, acks: Sequence[Ack]) -> dict[str, Observed]:
         """By timestamps node, of those that had rows to look at; `acks` are all of the epoch's."""
         results = {}
-        for name, (stage, ordinal) in self._told.items():
+        for name in self._told:
+            stage, ordinal = self.runner.told[name]
             parts = [ack.arrived[ordinal] for ack in acks if ack.vertex == stage]
             results[name] = Observed(together(parts), {})
         for name, observation in self._observations.items():
@@ -236,9 +237,8 @@ class EpochFrames:
         if self.epoch is None:
             self.runner.times[node.name] = plan_time(self.runner.job, node, frame)
             return frame
-        told = self.runner.told.get(node.name)
-        if told is not None:
-            self._told[node.name] = told
+        if node.name in self.runner.told:
+            self._told.append(node.name)
             return frame
         observation = self._observations[node.name] = Observation()
         plan = self.runner.times[node.name]

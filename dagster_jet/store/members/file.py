@@ -175,8 +175,7 @@ class FileMember:
             nonlocal emptied
             values = FileValues(batch)
             result = work(values, places)
-            written = {place.segment for place in places.values()}
-            emptied = values.settle() | {one for one in written if not values.holds(one)}
+            emptied = values.settle({place.segment for place in places.values()})
             return result
 
         result = self._shared.run(in_batch, write=True)

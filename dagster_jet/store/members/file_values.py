@@ -56,22 +56,19 @@ class FileValues:
             )
         )
 
-    def settle(self) -> set[bytes]:
-        """Count what the segments have now; return those that have lost their last value."""
+    def settle(self, written: set[bytes]) -> set[bytes]:
+        """Count what the segments have now; return those, also of the ones just written, that
+        have nothing (any more)."""
         emptied = set()
-        for segment, change in self._changes.items():
+        for segment in written | self._changes.keys():
             stored = self._transaction.get(segment, db=self._spaces.segments)
-            count = change + (_COUNT.unpack(stored)[0] if stored is not None else 0)
+            count = self._changes[segment] + (_COUNT.unpack(stored)[0] if stored is not None else 0)
             if count > 0:
                 self._transaction.put(segment, _COUNT.pack(count), db=self._spaces.segments)
             else:
                 self._transaction.delete(segment, db=self._spaces.segments)
                 emptied.add(segment)
         return emptied
-
-    def holds(self, segment: bytes) -> bool:
-        """Whether a segment has values; after ``settle``."""
-        return self._transaction.get(segment, db=self._spaces.segments) is not None
 
     def _place(self, key: bytes) -> Place | None:
         packed = self._transaction.get(key, db=self._spaces.places)

@@ -32,7 +32,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.members.segments import Segments, UnknownPlaceError
+from dagster_jet.store.members.segments import Segments, UnknownPlaceError, sync_folder
 from dagster_jet.store.members.writer_gate import WriterGate
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class LmdbEnvironment:
                     environment.close()
                     raise
             if self._identity is None:
-                _sync_folder(self.folder)
+                sync_folder(self.folder)
                 self._identity = _identity_of(self.folder) or ()  # (): gone already, never equal
             self._environment, self._spaces = environment, spaces
         return self._environment, self._spaces
@@ -340,15 +340,7 @@ def _create_folder(folder: str) -> None:
         path = os.path.dirname(path)
     for path in reversed(missing):
         os.makedirs(path, exist_ok=True)
-        _sync_folder(os.path.dirname(path))
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(os.path.dirname(path))
 
 
 def _identity_of(folder: str) -> _Identity | None:

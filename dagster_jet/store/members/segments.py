@@ -86,7 +86,7 @@ class Segments:
                     places[key] = Place(segment, offset, len(value))
                     offset += len(value)
                 os.fsync(descriptor)
-                self._sync_folder()
+                sync_folder(self._folder)
             except BaseException:
                 with suppress(OSError):
                     os.unlink(self._path(segment))
@@ -166,12 +166,14 @@ class Segments:
     def _path(self, segment: bytes) -> str:
         return os.path.join(self._folder, segment.hex() + _SUFFIX)
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write(descriptor: int, value: bytes) -> None:

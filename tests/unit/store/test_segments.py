@@ -113,9 +113,9 @@ def test_a_segment_that_was_taken_away_or_cut_off_is_a_damaged_copy(
 STOPS = """
 import os, signal, sys
 from dagster_jet.store import FileMember
-from dagster_jet.store.members.segments import Segments
+from dagster_jet.store.members import segments
 
-Segments._sync_folder = lambda _: os.kill(os.getpid(), signal.SIGSTOP)  # written, without a name
+segments.sync_folder = lambda _: os.kill(os.getpid(), signal.SIGSTOP)  # written, without a name
 FileMember(sys.argv[1]).put_many({b"k%d" % at: bytes(2**20) for at in range(4)})
 """
 
