@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,9 @@ def outside_of_lmdb() -> Iterator[None]:
         lmdb_environment._after_fork()
 
 
-def main(folder: Path, order: dict[str, Any]) -> int:
+def main(
+    folder: Path, order: dict[str, Any], pipeline: Callable[[Path], Pipeline] = crash_pipeline
+) -> int:
     failpoint.around_freeze = outside_of_lmdb
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         attach()
@@ -129,7 +131,7 @@ def main(folder: Path, order: dict[str, Any]) -> int:
     with open_jet(folder) as jet:
         try:
             result = jet.run(
-                crash_pipeline(folder),
+                pipeline(folder),
                 JobConfig(**{**CONFIG, **order.get("config", {})}),
                 until=order.get("until", "completed"),
                 on_event=lambda event: see(event, order),

@@ -1,18 +1,15 @@
-"""Stateful functions that set rows aside, and the process that is killed while it runs them.
-
-python dead_letter_child.py <world folder> '{"pipeline": "beside", "config": {...}}'
-"""
+"""Stateful functions that set rows aside, and the driver that is killed while it runs them."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from dagster_jet import Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.pipeline import Stage
+
+from . import child
 
 SCHEMA = "k string, ts long, v long"
 OUTPUT = "k string, ts long, n long, total long"
@@ -75,12 +72,5 @@ def passed_on(folder: Path) -> Pipeline:
 PIPELINES = {"beside": beside, "passed_on": passed_on}
 
 
-def main(folder: Path, order: dict[str, object]) -> int:
-    import child  # beside this file, which is run as a script
-
-    child.crash_pipeline = PIPELINES[str(order.pop("pipeline"))]
-    return child.main(folder, order)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, PIPELINES[str(order.pop("pipeline"))])

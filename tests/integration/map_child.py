@@ -1,16 +1,14 @@
-"""The pipelines of the map tests, and the process that is killed while it runs one of them.
-
-python map_child.py <world folder> '{"pipeline": "totals", "config": {...}}'
-"""
+"""The pipelines of the map tests, and the driver that is killed while it runs one of them."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
+from typing import Any
 
 from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+
+from . import child
 
 WINDOW_MS = 1000
 SCHEMA = "k string, ts long, v long"
@@ -81,12 +79,5 @@ PIPELINES = {
 }
 
 
-def main(folder: Path, order: dict[str, object]) -> int:
-    import child  # beside this file, which is run as a script
-
-    child.crash_pipeline = PIPELINES[str(order.pop("pipeline"))]
-    return child.main(folder, order)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, PIPELINES[str(order.pop("pipeline"))])

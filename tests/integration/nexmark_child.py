@@ -1,23 +1,19 @@
-"""The NEXMark queries as jobs, and the process that is killed while it runs one of them.
-
-python nexmark_child.py <world folder> '{"job": "q5", "config": {...}}'
-"""
+"""The NEXMark queries as jobs, and the driver that is killed while it runs one of them."""
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[2]))  # run as a script, it would not find benchmarks
+from typing import Any
 
 from benchmarks.nexmark.events import Events
 from benchmarks.nexmark.model import Model
 from benchmarks.nexmark.run import pipeline
 from dagster_jet import Pipeline, sinks, windows
 from dagster_jet import aggregates as agg
+
+from . import child
 
 MODEL = Model(events=2400, events_per_second=20, group=90, auctions_in_flight=20)
 """Two minutes, in groups that go across files."""
@@ -48,12 +44,5 @@ def late_bids(folder: Path) -> Pipeline:
     return p
 
 
-def main(folder: Path, order: dict[str, object]) -> int:
-    import child  # beside this file, which is run as a script
-
-    child.crash_pipeline = partial(job, str(order.pop("job")))
-    return child.main(folder, order)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, partial(job, str(order.pop("job"))))

@@ -175,10 +175,11 @@ def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> No
         visible = world.visible()
 
         os.kill(sleeper.pid, signal.SIGCONT)
-        assert sleeper.wait(60) == 3, world.child_output.read_text()
+        sleeper.join(60)
+        assert sleeper.exitcode == 3, world.child_output.read_text()
     finally:
         sleeper.kill()
-        sleeper.wait()
+        sleeper.join()
     assert "ended by FencedError" in world.child_output.read_text("utf-8")
     with world.jet() as jet:
         assert jet.record(child.JOB) == record
@@ -198,7 +199,7 @@ def test_f17_a_task_of_a_dead_driver_prepares_too_late(world: World) -> None:
         assert late != driver.pid
     finally:
         driver.kill()
-        driver.wait()
+        driver.join()
     try:
         # Two sleepers would keep both of Spark's cores from the successor.
         with repeating(lambda: [wake(pid) for pid in asleep() if pid != late]):

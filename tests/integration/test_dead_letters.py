@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections import Counter, defaultdict
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +29,8 @@ FILES, ROWS = 7, 20
 
 class DeadLetterWorld(World):
     """A world whose child and whose runs take a pipeline of `dead_letter_child`."""
+
+    driver = staticmethod(dead_letter_child.main)
 
     def fill(self, *_: Any, **__: Any) -> DeadLetterWorld:
         """Times are distinct: in which order a key's rows are handed over is certain."""
@@ -86,10 +86,6 @@ class DeadLetterWorld(World):
             )
         assert result.status is JobStatus.COMPLETED
         return result
-
-    def _command(self, order: Any) -> list[str]:
-        script = str(Path(dead_letter_child.__file__))
-        return [sys.executable, script, str(self.folder), json.dumps(dict(order))]
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ read from its journal, so that a change that was applied twice shows.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +32,8 @@ ENTRY_COLUMNS = ("key", "price", "by")
 class MapWorld(World):
     """A world whose child and whose runs take a pipeline of `map_child`."""
 
+    driver = staticmethod(map_child.main)
+
     def run_pipeline(
         self, make: Callable[[Path], Pipeline], until: str = "completed", **config: Any
     ) -> JobResult:
@@ -43,10 +44,6 @@ class MapWorld(World):
                 until=until,
                 on_event=self.see,
             )
-
-    def _command(self, order: Any) -> list[str]:
-        script = str(Path(map_child.__file__))
-        return [sys.executable, script, str(self.folder), json.dumps(dict(order))]
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ must be part of the answer. The restart goes on with another number of shards. T
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +48,8 @@ APPENDING = set(QUERIES) - {"q4", "q12", "q18"}
 class NexmarkWorld(World):
     """A world whose child and whose runs take a job of `nexmark_child`."""
 
+    driver = staticmethod(nexmark_child.main)
+
     def finish(self, job: str, **config: Any) -> None:
         with self.jet() as jet:
             config = {**child.CONFIG, **config}
@@ -57,10 +57,6 @@ class NexmarkWorld(World):
                 nexmark_child.job(job, self.folder), JobConfig(**config), until="completed"
             )
         assert result.status is JobStatus.COMPLETED
-
-    def _command(self, order: Any) -> list[str]:
-        script = str(Path(nexmark_child.__file__))
-        return [sys.executable, script, str(self.folder), json.dumps(dict(order))]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ They write files; which rows must be in the committed ones is computed from the 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -53,6 +52,8 @@ def numbered(rows: Iterable[dict[str, Any]]) -> Cut:
 class TwoPhaseWorld(World):
     """A world whose child and whose runs take the pipeline of `two_phase_child`."""
 
+    driver = staticmethod(two_phase_child.main)
+
     @property
     def transactions(self) -> Path:
         return self.folder / "transactions"
@@ -87,10 +88,6 @@ class TwoPhaseWorld(World):
                 until=until,
                 on_event=self.see,
             )
-
-    def _command(self, order: Any) -> list[str]:
-        script = str(Path(two_phase_child.__file__))
-        return [sys.executable, script, str(self.folder), json.dumps(dict(order))]
 
 
 def committed_in(transactions: Path) -> Cut:

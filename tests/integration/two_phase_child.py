@@ -1,12 +1,8 @@
-"""A processor that commits in two phases, and the process that is killed while it runs it.
-
-python two_phase_child.py <world folder> '{"config": {...}}'
-"""
+"""A processor that commits in two phases, and the driver that is killed while it runs it."""
 
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +20,8 @@ from dagster_jet.core import (
     snapshot_emitter,
 )
 from dagster_jet.core.failpoint import fail_point
+
+from . import child
 
 JOB = "two_phase"
 SCHEMA = "k string, ts long, v long"
@@ -149,12 +147,5 @@ def two_phase_pipeline(folder: Path) -> Pipeline:
     return p
 
 
-def main(folder: Path, order: dict[str, object]) -> int:
-    import child  # beside this file, which is run as a script
-
-    child.crash_pipeline = two_phase_pipeline
-    return child.main(folder, order)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, two_phase_pipeline)

@@ -6,14 +6,13 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet import Jet, JobConfig, JobResult
 from dagster_jet.engine.events import ExecutionRestarting, JobEvent
@@ -21,11 +20,14 @@ from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.testing.failpoints import Death, FailPoints
 
 from . import child
+from .forked import Main, fork
 from .oracle import Rows, by_manifest, committed, difference, input_rows, visible_files, windowed
 
 WINDOW_COLUMNS = ("k", "window_start", "window_end", "n", "total")
 OUTPUTS = {"counts": WINDOW_COLUMNS, "rollup": WINDOW_COLUMNS, "big": ("k", "ts", "v")}
 if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+
     from pyspark.sql import SparkSession
 
 _CHILD = Path(child.__file__)
@@ -67,6 +69,9 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) 
 
 class World:
     """A folder with everything one crash test needs."""
+
+    driver: ClassVar[Main] = staticmethod(child.main)
+    """What a child does."""
 
     def __init__(self, folder: Path, fail_points: FailPoints, spark: SparkSession) -> None:
         self.folder = folder
@@ -132,8 +137,10 @@ class World:
 
     def run_child(self, rules: str, *, own_jvm: bool = False, **order: Any) -> Death:
         """Runs the pipeline in a process of its own until a fail point kills it."""
-        env = {} if own_jvm else self.gateway()
-        death = self.fail_points.run(self._command(order), rules, env=env)
+        if own_jvm:
+            death = self.fail_points.run(self._command(order), rules)
+        else:
+            death = self._run_forked(rules, order)
         wanted = [rule.partition("=")[0].partition(":")[0] for rule in rules.split(";")]
         assert death.was_killed, f"{rules}: the child ended with {death.returncode}\n{death.output}"
         assert set(wanted) <= set(death.reached), f"{rules}: reached only {death.reached}"
@@ -145,14 +152,25 @@ class World:
         assert death.returncode == 0, death.output
         return death.output
 
-    def start_child(self, rules: str, **order: Any) -> subprocess.Popen[bytes]:
-        return self.fail_points.start(
-            self._command(order), rules, self.child_output, self.gateway()
-        )
+    def start_child(self, rules: str, **order: Any) -> ForkServerProcess:
+        """Starts it in a fork, attached to this session's JVM as to a cluster that outlives it."""
+        environment = {**self.gateway(), **self.fail_points.environment(rules)}
+        return fork(self.driver, self.folder, order, environment, self.child_output)
+
+    def _run_forked(self, rules: str, order: Mapping[str, Any]) -> Death:
+        before = len(self.fail_points.reached)
+        process = self.start_child(rules, **order)
+        process.join(120)
+        returncode = process.exitcode
+        process.kill()
+        process.join()
+        assert returncode is not None, f"{rules}: not over\n{self.child_output.read_text()}"
+        reached = self.fail_points.reached[before:]
+        return Death(returncode, reached, self.child_output.read_text("utf-8"))
 
     @property
     def child_output(self) -> Path:
-        return self.fail_points.log.with_suffix(".out")
+        return self.folder / "child.out"
 
     def run(self, until: str = "completed", *, members: str = "abc", **config: Any) -> JobResult:
         """Runs the pipeline in this process, on the shared Spark session."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dagster_jet.engine.spark import worker_daemon
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ DEFAULTS: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     # Call sites in error messages cost a stack walk and several JVM calls per column.
     "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+
+LOCAL_DEFAULTS: Mapping[str, str] = {
+    # Not on a cluster: its machines may get the engine with the job, behind the daemon's start.
+    "spark.python.daemon.module": worker_daemon.__name__,
 }
 
 REQUIRED: Mapping[str, str] = {
@@ -67,6 +73,8 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
 
     _forget_dead_session()
     wanted = {**DEFAULTS, **settings}
+    if wanted["spark.master"].startswith("local"):
+        wanted = {**LOCAL_DEFAULTS, **wanted}
     required = dict(REQUIRED)
     if not _is_local_master(wanted["spark.master"]):
         required.update(CLUSTER_REQUIRED)

@@ -1,0 +1,1 @@
+"""The tests, as one package: what they share has one name."""
