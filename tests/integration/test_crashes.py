@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -48,6 +49,10 @@ from .crash_table import (
     points_wanted_by,
 )
 from .world import OUTPUTS, World, wait_until
+
+if TYPE_CHECKING:
+    from pyspark import StatusTracker
+
 
 # --- failing calls --------------------------------------------------------------------------------
 
@@ -201,12 +206,14 @@ def test_f17_a_task_of_a_dead_driver_prepares_too_late(world: World) -> None:
         driver.kill()
         driver.join()
     try:
-        # Two sleepers would keep both of Spark's cores from the successor.
+        tracker = world.spark.sparkContext.statusTracker()
+        # Two sleepers would keep both of Spark's cores from the successor; and one that wakes up
+        # when the successor has swept their state fails their job, which ends the other too.
         with repeating(lambda: [wake(pid) for pid in asleep() if pid != late]):
+            wait_until(lambda: is_alone(tracker), "the other tasks have ended")
             world.run(until="drained")
         record, visible = world.record(), world.visible()
         assert visible, "the successor has committed"
-        tracker = world.spark.sparkContext.statusTracker()
         assert is_stopped(late) and tracker.getActiveJobsIds()
     finally:
         wake(late)
@@ -216,6 +223,20 @@ def test_f17_a_task_of_a_dead_driver_prepares_too_late(world: World) -> None:
     world.run()
     world.assert_exactly_once()
     assert world.staged() == [], "what nobody names was removed at the next start"
+
+
+def is_alone(tracker: StatusTracker) -> bool:
+    """Whether one task runs, and no other has followed it for a while."""
+
+    def running() -> int:
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+    for _ in range(20):
+        if running() != 1:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def wake(pid: int) -> None:
