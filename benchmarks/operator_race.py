@@ -15,7 +15,7 @@ from benchmarks import race
 from benchmarks.operators import MILLION, OPERATORS, OperatorRace
 from benchmarks.windowed_count import best_triggers, sweep_triggers
 
-SWEEP = (100_000, 250_000, 500_000, MILLION, 2 * MILLION)
+SWEEP = (100_000, 250_000, 500_000, MILLION, 2 * MILLION, 4 * MILLION)
 
 
 def run(

