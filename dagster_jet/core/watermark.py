@@ -43,6 +43,37 @@ class HeldBack:
     for_ms: int
 
 
+class RetainedTops:
+    """The highest watermarks of several inputs, until they are old enough to pass the laggards.
+
+    Args:
+        retention_ms: how old that is, by wall clock.
+    """
+
+    def __init__(self, retention_ms: int) -> None:
+        if retention_ms < 0:
+            raise ValueError(f"max_retention_ms is {retention_ms}; expected 0 or more, or None")
+        self._retention_ms = retention_ms
+        self._seen: deque[tuple[int, int]] = deque()
+        """(when, highest watermark), not due yet, oldest first."""
+
+    def observe(self, watermark: int, now_ms: int) -> None:
+        if not self._seen or watermark > self._seen[-1][1]:
+            self._seen.append((now_ms, watermark))
+
+    def due(self, now_ms: int) -> int | None:
+        """The highest that is old enough; told once."""
+        found: int | None = None
+        while self._seen and now_ms >= self._seen[0][0] + self._retention_ms:
+            _, found = self._seen.popleft()
+        return found
+
+    def forget(self, watermark: int) -> None:
+        """The minimum has come this far by itself."""
+        while self._seen and self._seen[0][1] <= watermark:
+            self._seen.popleft()
+
+
 class WatermarkCoalescer:
     """Several inputs, one output: the minimum over inputs that are neither idle nor done.
 
@@ -56,15 +87,12 @@ class WatermarkCoalescer:
     def __init__(
         self, input_count: int, *, max_retention_ms: int | None = None, now_ms: int = 0
     ) -> None:
-        if max_retention_ms is not None and max_retention_ms < 0:
-            raise ValueError(f"max_retention_ms is {max_retention_ms}; expected 0 or more, or None")
+        tops = None if max_retention_ms is None else RetainedTops(max_retention_ms)
+        self._tops = tops if input_count > 1 else None
         self._inputs = [_Input(since_ms=now_ms) for _ in range(input_count)]
         self._last_emitted: int | None = None
         self._all_idle_told = False
         self._idle_due = False
-        self._retention = max_retention_ms if input_count > 1 else None
-        self._tops: deque[tuple[int, int]] = deque()
-        """(seen at, highest watermark), not forwarded yet, oldest first."""
         self._now_ms = now_ms
 
     @property
@@ -87,8 +115,8 @@ class WatermarkCoalescer:
         if len(self._inputs) == 1:
             self._last_emitted = value
             return value
-        if self._retention is not None and (not self._tops or value > self._tops[-1][1]):
-            self._tops.append((self._now_ms, value))
+        if self._tops is not None:
+            self._tops.observe(value, self._now_ms)
         return self._coalesce()
 
     def observe_event(self, input: int, *, now_ms: int | None = None) -> None:
@@ -124,13 +152,7 @@ class WatermarkCoalescer:
         if self._idle_due:
             self._idle_due, self._all_idle_told = False, True
             return IDLE
-        due: int | None = None
-        while self._tops and self._retention is not None:
-            seen_at, top = self._tops[0]
-            if self._now_ms < seen_at + self._retention:
-                break
-            due = top
-            self._tops.popleft()
+        due = None if self._tops is None else self._tops.due(self._now_ms)
         return None if due is None else self._emit(due)
 
     def held_back_by(self, now_ms: int | None = None) -> tuple[HeldBack, ...]:
@@ -175,8 +197,8 @@ class WatermarkCoalescer:
         if self._last_emitted is not None and value <= self._last_emitted:
             return None
         self._last_emitted = value
-        while self._tops and self._tops[0][1] <= value:
-            self._tops.popleft()
+        if self._tops is not None:
+            self._tops.forget(value)
         return value
 
 

@@ -52,6 +52,9 @@ class JobConfig(BaseModel):
     max_items_per_epoch: int = Field(default=1_000_000, ge=1)
     target_epoch_duration: Duration = timedelta(milliseconds=500)
     poll_interval: Duration = timedelta(milliseconds=200)
+    max_watermark_retention: Duration | None = None
+    """How long a source or a partition that lags may hold a stage's watermark back, by wall clock;
+    after that its rows are late. None: until it has caught up, or is idle."""
     restart_attempts_max: int = Field(default=5, ge=0)
     """Restarts inside this process within ten minutes; then the job ends as failed."""
     lease_ttl: Duration = timedelta(seconds=10)
@@ -77,8 +80,9 @@ class JobConfig(BaseModel):
             "poll_interval",
             "lease_ttl",
             "scale_up_delay",
+            "max_watermark_retention",
         ):
-            if getattr(self, name) < timedelta(0):
+            if (getattr(self, name) or timedelta(0)) < timedelta(0):
                 raise ValueError(f"{name} is negative")
         if self.lease_ttl < timedelta(seconds=1):
             raise ValueError("lease_ttl is shorter than 1 second")

@@ -121,7 +121,10 @@ class Execution:
         self._runner = EpochRunner(
             session, job, graph, self._readers, self._shard_count, store.partition_count
         )
-        self._watermarks = WatermarkTracker(graph)
+        retention = config.max_watermark_retention
+        self._watermarks = WatermarkTracker(
+            graph, max_retention_ms=None if retention is None else milliseconds(retention)
+        )
         self._early = EarlyResults(graph)
         target = milliseconds(config.target_epoch_duration)
         self._sizers = {
@@ -302,7 +305,7 @@ class Execution:
         if self._stop_signal.kind is StopKind.COMPLETE:
             self._input_ended = True  # what is there by now, and no more
         now_ms = self._now_ms()
-        self._watermarks.check_idle(now_ms)
+        self._watermarks.check_time(now_ms)
         waiting = any(reader.waiting().items > 0 for reader in self._readers.values())
         stop = self._stop_signal.kind
         if stop is StopKind.COMPLETE and waiting:

@@ -4,7 +4,8 @@ An epoch runs under what was known when it was planned: its own events move the 
 next one. So a stage first takes in the epoch's rows, then closes what lies up to its watermark,
 and a stage behind it sees those results before the same watermark.
 
-The minimum is taken twice: over the partitions of a source, then over the inputs of a stage.
+The minimum is taken twice: over the partitions of a source, then over the inputs of a stage. With
+a maximum retention the highest watermark of them all passes both once it is that old.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
 
-from dagster_jet.core.watermark import FINAL_WATERMARK_MS, EventTimeState, coalesced_minimum
+from dagster_jet.core.watermark import (
+    FINAL_WATERMARK_MS,
+    EventTimeState,
+    RetainedTops,
+    coalesced_minimum,
+)
 from dagster_jet.pipeline.graph import Graph, TimestampsNode
 
 
@@ -34,6 +40,8 @@ class WatermarkTracker:
     """Event time of one job as of the last acked epoch."""
 
     graph: Graph
+    max_retention_ms: int | None = None
+    """How long a laggard may hold back the highest watermark of a stage; None: for ever."""
     nodes: dict[str, EventTimeState] = field(default_factory=dict)
     """Per timestamps node: all its rows taken together, the newest event of any partition."""
     partitions: dict[str, dict[str, EventTimeState]] = field(default_factory=dict)
@@ -50,6 +58,11 @@ class WatermarkTracker:
         self._stages = {stage.name: stage for stage in self.graph.stages}
         self._inputs = {name: self.graph.upstream_timestamps(name) for name in self._stages}
         self._expected: dict[str, Mapping[str, int]] = {}
+        self._retained: dict[str, RetainedTops] = {}
+        if self.max_retention_ms is not None:
+            self._retained = {stage: RetainedTops(self.max_retention_ms) for stage in self._stages}
+        self._passed_ms: dict[str, int] = {}
+        """Per stage, the highest watermark that retention has let pass."""
         for name, inputs in self._inputs.items():
             self.reached_ms.setdefault(name, None)
             for node, _ in inputs:
@@ -95,7 +108,25 @@ class WatermarkTracker:
             known = states.get(partition, EventTimeState())
             states[partition] = known.observe(top_ms, lag_ms, now_ms)
 
-    def check_idle(self, now_ms: int) -> None:
+    def check_time(self, now_ms: int) -> None:
+        """What time alone brings: who is idle by now, which watermarks no laggard holds longer.
+
+        Retention counts from the first look at a watermark, in a new execution anew.
+        """
+        self._check_idle(now_ms)
+        for stage, tops in self._retained.items():
+            highest = [
+                watermark_ms - delay_ms
+                for node, delay_ms in self._inputs[stage]
+                if (watermark_ms := self.nodes[node.name].watermark_ms) is not None
+            ]
+            if highest:
+                tops.observe(max(highest), now_ms)
+            passed_ms = tops.due(now_ms)
+            if passed_ms is not None:
+                self._passed_ms[stage] = passed_ms
+
+    def _check_idle(self, now_ms: int) -> None:
         for name, timestamps in self._timestamps.items():
             if name in self.nodes:
                 self.nodes[name] = self.nodes[name].check_idle(timestamps.idle_timeout_ms, now_ms)
@@ -129,15 +160,18 @@ class WatermarkTracker:
         return least, none_active and whole.idle
 
     def watermark_ms(self, stage: str) -> int | None:
-        """The second minimum, over the inputs that are not idle; if all are, the highest seen."""
+        """The second minimum, over the inputs that are not idle; if all are, the highest seen.
+        What retention has let pass counts too."""
         inputs = [
             (*self.source_watermark_ms(node.name), delay_ms)
             for node, delay_ms in self._inputs[stage]
         ]
-        return coalesced_minimum(
+        least, _ = coalesced_minimum(
             (None if watermark_ms is None else watermark_ms - delay_ms, idle)
             for watermark_ms, idle, delay_ms in inputs
-        )[0]
+        )
+        passed_ms = self._passed_ms.get(stage, least)
+        return passed_ms if least is None or passed_ms is None else max(least, passed_ms)
 
     def held_back_by(self, stage: str) -> Holder | None:
         """Who keeps the stage's watermark where it is, and since when (wall clock).

@@ -153,6 +153,43 @@ def test_chained_stages_at_any_cut(
     world.assert_exactly_once()
 
 
+def test_a_source_that_lags_is_passed_after_the_maximum_retention(world: World) -> None:
+    """Its rows are late from then on: counted, and left out. Nothing of the other one waits."""
+    for number in range(4):
+        write_input(world.folder / "in" / "left", number, random_rows(number, 12, seed=3))
+    behind = [{"k": "slow", "ts": 100, "v": 1}]
+    write_input(world.folder / "in" / "right", 0, behind)
+    out = world.folder / "out"
+
+    def lagging() -> Pipeline:
+        p = Pipeline("lagging")
+        lag = {"allowed_lag": "500 ms", "idle_timeout": "0 ms"}
+        left, right = (rows_from(p, world.folder / "in" / n, n, **lag) for n in ("left", "right"))
+        counted(left.merge(right)).write_to(sinks.files(str(out), format="json"), name="out")
+        return p
+
+    run(world, lagging(), until="drained")
+    assert not oracle.committed(out, WINDOW_COLUMNS), "held back by the slow one"
+    rows = oracle.input_rows(world.folder / "in" / "left")
+    reached = max(row["ts"] for row in rows) - 500
+    every = oracle.windowed([*rows, *behind], 1000)
+    closed = Counter({row: count for row, count in every.items() if row[2] <= reached})
+    assert closed
+    config = JobConfig(**{**child.CONFIG, "max_watermark_retention": "200 ms"})
+    with world.jet() as jet:
+        job = jet.submit(lagging(), config, on_event=world.see)
+        wait_until(lambda: oracle.committed(out, WINDOW_COLUMNS) == closed, "left is not held")
+        write_input(world.folder / "in" / "right", 1, [{"k": "slow", "ts": 200, "v": 1}])
+
+        def late() -> int:
+            told = [event.stages["counts"].late for event in world.events_of(SnapshotCommitted)]
+            return told[-1]
+
+        wait_until(lambda: late() == 1, "the laggard's row is late")
+        job.cancel()
+    assert oracle.committed(out, WINDOW_COLUMNS) == closed
+
+
 def test_late_rows_are_counted_and_left_out(world: World) -> None:
     """An epoch's own rows are never late; a window that an earlier epoch closed takes no more."""
     on_time = [{"k": "a", "ts": ts, "v": 1} for ts in (500, 1500, 10_500)]

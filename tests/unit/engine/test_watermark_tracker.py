@@ -11,7 +11,12 @@ from dagster_jet.engine.watermarks import Holder, WatermarkTracker
 NODE = "in.timestamps"
 
 
-def tracker(lag: str = "0 ms", idle: str = "10 ms", names: tuple[str, ...] = ("in",)):
+def tracker(
+    lag: str = "0 ms",
+    idle: str = "10 ms",
+    names: tuple[str, ...] = ("in",),
+    retention_ms: int | None = None,
+):
     p = Pipeline("j")
     read = [
         p.read_from(
@@ -22,7 +27,7 @@ def tracker(lag: str = "0 ms", idle: str = "10 ms", names: tuple[str, ...] = ("i
     rows = read[0].merge(*read[1:]) if len(read) > 1 else read[0]
     counts = rows.window(windows.tumbling("10 ms")).aggregate(n=agg.count(), name="counts")
     counts.write_to(sinks.files("/y", format="json"), name="out")
-    return WatermarkTracker(p.graph)
+    return WatermarkTracker(p.graph, max_retention_ms=retention_ms)
 
 
 def observe(t: WatermarkTracker, now_ms: int, node: str = NODE, **tops: int) -> None:
@@ -54,9 +59,9 @@ def test_a_partition_that_never_had_a_row_holds_back_until_it_is_idle():
     assert t.watermark_ms("counts") is None
     assert t.held_back_by("counts") == Holder("in", 0, "b"), "since it appeared"
     observe(t, 9, a=110)
-    t.check_idle(9)
+    t.check_time(9)
     assert t.watermark_ms("counts") is None
-    t.check_idle(10)
+    t.check_time(10)
     assert t.watermark_ms("counts") == 110
     assert t.held_back_by("counts") == Holder("in", 9, "a")
 
@@ -65,7 +70,7 @@ def test_without_a_timeout_it_holds_back_for_ever():
     t = tracker(idle="0 ms")
     t.expect(NODE, {"a": 0, "b": 0}, 0)
     observe(t, 0, a=100)
-    t.check_idle(1_000_000)
+    t.check_time(1_000_000)
     assert t.watermark_ms("counts") is None
 
 
@@ -74,7 +79,7 @@ def test_an_idle_partition_comes_back_with_its_watermark_and_nothing_goes_back()
     t.expect(NODE, {"a": 0, "b": 0}, 0)
     observe(t, 0, a=100, b=20)
     observe(t, 10, a=105)
-    t.check_idle(10)
+    t.check_time(10)
     assert t.next_ms("counts", final=False) == 100, "105, floored to the window"
     t.reached_ms["counts"] = 100
     observe(t, 11, b=30)
@@ -90,13 +95,13 @@ def test_a_partition_with_rows_waiting_is_not_idle_however_slowly_it_is_read():
     for now_ms in range(5, 100, 5):
         t.expect(NODE, {"a": 0, "b": 7}, now_ms)
         observe(t, now_ms, a=100 + now_ms)
-        t.check_idle(now_ms)
+        t.check_time(now_ms)
     assert t.watermark_ms("counts") == 20
     t.expect(NODE, {"a": 0, "b": 0}, 95)
     observe(t, 104, a=300)
-    t.check_idle(104)
+    t.check_time(104)
     assert t.watermark_ms("counts") == 20, "a full time-out from then on"
-    t.check_idle(105)
+    t.check_time(105)
     assert t.watermark_ms("counts") == 300
     t.expect(NODE, {"a": 0, "b": 1}, 106)
     assert t.held_back_by("counts") == Holder("in", 106, "b"), "since its return"
@@ -113,9 +118,9 @@ def test_a_source_whose_partitions_are_all_read_is_as_far_as_its_newest_event():
     t.observe(NODE, 4, 80, 1)
     assert t.watermark_ms("counts") == 80, "it goes on holding other inputs back"
     assert t.held_back_by("counts") == Holder("in", 1, None)
-    t.check_idle(10)
+    t.check_time(10)
     assert t.source_watermark_ms("other.timestamps")[1] and t.watermark_ms("counts") == 80
-    t.check_idle(11)
+    t.check_time(11)
     assert t.watermark_ms("counts") == 1_000, "all are idle: the highest"
 
 
@@ -137,15 +142,15 @@ def test_all_partitions_are_restored_idle_ones_too():
     t.expect(NODE, {"a": 0, "b": 0, "never": 0}, 0)
     observe(t, 0, a=100, b=20)
     observe(t, 10, a=105)
-    t.check_idle(10)
+    t.check_time(10)
     t.reached_ms["counts"] = 100
     again = restarted(t, 1_000)
     again.expect(NODE, {"a": 0, "b": 0, "never": 0}, 1_000)
     assert again.partitions[NODE]["b"].watermark_ms == 20
     assert again.held_back_by("counts") == Holder("in", 0, "never")
-    again.check_idle(1_009)
+    again.check_time(1_009)
     assert again.watermark_ms("counts") is None, "everybody has a full time-out again"
-    again.check_idle(1_010)
+    again.check_time(1_010)
     assert again.next_ms("counts", final=False) == 100
 
 
@@ -198,5 +203,66 @@ def test_a_source_without_partitions_is_as_before():
     assert t.watermark_ms("counts") == 40
     assert t.held_back_by("counts") == Holder("in", 0, None)
     assert t.to_json()["partitions"] == {}
-    t.check_idle(10)
+    t.check_time(10)
     assert t.held_back_by("counts") is None and t.watermark_ms("counts") == 40
+
+
+# --- maximum retention ----------------------------------------------------------------------------
+
+
+def test_a_partition_that_lags_is_passed_after_the_maximum_retention():
+    t = tracker(idle="0 ms", retention_ms=20)
+    t.expect(NODE, {"a": 5, "b": 5}, 0)
+    observe(t, 0, a=100, b=20)
+    seen = []
+    for now_ms in (0, 19, 20):
+        t.check_time(now_ms)
+        seen.append(t.watermark_ms("counts"))
+    assert seen == [20, 20, 100]
+    assert t.held_back_by("counts") == Holder("in", 0, "b"), "it still lags"
+    observe(t, 21, b=50)
+    assert t.next_ms("counts", final=False) == 100, "its rows are late now"
+    observe(t, 22, b=130)
+    assert t.watermark_ms("counts") == 100, "a is behind"
+
+
+def test_a_partition_that_never_had_a_row_is_passed_as_well():
+    t = tracker(idle="0 ms", retention_ms=20)
+    t.expect(NODE, {"a": 5, "b": 0}, 0)
+    observe(t, 0, a=100)
+    t.check_time(0)
+    assert t.watermark_ms("counts") is None and not t.wants_epoch()
+    t.check_time(20)
+    assert t.watermark_ms("counts") == 100 and t.wants_epoch()
+
+
+def test_an_input_that_lags_is_passed_by_each_watermark_when_it_is_old_enough():
+    t = tracker(idle="0 ms", names=("left", "right"), retention_ms=20)
+    t.observe("right.timestamps", 1, 5, 0)
+    seen = []
+    for now_ms in range(0, 50, 5):
+        if now_ms % 10 == 0:
+            t.observe("left.timestamps", 1, 1000 + now_ms, now_ms)
+        t.check_time(now_ms)
+        seen.append(t.watermark_ms("counts"))
+    assert seen == [5, 5, 5, 5, 1000, 1000, 1010, 1010, 1020, 1020]
+
+
+def test_retention_begins_anew_with_an_execution():
+    t = tracker(idle="0 ms", retention_ms=20)
+    t.expect(NODE, {"a": 5, "b": 5}, 0)
+    observe(t, 0, a=100, b=20)
+    t.check_time(0)
+    again = restarted(t, 1000, idle="0 ms", retention_ms=20)
+    again.expect(NODE, {"a": 5, "b": 5}, 1000)
+    again.check_time(1000)
+    assert again.watermark_ms("counts") == 20
+    again.check_time(1020)
+    assert again.watermark_ms("counts") == 100
+
+
+def test_alone_a_source_has_nothing_to_pass():
+    t = tracker(lag="3 ms", retention_ms=0)
+    t.observe(NODE, 1, 100, 0)
+    t.check_time(0)
+    assert t.watermark_ms("counts") == 97
