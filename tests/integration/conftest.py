@@ -37,6 +37,16 @@ def spark(fail_points: FailPoints) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """For the many short jobs of the crash suite: compiling whole stages is a fifth of their time.
+    What compiled stages compute is compared everywhere else."""
+    setting = "spark.sql.codegen.wholeStage"
+    spark.conf.set(setting, "false")
+    yield
+    spark.conf.unset(setting)
+
+
 @pytest.fixture
 def world(tmp_path: Path, spark: SparkSession, fail_points: FailPoints) -> Iterator[World]:
     """Nothing is in it yet; see `World.fill`."""

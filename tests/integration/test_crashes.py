@@ -53,6 +53,8 @@ from .world import OUTPUTS, World, wait_until
 if TYPE_CHECKING:
     from pyspark import StatusTracker
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 # --- failing calls --------------------------------------------------------------------------------
 

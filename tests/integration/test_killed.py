@@ -15,6 +15,8 @@ from dagster_jet.testing.failpoints import FailPoints
 from .crash_table import AFTER_DECISION, IN_RECOVERY, KILLED, Crash, points_wanted_by
 from .world import World
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @pytest.mark.parametrize("crash", KILLED, ids=str)
 def test_killed(world: World, crash: Crash) -> None:

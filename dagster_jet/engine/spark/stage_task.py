@@ -252,15 +252,18 @@ class StageTask:
             unsaved = runs.compact(unsaved, operator.merge, dead)
             saved = runs.compact(saved, operator.merge, dead)
         else:
-            deltas = [step.delta, *runs.read(unsaved)]
-            if is_worth_merging(deltas, operator.merge):
-                runs.obsolete.extend(run.path for run in unsaved)
-                unsaved = runs.write_parts(runs.merged(deltas, operator.merge, dead))
-            else:
-                unsaved = (*unsaved, *runs.write(step.delta))
+            changed = [step.delta, *runs.read(unsaved)]
             # Better in an epoch without a snapshot; here only where there are too few of those.
             saved = runs.compact(saved, operator.merge, dead, fan_in=2 * MERGE_FAN_IN)
-            saving = savers.submit(self._save, shard, unsaved, saved, runs, attempt, dead)
+            merges = is_worth_merging(changed, operator.merge)
+            if merges:
+                runs.obsolete.extend(run.path for run in unsaved)
+                unsaved = runs.write_parts(runs.merged(changed, operator.merge, dead))
+                changed = runs.read(unsaved)
+            saving = savers.submit(self._save, shard, changed, saved, runs, attempt, dead)
+            if not merges:
+                # While the snapshot waits for its disks and servers.
+                unsaved = (*unsaved, *runs.write(step.delta))
         ack = Ack(
             vertex=self.vertex,
             shard=shard,
@@ -281,7 +284,7 @@ class StageTask:
     def _save(
         self,
         shard: int,
-        delta: tuple[Run, ...],
+        new: list[pa.Table],
         saved: tuple[Run, ...],
         runs: RunFolder,
         attempt: str,
@@ -290,7 +293,7 @@ class StageTask:
         """Writes what changed since the last snapshot, and in full what has its turn."""
         chain = self.shards[shard].chain
         assert self.barrier.snapshot_id is not None and self.barrier.store is not None
-        changed = sum(run.rows for run in delta)
+        changed = sum(table.num_rows for table in new)
         if changed == 0 and chain:
             return None, 0
         owned = owned_partitions(shard, self.shard_count, self.barrier.partition_count)
@@ -306,7 +309,7 @@ class StageTask:
             self.barrier.partition_count,
         )
         merge, dead = self.operator.merge, dead_until_ms
-        new = runs.read(delta) or [self.operator.state_schema.empty_table()]
+        new = new or [self.operator.state_schema.empty_table()]
         old = runs.read(saved)
         if is_base:
             for part in runs.merged([*new, *old], merge, dead, by_partition=True):
