@@ -194,7 +194,6 @@ class Jet:
                 cure="Cancel it first, or use the job that submit() returned.",
             )
         has_snapshots = config.guarantee is not Guarantee.NONE
-        retention = config.max_watermark_retention
         snapshots = StoredSnapshots(self.store, dag.name) if has_snapshots else None
         job = LocalJob(
             dag,
@@ -203,7 +202,7 @@ class Jet:
             parallelism=config.parallelism or 1,
             snapshots=snapshots,
             restore=snapshots.latest() if snapshots is not None else None,
-            max_retention_ms=None if retention is None else milliseconds(retention),
+            max_retention_ms=config.max_watermark_retention_ms,
             on_completed=snapshots.clear if snapshots is not None else None,
         )
         self._local_jobs[dag.name] = job

@@ -70,6 +70,11 @@ class JobConfig(BaseModel):
             )
             raise ConfigurationError(f"JobConfig: {problems}.") from None
 
+    @property
+    def max_watermark_retention_ms(self) -> int | None:
+        retention = self.max_watermark_retention
+        return None if retention is None else milliseconds(retention)
+
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:
         if self.guarantee is Guarantee.NONE and self.initial_snapshot is not None:

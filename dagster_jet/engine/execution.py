@@ -121,10 +121,7 @@ class Execution:
         self._runner = EpochRunner(
             session, job, graph, self._readers, self._shard_count, store.partition_count
         )
-        retention = config.max_watermark_retention
-        self._watermarks = WatermarkTracker(
-            graph, max_retention_ms=None if retention is None else milliseconds(retention)
-        )
+        self._watermarks = WatermarkTracker(graph, config.max_watermark_retention_ms)
         self._early = EarlyResults(graph)
         target = milliseconds(config.target_epoch_duration)
         self._sizers = {

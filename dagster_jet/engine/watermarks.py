@@ -170,8 +170,8 @@ class WatermarkTracker:
             (None if watermark_ms is None else watermark_ms - delay_ms, idle)
             for watermark_ms, idle, delay_ms in inputs
         )
-        passed_ms = self._passed_ms.get(stage, least)
-        return passed_ms if least is None or passed_ms is None else max(least, passed_ms)
+        known = [one for one in (least, self._passed_ms.get(stage)) if one is not None]
+        return max(known, default=None)
 
     def held_back_by(self, stage: str) -> Holder | None:
         """Who keeps the stage's watermark where it is, and since when (wall clock).

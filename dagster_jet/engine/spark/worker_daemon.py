@@ -32,12 +32,10 @@ def _is_copy_of_installed(entry: Path, path: Sequence[str]) -> bool:
 def main() -> None:
     """Imports what workers run, then forks one whenever Spark asks."""
     sys.path[:] = prefer_installed(sys.path)
-    import pyspark.worker
-    from pyspark import daemon
+    from pyspark import daemon, worker  # noqa: F401
 
     from dagster_jet.engine.spark import stage_task  # noqa: F401
 
-    del pyspark
     daemon.manager()
 
 
