@@ -73,7 +73,7 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
 
     _forget_dead_session()
     wanted = {**DEFAULTS, **settings}
-    if wanted["spark.master"].startswith("local"):
+    if _is_on_this_host(wanted["spark.master"]):
         wanted = {**LOCAL_DEFAULTS, **wanted}
     required = dict(REQUIRED)
     if not _is_local_master(wanted["spark.master"]):
@@ -92,7 +92,7 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
             signal.signal(signal.SIGINT, handler)
     # For fail points in tasks. Not in our own environment: other children would inherit it.
     running.sparkContext.environment["JET_DRIVER_PID"] = str(os.getpid())
-    if str(running.sparkContext.master).startswith("local"):
+    if _is_on_this_host(str(running.sparkContext.master)):
         # Users' functions travel by the name of their module: workers must find what we find,
         # also in the working directory that Dagster put on our path alone.
         running.sparkContext.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -141,7 +141,12 @@ def is_local(session: SparkSession) -> bool:
 
 
 def _is_local_master(master: str) -> bool:
-    return master.startswith("local") and not master.startswith("local-cluster")
+    return _is_on_this_host(master) and not master.startswith("local-cluster")
+
+
+def _is_on_this_host(master: str) -> bool:
+    """All executors find the packages and files that the driver finds."""
+    return master.startswith("local")
 
 
 def executors(session: SparkSession) -> frozenset[str]:

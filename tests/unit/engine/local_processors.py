@@ -195,6 +195,17 @@ class Feed(Processor):
         return True
 
 
+def two_feeds(left: list, right: list, gate: Event, out: list) -> DAG:
+    """Two sources, one sink: items and watermarks as they arrive."""
+    dag = DAG("feeds")
+    dag.new_vertex("left", lambda: Feed(left, gate))
+    dag.new_vertex("right", lambda: Feed(right, gate))
+    dag.new_vertex("sink", lambda: Collect(out))
+    dag.edge(Edge.between("left", "sink"))
+    dag.edge(Edge.between("right", "sink").to_vertex("sink", 1))
+    return dag
+
+
 def counting_dag(count: int, place: Place, gate: Event | None = None) -> DAG:
     dag = DAG("counting")
     dag.new_vertex("numbers", lambda: Numbers(count, gate))

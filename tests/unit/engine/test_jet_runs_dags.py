@@ -1,5 +1,6 @@
 """`jet.run` and `jet.submit` of a DAG: without Spark, with snapshots in the store."""
 
+import time
 from collections import Counter
 from datetime import timedelta
 from threading import Event
@@ -7,9 +8,15 @@ from threading import Event
 import pytest
 
 from dagster_jet import Jet, JobConfig
+from dagster_jet.core import Watermark
 from dagster_jet.engine.local import LocalStatus, StoredSnapshots
-from dagster_jet.errors import JobStateError, ProcessorError
-from tests.unit.engine.local_processors import Place, counting_dag, expected_counts
+from dagster_jet.errors import ConfigurationError, JobStateError, ProcessorError
+from tests.unit.engine.local_processors import (
+    Place,
+    counting_dag,
+    expected_counts,
+    two_feeds,
+)
 
 BACK_TO_BACK = JobConfig(snapshot_interval=timedelta(0), parallelism=2)
 
@@ -58,3 +65,22 @@ def test_after_a_crash_it_goes_on_from_the_last_snapshot(open_jet):
         gate.set()
         assert jet.run(counting_dag(200, place, gate)).status is LocalStatus.COMPLETED
     assert Counter(place.committed) == expected_counts(200)
+
+
+@pytest.mark.parametrize(("retention", "passes"), [("20 ms", True), (None, False)])
+def test_the_configuration_says_how_long_a_laggard_holds_back(open_jet, retention, passes):
+    gate, out = Event(), []
+    dag = two_feeds([Watermark(100)], ["event"], gate, out)
+    with open_jet() as jet:
+        config = JobConfig(guarantee="none", max_watermark_retention=retention)
+        job = jet.submit(dag, config)
+        deadline = time.monotonic() + (30 if passes else 0.5)
+        while Watermark(100) not in out and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert (Watermark(100) in out) == passes
+        job.cancel()
+
+
+def test_a_negative_retention_is_refused():
+    with pytest.raises(ConfigurationError, match="max_watermark_retention is negative"):
+        JobConfig(max_watermark_retention=timedelta(seconds=-1))

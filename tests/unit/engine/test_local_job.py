@@ -33,6 +33,7 @@ from tests.unit.engine.local_processors import (
     TwoPhaseSink,
     counting_dag,
     expected_counts,
+    two_feeds,
 )
 
 GUARANTEES = ["none", "at-least-once", "exactly-once"]
@@ -362,16 +363,6 @@ def test_watermarks_are_coalesced_over_queues_and_edges_and_idle_passes_through(
     assert job.held_back_by() == []
     gate.set()
     steps(job)
-
-
-def two_feeds(left: list, right: list, gate: Event, out: list) -> DAG:
-    dag = DAG("feeds")
-    dag.new_vertex("left", lambda: Feed(left, gate))
-    dag.new_vertex("right", lambda: Feed(right, gate))
-    dag.new_vertex("sink", lambda: Collect(out))
-    dag.edge(Edge.between("left", "sink"))
-    dag.edge(Edge.between("right", "sink").to_vertex("sink", 1))
-    return dag
 
 
 def test_retention_frees_the_watermark_by_wall_clock():
