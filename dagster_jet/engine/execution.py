@@ -534,9 +534,6 @@ class Execution:
                     splits[name] = split
             self._expect_partitions()
         self._journals.collect()
-        if command.snapshot_id is not None:
-            shards = self._coordinator.shards
-            self._journals.begin_snapshot(command, {n: shards[n][0].chain for n in self._readers})
         epoch = EpochInput(
             barrier=self._barrier(
                 command.execution_id,
@@ -550,7 +547,7 @@ class Execution:
             few_groups=self._local and (self._shard_count == 1 or self._groups <= FEW_GROUPS),
         )
         try:
-            output = self._runner.run(epoch)
+            output = self._runner.run(epoch, lambda: self._begin_snapshot(command))
             acks, rows = self._account(command, epoch, output)
         except JetError as error:
             error = self._with_position(error, splits)
@@ -576,6 +573,11 @@ class Execution:
             self._watermarks.to_json(),
             self._now_ms(),
         )
+
+    def _begin_snapshot(self, command: protocol.RunEpoch) -> None:
+        if command.snapshot_id is not None:
+            shards = self._coordinator.shards
+            self._journals.begin_snapshot(command, {n: shards[n][0].chain for n in self._readers})
 
     def _stage_inputs(self, *, final: bool) -> dict[str, StageInput]:
         obsolete = () if self._local else tuple(self._obsolete)

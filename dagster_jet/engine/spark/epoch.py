@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -128,8 +128,12 @@ class EpochRunner:
         needed = {node for name in self.partitioned for node in ways[name]}
         self.carrying = {n: more for n, more in self.carrying.items() if n in needed}
 
-    def run(self, epoch: EpochInput) -> EpochOutput:
+    def run(self, epoch: EpochInput, meanwhile: Callable[[], None]) -> EpochOutput:
         """Runs the job and returns what the tasks acked.
+
+        Args:
+            meanwhile: begins what is to go on beside the tasks. Called once the driver has nothing
+                left to do but wait for them: threads beside it make it slower while it plans.
 
         Raises:
             JetError: translated from Spark's error, with the reaction it asks for.
@@ -138,6 +142,7 @@ class EpochRunner:
         try:
             placement = self.placement  # before the first job: it watches over all of them
             acked = [frame for node in self.graph for frame in frames.acks_of(node)]
+            meanwhile()
             if not acked:
                 return EpochOutput((), {}, {}, {})
             for frame in frames.persisted:
