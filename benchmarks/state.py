@@ -1,4 +1,4 @@
-"""Large state: its memory, how long restore takes, and what a snapshot adds to its epoch."""
+"""Large state: memory, how long restore takes, what a snapshot adds to its epoch and the next."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,14 +64,13 @@ def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
     _, changing_meter = _run(replace(order, rows_per_epoch=changing), folder, MemoryMeter)
     _write(folder / "in", _some_keys(sizes, sizes.changes, seed=12), first=few)
     changed, _ = _run(replace(order, rows_per_epoch=changing), folder, Unwatched)
-    spans = list(changed["epochs"].items())[5:]
-    # The last snapshot is the terminal one, of an epoch without rows.
-    spans = [(epoch, ms) for epoch, (rows, ms) in spans if rows]
     saved = {int(epoch): snapshot for epoch, snapshot in changed["snapshots"].items()}
-    with_snapshot = [ms + saved[int(e)]["phase1_ms"] for e, ms in spans if int(e) in saved]
-    without = [ms for e, ms in spans if int(e) not in saved]
-    pause_ms = statistics.median(with_snapshot) - statistics.median(without)
-    low_ms, high_ms = _interval(with_snapshot, without)
+    spans = _spans({int(epoch): told for epoch, told in changed["epochs"].items()})
+    with_snapshot = [ms for epoch, ms in spans.items() if epoch in saved]
+    behind = [ms for epoch, ms in spans.items() if epoch - 1 in saved and epoch not in saved]
+    without = [ms for epoch, ms in spans.items() if not {epoch, epoch - 1} & saved.keys()]
+    own_ms, own_95 = _lengthened(with_snapshot, without)
+    behind_ms, behind_95 = _lengthened(behind, without)
     result: dict[str, Any] = {
         "keys": keys,
         "changing_per_epoch": changing,
@@ -83,14 +83,19 @@ def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
         "spark_start_s": changed["spark_s"],
         "restore_s": changed["start_ms"] / 1000,
         "epochs_with_snapshot": len(with_snapshot),
+        "epochs_behind_one": len(behind),
         "epochs_without": len(without),
         "epoch_ms_with_snapshot": statistics.median(with_snapshot),
+        "epoch_ms_behind_one": statistics.median(behind),
         "epoch_ms_without": statistics.median(without),
         "phase1_ms": statistics.median([s["phase1_ms"] for s in saved.values()]),
         "bytes_per_snapshot": statistics.median([s["bytes_written"] for s in saved.values()]),
-        "pause_ms": pause_ms,
-        "pause_ms_95": f"{low_ms:.0f} to {high_ms:.0f}",
-        "pause_share": pause_ms / statistics.median(without),
+        "pause_ms": own_ms,
+        "pause_ms_95": own_95,
+        "behind_ms": behind_ms,
+        "behind_ms_95": behind_95,
+        "pause_share": own_ms / statistics.median(without),
+        "pause_share_with_next": (own_ms + behind_ms) / statistics.median(without),
     }
     table = Table("measure", "value", "goal", title=f"state of {keys:,} keys")
     for name, value in result.items():
@@ -100,15 +105,25 @@ def run(folder: Path, sizes: Sizes, *, console: Console) -> dict[str, Any]:
     return {**result, "filled": filled, "changed": changed}
 
 
-def _interval(longer: list[float], shorter: list[float]) -> tuple[float, float]:
-    """Of the difference of their medians, by bootstrap: 95 %."""
+def _spans(epochs: dict[int, tuple[int, float]]) -> dict[int, float]:
+    """From the end of the epoch before to its own: whatever holds the job up is in one of them.
+
+    The first ones warm up, and the last one has no rows.
+    """
+    ends = [(epoch, at_ms) for epoch, (rows, at_ms) in sorted(epochs.items()) if rows][5:]
+    return {epoch: at_ms - before_ms for (_, before_ms), (epoch, at_ms) in pairwise(ends)}
+
+
+def _lengthened(longer: list[float], shorter: list[float]) -> tuple[float, str]:
+    """By how many milliseconds, of the medians, and 95 % of it, by bootstrap."""
     choose = random.Random(5)
     found = sorted(
         statistics.median(choose.choices(longer, k=len(longer)))
         - statistics.median(choose.choices(shorter, k=len(shorter)))
         for _ in range(_RESAMPLED)
     )
-    return found[_RESAMPLED // 40], found[-_RESAMPLED // 40]
+    low, high = found[_RESAMPLED // 40], found[-_RESAMPLED // 40]
+    return statistics.median(longer) - statistics.median(shorter), f"{low:.0f} to {high:.0f}"
 
 
 def _every_key(keys: int) -> Iterator[np.ndarray]:

@@ -41,7 +41,8 @@ class Order:
 
 @dataclass
 class Told:
-    """By epoch id: rows and milliseconds; by snapshot: its epoch, and what it took and wrote."""
+    """By epoch id: rows, and when it was over, in milliseconds; by the epoch of a snapshot: what
+    that took and wrote."""
 
     spark_s: float = 0.0
     start_ms: float = 0.0
@@ -58,7 +59,7 @@ def run(order: Order) -> Told:
         if isinstance(event, ExecutionStarted):
             told.start_ms = event.start_duration_ms
         elif isinstance(event, EpochCompleted):
-            told.epochs[event.epoch_id] = (event.rows, event.duration_ms)
+            told.epochs[event.epoch_id] = (event.rows, time.monotonic() * 1000)
         elif isinstance(event, SnapshotCommitted):
             told.state_rows = event.stages["counts"].state_rows
             told.snapshots[event.epoch_id] = {

@@ -1,8 +1,8 @@
 """One execution of one job: polls sources, carries out the coordinator's commands, reports.
 
-The coordinator decides, this file does. It runs on the job's driver thread; phase 2 runs on a
-thread beside it and answers through a queue; so does the writing of the sources' journals, which
-the epoch's acks wait for; the heartbeat belongs to the record's keeper.
+The coordinator decides, this file does. It runs on the job's driver thread. Beside it run what
+follows a snapshot's acks (`settler.py`), the writing of the sources' journals, which the acks wait
+for, and the heartbeat, which belongs to the record's keeper.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from dagster_jet.engine.events import (
     StageProgress,
 )
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
+from dagster_jet.engine.settler import Settled, Settler, Told
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.engine.spark.barrier import Barrier
@@ -61,9 +62,9 @@ from dagster_jet.errors import (
 )
 from dagster_jet.pipeline.graph import Graph, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
-from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Phase2
+from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Settling
 from dagster_jet.snapshot.manifest import Ack, Manifest, ShardState
-from dagster_jet.snapshot.protocol import Guarantee, StopKind, WriteOutcome
+from dagster_jet.snapshot.protocol import Guarantee, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store
 
@@ -72,17 +73,6 @@ if TYPE_CHECKING:
 
 FEW_GROUPS = 20_000
 """Up to so many (key, window) groups per epoch, one merging task beats several."""
-
-_BACKGROUND_GRACE_S = 10.0
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """When the last snapshot was decided, how long its phase 1 took, what it wrote."""
-
-    at: float = 0.0
-    phase1_ms: float = 0.0
-    bytes_written: int = 0
 
 
 class Execution:
@@ -143,8 +133,7 @@ class Execution:
                 suspend_on_failure=config.suspend_on_failure,
             )
         )
-        self._answers: queue.SimpleQueue[protocol.Event] = queue.SimpleQueue()
-        self._background: list[threading.Thread] = []
+        self._coordinators_lock = threading.Lock()
         self._committer = SinkCommitter(
             job,
             graph.sinks,
@@ -156,15 +145,21 @@ class Execution:
         self._input_ended = until.input_ends
         self._announced = False
         self._journals = SourceJournals(self._readers, self._snapshots)
+        self._settler = Settler(
+            self._handle,
+            keeper,
+            self._snapshots,
+            self._journals,
+            self._commit,
+            self._failed,
+            self._now_ms,
+        )
         self._obsolete: list[str] = []
         self._groups = 0
         self._epoch_rows: dict[str, int] = {}
         self._wall_offset = time.time() - time.monotonic()
         self._started_ms = self._now_ms()
         self._epochs = 0
-        self._acked_at = 0.0
-        self._decision = _Decision()
-        self._committed_at = 0.0
         self._failure: JetError | None = None
         self._bytes_written = 0
         self._told_failed = 0
@@ -207,7 +202,7 @@ class Execution:
                 late=c.late if c else 0,
                 rejected=c.rejected if c else 0,
                 watermark_ms=self._watermarks.watermark_ms(node.name) if is_stage else None,
-                state_rows=sum(r.rows for s in states for r in (*s.saved, *s.unsaved)),
+                state_rows=sum(run.rows for state in states for run in state.runs),
                 held_back_by=held.source if held else None,
                 held_back_partition=held.partition if held else None,
                 held_back_since_ms=held.since_ms if held else None,
@@ -247,46 +242,46 @@ class Execution:
                     if isinstance(command, protocol.Stop):
                         return command
                     for event in self._execute(command):
-                        pending.extend(self._coordinator.handle(event))
+                        pending.extend(self._handle(event))
                         self._tell_failed_snapshot()
                 if self._keeper.fenced.is_set():
                     return protocol.Stop(
                         self._coordinator.record.status, "fenced: a newer execution owns the job"
                     )
-                reason = self._keeper.ended_because
-                if reason is not None:
-                    pending.extend(self._coordinator.handle(protocol.Failed(reason, True)))
-                    continue
                 pending.extend(self._next_commands())
         finally:
             self._committer.give_up()
-            for thread in self._background:
-                thread.join(_BACKGROUND_GRACE_S)
+            self._settler.close()
             self._journals.close()
             self._runner.close()
             if self._work_dir != self._work_root:  # else nothing was claimed: it is not ours
                 shutil.rmtree(self._work_dir, ignore_errors=True)
 
+    def _handle(self, event: protocol.Event) -> list[protocol.Command]:
+        with self._coordinators_lock:
+            return self._coordinator.handle(event)
+
     def _next_commands(self) -> Sequence[protocol.Command]:
-        """Between epochs: take phase-2 answers, look at the sources, perhaps wait a little."""
-        try:
-            return self._coordinator.handle(self._answers.get_nowait())
-        except queue.Empty:
-            pass
+        """Between epochs: hear what was settled, look at the sources, perhaps wait a little."""
+        wait_s = self._config.poll_interval.total_seconds()
+        if stops := self._hear(0):
+            return stops
+        reason = self._keeper.ended_because
+        if reason is not None:
+            return self._handle(protocol.Failed(reason, True)) or self._hear(wait_s)
+        if self._coordinator.phase is not Phase.READY:
+            return self._hear(wait_s)
+        self._announce_start(None)
         try:
             wants, stop = self._look_around()
         except JetError as error:
-            return self._coordinator.handle(self._failed(error))
-        commands = self._coordinator.handle(protocol.Opportunity(self._now_ms(), wants, stop))
+            return self._handle(self._failed(error))
+        commands = self._handle(protocol.Opportunity(self._now_ms(), wants, stop))
         if commands:
             return commands
-        # Nothing to run: phase 2 is still busy, or there is no input.
-        wait_s = self._config.poll_interval.total_seconds()
-        if self._coordinator.phase2 is not Phase2.NONE:
-            try:
-                return self._coordinator.handle(self._answers.get(timeout=wait_s))
-            except queue.Empty:
-                return []
+        # Nothing to run: the last snapshot is still being settled, or there is no input.
+        if self._coordinator.settling is not Settling.NONE:
+            return self._hear(wait_s)
         due = self._coordinator.snapshot_due_at_ms()
         if due is not None:
             wait_s = min(wait_s, max(0.001, (due - self._now_ms()) / 1000))
@@ -295,6 +290,24 @@ class Execution:
         else:
             time.sleep(0.005)
         return []
+
+    def _hear(self, wait_s: float) -> list[protocol.Stop]:
+        """What the settler has told; waits for the first of it. What ends the execution, if
+        anything does."""
+        told: Told = None
+        try:
+            told = self._settler.told.get(timeout=wait_s) if wait_s else self._take_told()
+            while not isinstance(told, protocol.Stop):
+                if told is not None:
+                    self._announce_snapshot(told)
+                told = self._take_told()
+        except queue.Empty:
+            pass
+        self._tell_failed_snapshot()
+        return [told] if isinstance(told, protocol.Stop) else []
+
+    def _take_told(self) -> Told:
+        return self._settler.told.get_nowait()
 
     def _look_around(self) -> tuple[bool, StopKind | None]:
         if not self._input_ended:
@@ -311,7 +324,7 @@ class Execution:
         if stop is None and self._until.input_ends and not waiting:
             # The terminal epoch closes what is due; but where the last snapshot has everything
             # there would be none, and what is out would depend on when that snapshot was taken.
-            saves = self._coordinator.undecided_epochs > 0
+            saves = self._coordinator.epochs_since_barrier > 0
             if saves or not closes or self._until.stop is StopKind.COMPLETE:
                 stop = self._until.stop
         if stop is None and self._until.duration_s is not None:
@@ -365,8 +378,10 @@ class Execution:
                 return [protocol.ManifestLoaded(manifest)]
             case protocol.Restore(manifest):
                 return [protocol.Restored(self._restore(manifest))]
-            case protocol.Commit():
-                return self._start_commit(command)
+            case protocol.Commit(snapshot_id):
+                self._commit(command)
+                execution_id = self._coordinator.record.execution_id
+                return [protocol.Committed(execution_id, snapshot_id, self._now_ms())]
             case protocol.AbortLeftovers(execution_id, keep):
                 return [self._abort_leftovers(execution_id, keep)]
             case protocol.RunEpoch():
@@ -374,12 +389,14 @@ class Execution:
             case protocol.Publish(epoch_id, artifacts):
                 self._committer.commit(artifacts, recovering=False, repeatable=True)
                 return [protocol.Published(epoch_id)]
-            case protocol.WriteManifest(manifest):
-                return [self._write_manifest(manifest)]
+            case protocol.WriteManifest():
+                self._settler.begin(command, self._bytes_written)
+                return []
             case protocol.WriteRecord(purpose, record):
-                return [self._write_record(purpose, record)]
-            case protocol.CollectGarbage(manifests, chunk_sets):
-                self._in_background(lambda: self._snapshots.delete(manifests, chunk_sets))
+                outcome = self._keeper.write(record, purpose)
+                return [protocol.RecordAnswer(purpose, outcome, self._now_ms())]
+            case protocol.CollectGarbage():
+                self._settler.collect(command)
                 return []
             case protocol.Stop():
                 return []
@@ -561,7 +578,6 @@ class Execution:
         for name in splits:
             self._sizers[name].learn(self._epoch_rows.get(name, 0), duration_ms)
         self._epochs += 1
-        self._acked_at = time.monotonic()
         self._emit(
             EpochCompleted(self._job, command.execution_id, command.epoch_id, rows, duration_ms)
         )
@@ -680,45 +696,21 @@ class Execution:
                 )
         return error
 
-    # --- phase 1, decision, phase 2 -------------------------------------------------------------
+    # --- what follows a snapshot's acks ---------------------------------------------------------
 
-    def _write_manifest(self, manifest: Manifest) -> protocol.Event:
-        try:
-            fail_point("manifest.before")
-            self._snapshots.write(manifest)
-            fail_point("manifest.after")
-        except (JetError, FailPointError) as error:
-            return protocol.ManifestFailed(manifest.snapshot_id, str(error), self._now_ms())
-        return protocol.ManifestWritten(manifest.snapshot_id, self._now_ms())
-
-    def _write_record(self, purpose: str, record: ExecutionRecord) -> protocol.Event:
-        outcome = self._keeper.write(record, purpose)
-        if outcome is WriteOutcome.WRITTEN and purpose in ("running", "snapshot"):
-            self._announce_start(None)
-        if outcome is WriteOutcome.WRITTEN and purpose == "snapshot":
-            now = time.monotonic()
-            phase1_ms = (now - self._acked_at) * 1000 if self._acked_at else 0.0
-            self._decision = _Decision(now, phase1_ms, self._bytes_written)
-            self._journals.decided()
-        if outcome is WriteOutcome.WRITTEN and record.snapshots and record.snapshots[0].committed:
-            if purpose in ("snapshot", "committed") and record.snapshots[0].epoch_id > 0:
-                if self._coordinator.phase is not Phase.RECOMMITTING:
-                    self._announce_snapshot(record)
-        return protocol.RecordAnswer(purpose, outcome, self._now_ms())
-
-    def _announce_snapshot(self, record: ExecutionRecord) -> None:
-        ref = record.snapshots[0]
+    def _announce_snapshot(self, settled: Settled) -> None:
+        record, snapshot = self._coordinator.record, settled.snapshot
         self._emit(
             SnapshotCommitted(
                 job=self._job,
                 execution_id=record.execution_id,
-                snapshot_id=ref.snapshot_id,
-                epoch_id=ref.epoch_id,
+                snapshot_id=snapshot.snapshot_id,
+                epoch_id=snapshot.epoch_id,
                 restarts=record.restarts,
-                phase1_ms=self._decision.phase1_ms,
-                phase2_ms=max(0.0, self._committed_at - self._decision.at) * 1000,
-                bytes_written=self._decision.bytes_written,
-                state_bytes=ref.state_bytes,
+                phase1_ms=settled.phase1_ms,
+                phase2_ms=settled.phase2_ms,
+                bytes_written=settled.bytes_written,
+                state_bytes=snapshot.state_bytes,
                 failed_snapshots=self._coordinator.failed_snapshots,
                 stages=self.stages(),
                 sources=self.sources(),
@@ -741,42 +733,14 @@ class Execution:
             )
         )
 
-    def _start_commit(self, command: protocol.Commit) -> list[protocol.Event]:
-        record, snapshot_id = self._coordinator.record, command.snapshot_id
-        execution_id = record.execution_id
+    def _commit(self, command: protocol.Commit) -> None:
+        """Phase 2, on any thread."""
+        record = self._coordinator.record
         assert record.snapshot is not None
-        barrier = self._barrier(execution_id, record.snapshot.epoch_id, with_store=False)
+        barrier = self._barrier(record.execution_id, record.snapshot.epoch_id, with_store=False)
         shards = {name: tuple(self._coordinator.shards[name]) for name in command.prepared}
-        done = protocol.Committed
-
-        def make_true() -> None:
-            self._committer.commit(command.artifacts, recovering=command.recovering)
-            commit_stages(self._runner, barrier, shards)
-
-        if command.recovering:
-            make_true()
-            return [done(execution_id, snapshot_id, self._now_ms())]
-
-        def commit() -> None:
-            try:
-                make_true()
-                self._committed_at = time.monotonic()
-            except JetError as error:
-                self._answers.put(self._failed(error))
-            except Exception as error:  # noqa: BLE001 - a thread that dies silently would hang the job
-                reason = f"phase 2 of snapshot {snapshot_id}: {type(error).__name__}: {error}"
-                self._answers.put(protocol.Failed(reason, restartable=True))
-            else:
-                self._answers.put(done(execution_id, snapshot_id, self._now_ms()))
-
-        self._in_background(commit)
-        return []
-
-    def _in_background(self, work: Callable[[], None]) -> None:
-        self._background = [thread for thread in self._background if thread.is_alive()]
-        thread = threading.Thread(target=work, name=f"jet-phase2-{self._job}", daemon=True)
-        self._background.append(thread)
-        thread.start()
+        self._committer.commit(command.artifacts, recovering=command.recovering)
+        commit_stages(self._runner, barrier, shards)
 
 
 def _with_late(acks: Sequence[Ack], late_rows: Mapping[str, int]) -> list[Ack]:

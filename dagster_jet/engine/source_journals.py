@@ -27,11 +27,16 @@ CHAIN_MAX = 32
 
 @dataclass
 class SourceJournals:
-    """The journals of all sources of one execution. One thread calls it."""
+    """The journals of all sources of one execution.
+
+    One thread calls it; `decided` may come from another, before the next snapshot begins.
+    """
 
     readers: Mapping[str, SourceReader]
     snapshots: SnapshotStore
-    _undecided: dict[str, list[pa.Table]] = field(default_factory=dict)
+    _collected: dict[str, list[pa.Table]] = field(default_factory=dict)
+    _deciding: dict[str, list[pa.Table]] = field(default_factory=dict)
+    """In the last snapshot that was begun; empty once that is decided."""
     _writing: dict[str, Future[ChunkSet]] = field(default_factory=dict)
     _writer: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "jet-journal"), repr=False
@@ -42,7 +47,7 @@ class SourceJournals:
         for name, reader in self.readers.items():
             rows = reader.take_journal()
             if rows is not None:
-                self._undecided.setdefault(name, []).append(rows)
+                self._collected.setdefault(name, []).append(rows)
 
     def begin_snapshot(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
         """Begins to write what no decided snapshot has. A crash leaves chunks that nothing names.
@@ -50,7 +55,10 @@ class SourceJournals:
         Args:
             chains: by source, what earlier snapshots have written.
         """
-        for name, rows in self._undecided.items():
+        for name, rows in self._collected.items():
+            self._deciding.setdefault(name, []).extend(rows)
+        self._collected = {}
+        for name, rows in self._deciding.items():
             is_base = not chains[name] or len(chains[name]) >= CHAIN_MAX
             self._writing[name] = self._writer.submit(
                 self.snapshots.write_journal,
@@ -72,8 +80,8 @@ class SourceJournals:
             return None, str(failure)
 
     def decided(self) -> None:
-        """A snapshot has all that was collected before it."""
-        self._undecided.clear()
+        """The last snapshot that was begun has all that was collected before it."""
+        self._deciding = {}
 
     def close(self) -> None:
         """Waits for what is being written."""

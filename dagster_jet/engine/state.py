@@ -2,8 +2,8 @@
 
 Runs are appended and merged into larger ones, never changed. They are scratch: not fsynced, gone
 with the machine. What must survive is in the store as chunks. `saved` runs are covered by the last
-snapshot, `unsaved` ones are what the next snapshot has to write; the two are never merged with
-each other before that snapshot is decided.
+snapshot, `unsaved` ones are what the next snapshot has to write, `deciding` ones are in a snapshot
+that is not decided yet. None is ever merged with one of another kind.
 
 Runs of a state with a key hash are sorted by it: a key is found by binary search in the mapped
 file (in each of its batches; a large run has several), so that a step costs what arrived and not
@@ -174,7 +174,7 @@ class RunState:
     _read: dict[str, pa.Table] = field(default_factory=dict)
 
     def due(self, until_ms: int) -> pa.Table:
-        runs = [r for r in self._all() if r.earliest_ms is None or r.earliest_ms <= until_ms]
+        runs = [r for r in self.shard.runs if r.earliest_ms is None or r.earliest_ms <= until_ms]
         times = self.runs.time_column
         due = [
             table.filter(pc.less_equal(table.column(times), until_ms))
@@ -185,7 +185,7 @@ class RunState:
     def find(self, hashes: np.ndarray) -> pa.Table:
         wanted = np.sort(hashes)
         found = []
-        for table in self._tables(self._all()):
+        for table in self._tables(self.shard.runs):
             for batch in table.to_batches():
                 hashes_of_run = batch.column(batch.schema.get_field_index(HASH_COLUMN)).to_numpy()
                 rows = find_rows(hashes_of_run, wanted)
@@ -194,14 +194,11 @@ class RunState:
         return self._merge(found)
 
     def scan(self) -> pa.Table:
-        return self._merge(self._tables(self._all()))
+        return self._merge(self._tables(self.shard.runs))
 
     def _merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         alive = self.runs.alive(tables, self.dead_until_ms)
         return self.operator.merge([self.operator.state_schema.empty_table(), *alive])
-
-    def _all(self) -> tuple[Run, ...]:
-        return (*self.shard.saved, *self.shard.unsaved)
 
     def _tables(self, runs: Iterable[Run]) -> list[pa.Table]:
         missing = [run for run in runs if run.path not in self._read]

@@ -5,12 +5,15 @@ became of them, with the time where it matters. The engine's loop is one caller;
 ``tests/simulation`` is the other and crashes between any two steps.
 
     CLAIMING -> RESERVING -> LOADING -> RESTORING -> RECOMMITTING -> ABORTING
-    ABORTING -> [first snapshot] -> READY
-    READY -> IN_EPOCH -> READY                                (an epoch without a snapshot)
-    READY -> IN_EPOCH -> WRITING_MANIFEST -> WRITING_RECORD -> READY        (with one)
+    ABORTING -> [DECIDING, the first snapshot] -> READY
+    READY -> IN_EPOCH -> READY                        (an epoch, with a snapshot or without)
+    READY -> IN_EPOCH -> DECIDING -> READY            (the last epoch: nothing may run meanwhile)
     any -> STOPPED
 
-Phase 2 has a state of its own, because it runs beside the next epoch.
+What follows the acks of a snapshot has a state of its own, because it goes on beside the next
+epoch:
+
+    NONE -> MANIFEST -> RECORD -> COMMITTING -> NOTING -> NONE
 
 The one sentence it implements: nothing that a task writes counts until the record names it, and
 everything that the record names is made true again after any crash.
@@ -79,17 +82,23 @@ class Phase(Enum):
     ABORTING = "aborting"
     READY = "ready"
     IN_EPOCH = "in epoch"
-    WRITING_MANIFEST = "writing manifest"
-    WRITING_RECORD = "writing record"
+    DECIDING = "waiting for the decision about a snapshot"
     STOPPED = "stopped"
 
 
-class Phase2(Enum):
-    """Where the commits of the newest snapshot are."""
+class Settling(Enum):
+    """Where the newest snapshot is, once its acks are in."""
 
-    NONE = "nothing to commit"
+    NONE = "settled"
+    MANIFEST = "writing the manifest"
+    RECORD = "writing the record: the decision"
     COMMITTING = "committing"
-    MARKING = "noting in the record that all is committed"
+    NOTING = "noting in the record that all is committed"
+
+    @property
+    def is_decided(self) -> bool:
+        """Nothing can take it back; and what the record says is known."""
+        return self not in (Settling.MANIFEST, Settling.RECORD)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class Coordinator:
 
     config: CoordinatorConfig
     phase: Phase = Phase.CLAIMING
-    phase2: Phase2 = Phase2.NONE
+    settling: Settling = Settling.NONE
     record: ExecutionRecord = field(init=False)
     shards: dict[str, list[ShardState]] = field(default_factory=dict)
     counters: dict[str, Counters] = field(default_factory=dict)
@@ -129,13 +138,16 @@ class Coordinator:
         self._running: RunEpoch | None = None
         self._publishing: RunEpoch | None = None
         self._open_artifacts: list[Artifact] = []
-        self._epochs_since_snapshot = 0
-        self._epochs_since_decision = 0
-        self._phase2_ended_ms: int | None = None
+        self._epochs_since_barrier = 0
+        self._epochs_deciding = 0
+        self._settled_ms: int | None = None
         self._next_snapshot_id = 0
         self._candidate: Manifest | None = None
         self._candidate_ref: SnapshotRef | None = None
         self._snapshot_acks: tuple[Ack, ...] = ()
+        self._published_acks: tuple[Ack, ...] = ()
+        self._outcome: bool | None = None
+        self._failed_meanwhile: Failed | None = None
         self._retained: dict[int, Mapping[str, frozenset[str]]] = {}
         self._stop_kind: StopKind | None = None
         self._completed = False
@@ -180,9 +192,15 @@ class Coordinator:
                 return self._stop_failed(reason, restartable)
 
     @property
+    def epochs_since_barrier(self) -> int:
+        """Epochs that no snapshot has, not even one that is being decided; none under guarantee
+        "none"."""
+        return 0 if self.config.guarantee is Guarantee.NONE else self._epochs_since_barrier
+
+    @property
     def undecided_epochs(self) -> int:
         """Epochs whose output no snapshot has decided about; none under guarantee "none"."""
-        return 0 if self.config.guarantee is Guarantee.NONE else self._epochs_since_snapshot
+        return self.epochs_since_barrier + self._epochs_deciding
 
     # --- start and restart, in the order of protocol.md section 4 -------------------------------
 
@@ -243,7 +261,7 @@ class Coordinator:
         if self.phase is not Phase.ABORTING:
             return []
         self._retained = dict(event.retained)
-        self._phase2_ended_ms = event.now_ms
+        self._settled_ms = event.now_ms
         if self._completed:
             # The last execution died after its last decision: everything is committed by now.
             self._stop_kind = StopKind.COMPLETE
@@ -254,7 +272,8 @@ class Coordinator:
         # cannot move them.
         self._sources = dict(event.sources)
         self._watermarks = dict(event.watermarks)
-        return self._decide_snapshot((), event.now_ms, completed=False)
+        self.phase = Phase.DECIDING
+        return self._decide_snapshot((), completed=False)
 
     def _become_ready(self) -> list[Command]:
         self.phase = Phase.READY
@@ -268,12 +287,12 @@ class Coordinator:
     def _on_opportunity(self, event: Opportunity) -> list[Command]:
         if self.phase is not Phase.READY:
             return []
-        if event.stop is StopKind.CANCEL:
+        if event.stop is StopKind.CANCEL and self.settling.is_decided:
             self.phase = Phase.STOPPED
             return [Stop(JobStatus.FAILED, "cancelled", write_status=True)]
-        if self.phase2 is not Phase2.NONE and (
+        if self.settling is not Settling.NONE and (
             # Two transactions per writer: a third must not open before phase 2 has ended.
-            event.stop or self._decides_every_epoch or self._epochs_since_decision >= 1
+            event.stop or self._decides_every_epoch or self._epochs_since_barrier >= 1
         ):
             return []
         if event.stop is not None:
@@ -286,24 +305,24 @@ class Coordinator:
                 final=event.stop is StopKind.COMPLETE,
             )
         due = self._snapshot_is_due(event.now_ms)
-        if event.wants_epoch or (due and self._epochs_since_snapshot > 0):
+        if event.wants_epoch or (due and self._epochs_since_barrier > 0):
             return self._run_epoch(snapshot=due, terminal=False, final=False)
         return []
 
     def _nothing_to_save(self) -> bool:
-        return self.config.guarantee is Guarantee.NONE or self._epochs_since_snapshot == 0
+        return self.epochs_since_barrier == 0
 
     def _snapshot_is_due(self, now_ms: int) -> bool:
-        if self.config.guarantee is Guarantee.NONE or self.phase2 is not Phase2.NONE:
+        if self.config.guarantee is Guarantee.NONE or self.settling is not Settling.NONE:
             return False
-        since = now_ms - (self._phase2_ended_ms or 0)
+        since = now_ms - (self._settled_ms or 0)
         return self._decides_every_epoch or since >= self.config.snapshot_interval_ms
 
     def snapshot_due_at_ms(self) -> int | None:
         """When an idle job should look again, or None if nothing is waiting for a snapshot."""
-        if self._epochs_since_snapshot == 0 or self.config.guarantee is Guarantee.NONE:
+        if self.epochs_since_barrier == 0:
             return None
-        return (self._phase2_ended_ms or 0) + self.config.snapshot_interval_ms
+        return (self._settled_ms or 0) + self.config.snapshot_interval_ms
 
     def _run_epoch(self, *, snapshot: bool, terminal: bool, final: bool) -> list[Command]:
         snapshot_id = None
@@ -348,11 +367,11 @@ class Coordinator:
             if ack.vertex in self.shards:
                 shard = self.shards[ack.vertex][ack.shard]
                 self.shards[ack.vertex][ack.shard] = shard.after_epoch(ack)
-        self._epochs_since_snapshot += 1
-        self._epochs_since_decision += 1
+        self._apply_outcome()
+        self._epochs_since_barrier += 1
         artifacts = tuple(artifact for ack in acks for artifact in ack.artifacts)
         if self.config.guarantee is not Guarantee.EXACTLY_ONCE and artifacts:
-            self._snapshot_acks, self._publishing = acks, running
+            self._published_acks, self._publishing = acks, running
             return [Publish(running.epoch_id, artifacts)]
         self._open_artifacts.extend(artifacts)
         return self._epoch_done(running, acks, event.now_ms)
@@ -362,15 +381,17 @@ class Coordinator:
         if running is None or running.epoch_id != event.epoch_id:
             return []
         self._publishing = None
-        return self._epoch_done(running, self._snapshot_acks, self._acked_at_ms)
+        return self._epoch_done(running, self._published_acks, self._acked_at_ms)
 
     def _epoch_done(self, running: RunEpoch, acks: tuple[Ack, ...], now_ms: int) -> list[Command]:
+        self.phase = Phase.READY
         if running.snapshot_id is not None:
             errors = [ack.snapshot_error for ack in acks if ack.snapshot_error]
             if errors:
                 return self._snapshot_failed(errors[0], now_ms, acks)
-            return self._decide_snapshot(acks, now_ms, running.final, running.snapshot_id)
-        self.phase = Phase.READY
+            if running.terminal:
+                self.phase = Phase.DECIDING
+            return self._decide_snapshot(acks, running.final, running.snapshot_id)
         return self._stop_asked_for() if running.terminal else []
 
     def _incomplete(self, acks: Iterable[Ack]) -> str | None:
@@ -390,11 +411,12 @@ class Coordinator:
     # --- phase 1, to the decision point ---------------------------------------------------------
 
     def _decide_snapshot(
-        self, acks: tuple[Ack, ...], now_ms: int, completed: bool, snapshot_id: int | None = None
+        self, acks: tuple[Ack, ...], completed: bool, snapshot_id: int | None = None
     ) -> list[Command]:
         if snapshot_id is None:
             snapshot_id = self._next_snapshot_id
             self._next_snapshot_id += 1
+        self.shards = {v: [state.at_barrier() for state in s] for v, s in self.shards.items()}
         self._snapshot_acks = acks
         self._candidate = Manifest(
             job=self.config.job,
@@ -416,7 +438,9 @@ class Coordinator:
             completed=completed,
             prepared=tuple(sorted({ack.vertex for ack in acks if ack.prepared})),
         )
-        self.phase = Phase.WRITING_MANIFEST
+        self._open_artifacts = []
+        self._epochs_deciding, self._epochs_since_barrier = self._epochs_since_barrier, 0
+        self.settling = Settling.MANIFEST
         return [WriteManifest(self._candidate)]
 
     def _shards_after(self, acks: tuple[Ack, ...]) -> dict[str, list[ShardState]]:
@@ -427,9 +451,25 @@ class Coordinator:
                 shards[ack.vertex][ack.shard] = state.after_snapshot(ack)
         return shards
 
+    def _apply_outcome(self) -> None:
+        """What was saved for the snapshot is saved, or unsaved again, now that it is known.
+
+        Not under a running epoch: its acks say what became of the runs that it was given.
+        """
+        if self._outcome is None or self._running is not None:
+            return
+        if self._outcome:
+            self.shards = self._shards_after(self._snapshot_acks)
+        else:
+            self.shards = {
+                v: [s.after_failure() for s in states] for v, states in self.shards.items()
+            }
+        self._outcome = None
+        self._snapshot_acks = ()
+
     def _on_manifest_written(self, event: ManifestWritten) -> list[Command]:
         manifest = self._candidate
-        if self.phase is not Phase.WRITING_MANIFEST or manifest is None:
+        if self.settling is not Settling.MANIFEST or manifest is None:
             return []
         if manifest.snapshot_id != event.snapshot_id:
             return []
@@ -453,7 +493,7 @@ class Coordinator:
             plan_fingerprint=self.config.plan_fingerprint,
             updated_at_ms=event.now_ms,
         )
-        self.phase = Phase.WRITING_RECORD
+        self.settling = Settling.RECORD
         # Decision point: once this write is on a majority of members the snapshot is valid.
         return [WriteRecord("snapshot", record)]
 
@@ -469,11 +509,26 @@ class Coordinator:
 
     def _on_manifest_failed(self, event: ManifestFailed) -> list[Command]:
         manifest = self._candidate
-        if self.phase is not Phase.WRITING_MANIFEST or manifest is None:
+        if self.settling is not Settling.MANIFEST or manifest is None:
             return []
         if manifest.snapshot_id != event.snapshot_id:
             return []
-        return self._snapshot_failed(event.reason, event.now_ms, self._snapshot_acks)
+        return self._not_decided(event.reason, event.now_ms)
+
+    def _not_decided(self, reason: str, now_ms: int) -> list[Command]:
+        """The snapshot is certainly not in the record: as if its barrier had not been."""
+        assert self._candidate is not None
+        acks = self._snapshot_acks
+        self._outcome = False
+        self._apply_outcome()
+        self._open_artifacts = [*self._candidate.artifacts, *self._open_artifacts]
+        self._epochs_since_barrier += self._epochs_deciding
+        self._epochs_deciding = 0
+        self.settling = Settling.NONE
+        if self.phase is Phase.DECIDING:
+            self.phase = Phase.READY
+        commands = self._snapshot_failed(reason, now_ms, acks)
+        return [*commands, *self._stop_for_failed_meanwhile()]
 
     def _snapshot_failed(self, reason: str, now_ms: int, acks: tuple[Ack, ...]) -> list[Command]:
         """Before the decision point a failure is no job failure: discard, try again later."""
@@ -481,12 +536,11 @@ class Coordinator:
         first = self.record.snapshot is None and self._epoch_id == 0
         self.failed_snapshots += 1
         self.last_snapshot_failure = reason
-        self._phase2_ended_ms = now_ms
+        self._settled_ms = now_ms
         if first:
             return self._stop_failed(f"the first snapshot failed: {reason}", restartable=True)
         if self._next_snapshot_id > self.record.reserved_snapshot_id:
             return self._stop_failed(f"snapshots keep failing: {reason}", restartable=True)
-        self.phase = Phase.READY
         if self._stop_kind is StopKind.COMPLETE:
             return self._stop_failed(f"the last snapshot failed: {reason}", restartable=True)
         if self._stop_kind is not None:
@@ -505,7 +559,6 @@ class Coordinator:
                 names.setdefault(ack.vertex, set()).add(ack.chunk_set.name)
         manifests = (self._candidate.name,) if self._candidate is not None else ()
         self._candidate = self._candidate_ref = None
-        self._snapshot_acks = ()
         if not names and not manifests:
             return []
         return [CollectGarbage(manifests, {v: frozenset(n) for v, n in names.items()})]
@@ -524,11 +577,10 @@ class Coordinator:
 
     def _on_snapshot_decided(self, event: RecordAnswer) -> list[Command]:
         ref, manifest = self._candidate_ref, self._candidate
-        if self.phase is not Phase.WRITING_RECORD or ref is None or manifest is None:
+        if self.settling is not Settling.RECORD or ref is None or manifest is None:
             return []
         if event.outcome is WriteOutcome.UNAVAILABLE:
-            reason = "too few store members answered"
-            return self._snapshot_failed(reason, event.now_ms, self._snapshot_acks)
+            return self._not_decided("too few store members answered", event.now_ms)
         if event.outcome is WriteOutcome.UNKNOWN:
             # Neither commit nor clean up: whoever starts next reads what the record says.
             self.phase = Phase.STOPPED
@@ -543,22 +595,24 @@ class Coordinator:
             plan_fingerprint=self.config.plan_fingerprint,
             updated_at_ms=event.now_ms,
         )
-        self.shards = self._shards_after(self._snapshot_acks)
+        self._outcome = True
+        self._apply_outcome()
         self._retained[ref.snapshot_id] = {
             vertex: frozenset(names) for vertex, names in manifest.chunk_sets().items()
         }
         self._candidate = self._candidate_ref = None
-        self._snapshot_acks = ()
-        self._open_artifacts = []
-        self._epochs_since_snapshot = self._epochs_since_decision = 0
-        self.phase = Phase.READY
-        garbage = self._garbage(dropped)
+        self._epochs_deciding = 0
+        if self.phase is Phase.DECIDING:
+            self.phase = Phase.READY
+        commands = self._garbage(dropped)
         if ref.committed:
-            self._phase2_ended_ms = event.now_ms
-            return [*garbage, *self._after_phase2()]
-        self.phase2 = Phase2.COMMITTING
-        # Crash window: the record names the artifacts, nobody has committed them yet (F8).
-        return [_commit(manifest, recovering=False), *garbage]
+            self.settling, self._settled_ms = Settling.NONE, event.now_ms
+            commands += self._after_settling()
+        else:
+            self.settling = Settling.COMMITTING
+            # Crash window: the record names the artifacts, nobody has committed them yet (F8).
+            commands.insert(0, _commit(manifest, recovering=False))
+        return [*commands, *self._stop_for_failed_meanwhile()]
 
     def _garbage(self, dropped: tuple[SnapshotRef, ...]) -> list[Command]:
         """What only dropped snapshots needed. Safe for a sleeper: history never grows back."""
@@ -582,7 +636,7 @@ class Coordinator:
 
     def _on_committed(self, event: Committed) -> list[Command]:
         recovering = self.phase is Phase.RECOMMITTING
-        if not recovering and self.phase2 is not Phase2.COMMITTING:
+        if not recovering and self.settling is not Settling.COMMITTING:
             # Also a dead execution's answer that comes before our own claim has been answered.
             return []
         if event.execution_id != self.record.execution_id:
@@ -595,19 +649,19 @@ class Coordinator:
             snapshots=(replace(ref, committed=True), *self.record.snapshots[1:]),
             updated_at_ms=event.now_ms,
         )
-        self.phase2 = Phase2.MARKING
+        self.settling = Settling.NOTING
         note: list[Command] = [WriteRecord("committed", self.record)]
         return [*note, *self._abort_leftovers()] if recovering else note
 
     def _on_commit_noted(self, event: RecordAnswer) -> list[Command]:
         # If the note did not arrive, a restart commits once more, which changes nothing.
-        if self.phase2 is not Phase2.MARKING:
+        if self.settling is not Settling.NOTING:
             return []
-        self.phase2 = Phase2.NONE
-        self._phase2_ended_ms = event.now_ms
-        return self._after_phase2() if self.phase is Phase.READY else []
+        self.settling = Settling.NONE
+        self._settled_ms = event.now_ms
+        return self._after_settling() if self.phase is Phase.READY else []
 
-    def _after_phase2(self) -> list[Command]:
+    def _after_settling(self) -> list[Command]:
         return self._stop_asked_for() if self._stop_kind is not None else []
 
     # --- the end --------------------------------------------------------------------------------
@@ -631,8 +685,11 @@ class Coordinator:
         return self._stop_kind not in (StopKind.SUSPEND, StopKind.SHUTDOWN)
 
     def _stop_failed(self, reason: str, restartable: bool) -> list[Command]:
-        # Another record write could take back a decision that is on its way.
-        write_status = self.phase is not Phase.WRITING_RECORD
+        if not self.settling.is_decided:
+            # Another record write could take back a decision that is on its way: first its answer.
+            self._failed_meanwhile = self._failed_meanwhile or Failed(reason, restartable)
+            self.phase = Phase.DECIDING
+            return []
         self.phase = Phase.STOPPED
         if restartable and self._may_begin_again:
             return [Stop(JobStatus.NOT_RUNNING, reason, restart=True, write_status=False)]
@@ -640,7 +697,13 @@ class Coordinator:
             status = _FINAL_STATUS[self._stop_kind]
         else:
             status = JobStatus.SUSPENDED if self.config.suspend_on_failure else JobStatus.FAILED
-        return [Stop(status, reason, write_status=write_status)]
+        return [Stop(status, reason, write_status=True)]
+
+    def _stop_for_failed_meanwhile(self) -> list[Command]:
+        failed = self._failed_meanwhile
+        if failed is None or self.phase is Phase.STOPPED:
+            return []
+        return self._stop_failed(failed.reason, failed.restartable)
 
 
 _FINAL_STATUS = {

@@ -9,7 +9,7 @@ snapshot, so a dead execution's manifest can never be mistaken for ours.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import xxhash
@@ -135,16 +135,33 @@ class ShardState:
     unsaved: tuple[Run, ...] = ()
     chain: tuple[ChunkSet, ...] = ()
     """Oldest first. Reading it from the newest base onwards gives the state of the snapshot."""
+    deciding: tuple[Run, ...] = ()
+    """Saved in a snapshot that is not decided yet. Epochs read them and leave them as they are:
+    what becomes of them is known only then."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All of them, oldest first."""
+        return (*self.saved, *self.deciding, *self.unsaved)
 
     def after_epoch(self, ack: Ack) -> ShardState:
-        return ShardState(ack.saved, ack.unsaved, self.chain)
+        return replace(self, saved=ack.saved, unsaved=ack.unsaved)
+
+    def at_barrier(self) -> ShardState:
+        """The acks of a snapshot are in: it goes on its way to be decided."""
+        return replace(self, unsaved=(), deciding=self.unsaved)
 
     def after_snapshot(self, ack: Ack) -> ShardState:
-        """The snapshot is decided: what was unsaved now has a copy in the store."""
-        if ack.chunk_set is None:
-            return ShardState((*self.saved, *self.unsaved), (), self.chain)
-        kept = () if ack.chunk_set.is_base else self.chain[ack.chain_dropped :]
-        return ShardState((*self.saved, *self.unsaved), (), (*kept, ack.chunk_set))
+        """The snapshot is decided: what was saved for it counts as saved."""
+        chain = self.chain
+        if ack.chunk_set is not None:
+            kept = () if ack.chunk_set.is_base else chain[ack.chain_dropped :]
+            chain = (*kept, ack.chunk_set)
+        return ShardState((*self.saved, *self.deciding), self.unsaved, chain)
+
+    def after_failure(self) -> ShardState:
+        """The snapshot will not be: the next one has to save it all."""
+        return ShardState(self.saved, (*self.deciding, *self.unsaved), self.chain)
 
 
 @dataclass(frozen=True)

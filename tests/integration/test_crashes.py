@@ -20,7 +20,7 @@ import pytest
 from dagster_jet import JobConfig
 from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.core import failpoint
-from dagster_jet.engine import execution
+from dagster_jet.engine import execution, settler
 from dagster_jet.engine.connector import CommitContext
 from dagster_jet.engine.events import (
     EpochCompleted,
@@ -30,13 +30,15 @@ from dagster_jet.engine.events import (
     SnapshotCommitted,
     SnapshotFailed,
 )
+from dagster_jet.engine.record_keeper import RecordKeeper
 from dagster_jet.errors import (
     ArtifactLostError,
+    FencedError,
     SnapshotFailedError,
     StoreUnavailableError,
 )
-from dagster_jet.snapshot.protocol import Commit, StopKind
-from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.snapshot.protocol import Commit, StopKind, WriteOutcome
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 
 from . import child, oracle
@@ -119,6 +121,42 @@ def test_f7_outcome_of_the_decision_unknown(world: World, moment: str) -> None:
     assert "unknown" in restarting.reason
     _, second = world.events_of(ExecutionStarted)
     assert second.restored_snapshot_id is not None
+    world.assert_exactly_once()
+
+
+@pytest.mark.parametrize("outcome", list(WriteOutcome), ids=lambda one: one.name.lower())
+def test_a_decision_that_comes_after_the_epoch_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, outcome: WriteOutcome
+) -> None:
+    """Its runs were given to that epoch as undecided; now they are saved, or are not."""
+    world.fill()
+    write, late = RecordKeeper.write, []
+
+    def write_late(self: RecordKeeper, record: ExecutionRecord, purpose: str) -> WriteOutcome:
+        if late or purpose != "snapshot" or record.snapshots[0].epoch_id == 0:
+            return write(self, record, purpose)
+        late.append(record.snapshots[0].epoch_id)
+        wait_until(
+            lambda: any(e.epoch_id > late[0] for e in world.events_of(EpochCompleted)),
+            "an epoch runs beside the decision",
+        )
+        if outcome is WriteOutcome.WRITTEN:
+            return write(self, record, purpose)
+        if outcome is WriteOutcome.FENCED:
+            self.fenced.set()
+        elif outcome is WriteOutcome.UNKNOWN:
+            write(self, record, purpose)
+        return outcome
+
+    monkeypatch.setattr(RecordKeeper, "write", write_late)
+    if outcome is WriteOutcome.FENCED:
+        with pytest.raises(FencedError):
+            world.run()
+        assert world.run().status is JobStatus.COMPLETED
+    else:
+        assert world.run().restarts == (outcome is WriteOutcome.UNKNOWN)
+    assert late
+    assert len(world.events_of(SnapshotFailed)) == (outcome is WriteOutcome.UNAVAILABLE)
     world.assert_exactly_once()
 
 
@@ -270,17 +308,17 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     """It commits what its successor has committed already, and answers to nobody."""
     world.fill()
     hangs, asleep, ended, go_on = (threading.Event() for _ in range(4))
-    start_commit, commit, fail_point = (
-        execution.Execution._start_commit,
+    commit_all, commit, fail_point = (
+        execution.Execution._commit,
         FilesSink.commit,
         execution.fail_point,
     )
     late: list[threading.Thread] = []
 
-    def note_what_is_committed(self: Any, command: Commit) -> Any:
+    def note_what_is_committed(self: Any, command: Commit) -> None:
         if any(artifact.sink == "rollup_out" for artifact in command.artifacts):
             hangs.set()
-        return start_commit(self, command)
+        commit_all(self, command)
 
     def commit_late(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
         if context.sink == "rollup_out" and not asleep.is_set():
@@ -296,10 +334,10 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
             raise failpoint.FailPointError("the epoch beside the late phase 2")
         fail_point(name)
 
-    monkeypatch.setattr(execution.Execution, "_start_commit", note_what_is_committed)
+    monkeypatch.setattr(execution.Execution, "_commit", note_what_is_committed)
     monkeypatch.setattr(FilesSink, "commit", commit_late)
     monkeypatch.setattr(execution, "fail_point", end_the_execution_beside_it)
-    monkeypatch.setattr(execution, "_BACKGROUND_GRACE_S", 0.2)
+    monkeypatch.setattr(settler, "_GRACE_S", 0.2)
     assert world.run(until="drained").restarts == 1
     record, visible = world.record(), world.visible()
     assert asleep.is_set() and late[0].is_alive()

@@ -66,7 +66,7 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
             assert ack.chunk_set is not None and ack.snapshot_error is None
             for path in ack.obsolete:
                 Path(path).unlink(missing_ok=True)
-            state = state.after_epoch(ack).after_snapshot(ack)
+            state = state.after_epoch(ack).at_barrier().after_snapshot(ack)
             written.append(ack.chunk_set.bytes)
             chain_lengths.append(len(state.chain))
         full, rest = written[0], written[1:]

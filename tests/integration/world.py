@@ -81,7 +81,7 @@ class World:
 
     # --- input and expectation ------------------------------------------------------------------
 
-    def fill(self, files: int = 6, rows: int = 12, *, first: int = 0, seed: int = 1) -> World:
+    def fill(self, files: int = 5, rows: int = 12, *, first: int = 0, seed: int = 1) -> World:
         for number in range(first, first + files):
             for side, name in enumerate(("left", "right")):
                 write_input(

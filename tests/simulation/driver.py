@@ -3,7 +3,8 @@
 It owes the coordinator what the engine owes it: one record write at a time, in the order of the
 commands; heartbeats that repeat the newest record and never overtake a write; answers to commands
 that carry no execution id reach only the execution that gave the command. Epochs and phase 2 run
-beside it, so their answers may come twice, late, or to the execution after.
+beside it, and so does an epoch beside the decision about the one before; their answers may come
+twice, late, or to the execution after.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ class Driver:
     def handle(self, event: c.Event) -> None:
         if not isinstance(event, c.Opportunity):
             self.tell("<-", event)
+        before = self.coordinator.settling
         commands = self.coordinator.handle(event)
+        if not before.is_decided and self.coordinator.phase is c.Phase.IN_EPOCH:
+            if self.coordinator.settling is not before and self.coordinator.settling.is_decided:
+                how = "decided" if self.coordinator.settling is not c.Settling.NONE else "given up"
+                self.world.seen[f"a snapshot was {how} under a running epoch"] += 1
         if isinstance(event, c.EpochAcked):
             self._note_progress(event)
         self.carry_out(commands)

@@ -91,7 +91,8 @@ class Epoch:
 
     def _read(self, state: ShardState) -> list[Delta]:
         try:
-            return [self.driver.runs[run.path] for run in (*state.saved, *state.unsaved)]
+            runs = (*state.saved, *state.deciding, *state.unsaved)
+            return [self.driver.runs[run.path] for run in runs]
         except KeyError as path:
             raise Violation(f"run {path} is gone, and no executor was lost") from path
 
@@ -166,6 +167,8 @@ class Epoch:
         state = self.states[vertex][shard]
         self._read(state)
         compaction = self.rng.choices(("none", "all", "unsaved"), (80, 12, 8))[0]
+        if compaction == "all" and state.deciding:
+            compaction = "none"  # what is to be put on top of these is not known yet
         drop_share = self.rng.random() if self.rng.random() < 0.25 else 0.0
 
         def attempt(name: str) -> Ack:

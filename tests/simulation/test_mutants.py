@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dagster_jet.snapshot import coordinator as c
-from dagster_jet.snapshot.manifest import Ack, Manifest, ShardState
+from dagster_jet.snapshot.manifest import Manifest, ShardState
 from dagster_jet.snapshot.record import SnapshotRef
 
 from .driver import Driver
@@ -150,9 +150,47 @@ class TakesFailedForSaved(c.Coordinator):
     """After a failed snapshot the unsaved runs are treated as if the store had them."""
 
     def _snapshot_failed(self, reason, now_ms, acks):
-        without_sets: tuple[Ack, ...] = tuple(replace(ack, chunk_set=None) for ack in acks)
-        self.shards = self._shards_after(without_sets)
+        for states in self.shards.values():
+            states[:] = [ShardState((*s.saved, *s.unsaved), (), s.chain) for s in states]
         return super()._snapshot_failed(reason, now_ms, acks)
+
+
+class DecidesUnderARunningEpoch(c.Coordinator):
+    """Says at once what is saved; the epoch's answer puts it back as it was given."""
+
+    def _apply_outcome(self):
+        running, self._running = self._running, None
+        super()._apply_outcome()
+        self._running = running
+
+
+class TakesTheUndecidedForSaved(c.Coordinator):
+    """Also when nothing is decided in the end."""
+
+    def _apply_outcome(self):
+        if self._outcome is False and self._running is None:
+            self.shards = {
+                vertex: [ShardState((*s.saved, *s.deciding), s.unsaved, s.chain) for s in states]
+                for vertex, states in self.shards.items()
+            }
+        super()._apply_outcome()
+
+
+class ForgetsTheArtifactsOfAFailedSnapshot(c.Coordinator):
+    """Those of its own epochs; the epoch beside it names only what is new."""
+
+    def _not_decided(self, reason, now_ms):
+        self._candidate = replace(self._candidate, artifacts=())
+        return super()._not_decided(reason, now_ms)
+
+
+class StopsBesideTheDecision(c.Coordinator):
+    """Writes how it ended over a decision that is on its way."""
+
+    def _stop_failed(self, reason, restartable):
+        if not self.settling.is_decided:
+            self.settling = c.Settling.NONE
+        return super()._stop_failed(reason, restartable)
 
 
 class RestoresUnsavedAsSaved(Driver):
@@ -204,8 +242,8 @@ class RestartsWhenAskedToStayDown(c.Coordinator):
 class LeavesOutTheNewestChunks(c.Coordinator):
     """Writes a manifest without the chunk sets of the snapshot's own epoch."""
 
-    def _decide_snapshot(self, acks, now_ms, completed, snapshot_id=None):
-        commands = super()._decide_snapshot(acks, now_ms, completed, snapshot_id)
+    def _decide_snapshot(self, acks, completed, snapshot_id=None):
+        commands = super()._decide_snapshot(acks, completed, snapshot_id)
         manifest: Manifest = self._candidate
         shards = {v: tuple(chain[:-1] for chain in chains) for v, chains in manifest.shards.items()}
         self._candidate = replace(manifest, shards=shards)
@@ -215,9 +253,9 @@ class LeavesOutTheNewestChunks(c.Coordinator):
 class ForgetsWhatWasPrepared(c.Coordinator):
     """Knows of artifacts only."""
 
-    def _decide_snapshot(self, acks, now_ms, completed, snapshot_id=None):
+    def _decide_snapshot(self, acks, completed, snapshot_id=None):
         acks = tuple(replace(ack, prepared=False) for ack in acks)
-        return super()._decide_snapshot(acks, now_ms, completed, snapshot_id)
+        return super()._decide_snapshot(acks, completed, snapshot_id)
 
 
 class GoesOnFromAFailedSnapshot(c.Coordinator):
@@ -270,6 +308,10 @@ MUTANTS = [
             ForgetsOpenArtifacts,
             SnapshotsDuringPhase2,
             TakesFailedForSaved,
+            DecidesUnderARunningEpoch,
+            TakesTheUndecidedForSaved,
+            ForgetsTheArtifactsOfAFailedSnapshot,
+            StopsBesideTheDecision,
             RestartsWhenAskedToStayDown,
             LeavesOutTheNewestChunks,
             ForgetsWhatWasPrepared,

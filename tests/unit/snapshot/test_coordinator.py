@@ -36,6 +36,7 @@ from dagster_jet.snapshot.coordinator import (
     Restore,
     Restored,
     RunEpoch,
+    Settling,
     Stop,
     StopKind,
     WriteManifest,
@@ -63,6 +64,7 @@ CONFIG = CoordinatorConfig(
     plan_fingerprint="v1",
 )
 WRITTEN, UNKNOWN = WriteOutcome.WRITTEN, WriteOutcome.UNKNOWN
+RUN_1, RUN_2 = (Run(f"run-{epoch_id}", 1, 8) for epoch_id in (1, 2))
 NEW_JOB = ExecutionRecord("flights", 1, JobStatus.STARTING)
 
 
@@ -337,7 +339,7 @@ def test_answers_of_a_dead_execution_change_nothing() -> None:
 def test_a_failed_snapshot_is_discarded_and_tried_again_under_a_new_id() -> None:
     job = running_job()
     tell(job, acked(run_epoch(job, at=1000), 1000), ManifestFailed(99, "somebody else's", 1000))
-    assert job.phase is Phase.WRITING_MANIFEST
+    assert job.settling is Settling.MANIFEST
 
     (discard,) = tell(job, ManifestFailed(2, "disk full", 1000))
     assert discard == CollectGarbage(
@@ -371,7 +373,7 @@ def test_chunks_that_could_not_be_stored_fail_the_snapshot_not_the_epoch() -> No
 
 def undecided(job: Coordinator, stop: StopKind | None = None) -> None:
     tell(job, acked(run_epoch(job, at=1000, stop=stop), 1000), ManifestWritten(2, 1000))
-    assert job.phase is Phase.WRITING_RECORD
+    assert job.settling is Settling.RECORD
 
 
 def test_a_record_that_was_certainly_not_written_fails_the_snapshot() -> None:
@@ -399,12 +401,88 @@ def test_a_fenced_execution_stops_and_touches_nothing() -> None:
     assert tell(job, Committed(1, 2, 0), opportunity(9000)) == []
 
 
-def test_a_failure_beside_the_decision_does_not_write_the_record_over_it() -> None:
+@pytest.mark.parametrize("outcome", [WRITTEN, WriteOutcome.UNAVAILABLE])
+def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
+    outcome: WriteOutcome,
+) -> None:
     job = running_job()
     undecided(job)
-    (stop,) = tell(job, Failed("a source ended", restartable=False))
-    assert isinstance(stop, Stop)
-    assert stop.status is JobStatus.FAILED and not stop.write_status
+    assert tell(job, Failed("a source ended", restartable=False)) == []
+    assert tell(job, opportunity(9000)) == [], "nothing new is begun"
+    first, stop = tell(job, answer("snapshot", outcome, at=1000))
+    assert isinstance(first, Commit if outcome is WRITTEN else CollectGarbage)
+    assert stop == Stop(JobStatus.FAILED, "a source ended", write_status=True)
+    assert bool(job.record.snapshots[0].epoch_id) == (outcome is WRITTEN)
+
+
+def test_a_cancel_waits_for_the_decision_that_is_on_its_way() -> None:
+    job = running_job()
+    undecided(job)
+    assert tell(job, opportunity(1001, StopKind.CANCEL)) == []
+    tell(job, answer("snapshot", at=1002))
+    (stop,) = tell(job, opportunity(1003, StopKind.CANCEL))
+    assert stop == Stop(JobStatus.FAILED, "cancelled", write_status=True)
+
+
+# --- an epoch beside the decision ----------------------------------------------------------------
+
+
+def test_one_epoch_runs_while_a_snapshot_is_being_decided() -> None:
+    job = running_job()
+    undecided(job)
+    epoch = run_epoch(job, at=5000)
+    assert epoch.snapshot_id is None, "however late it is, there is one at a time"
+    assert tell(job, acked(epoch, 5001), opportunity(5002)) == [], "a third transaction would open"
+    (commit,) = tell(job, answer("snapshot", at=5003))
+    assert isinstance(commit, Commit) and commit.artifacts == (artifact(1),)
+    tell(job, Committed(1, 2, 5004), answer("committed", at=5004))
+    (write,) = tell(job, acked(run_epoch(job, at=6004), 6005))
+    assert isinstance(write, WriteManifest)
+    assert write.manifest.artifacts == (artifact(2), artifact(3))
+
+
+@pytest.mark.parametrize("decided_first", [True, False])
+@pytest.mark.parametrize("outcome", [WRITTEN, WriteOutcome.UNAVAILABLE])
+def test_what_the_epoch_was_given_is_saved_or_unsaved_once_it_is_known(
+    outcome: WriteOutcome, *, decided_first: bool
+) -> None:
+    """The epoch answers with the runs that it was given, whatever has been decided meanwhile."""
+    job = running_job()
+    undecided(job)
+    epoch = run_epoch(job, at=1001)
+    given = job.shards["hourly"][0]
+    assert (given.saved, given.deciding, given.unsaved) == ((), (RUN_1,), ())
+    events = [answer("snapshot", outcome, at=1002), acked(epoch, 1002)]
+    for event in events if decided_first else reversed(events):
+        assert job.shards["hourly"][0] is given or event is events[0]
+        tell(job, event)
+    if outcome is WRITTEN:
+        assert job.shards["hourly"][0] == ShardState((RUN_1,), (RUN_2,), (chunks(2),))
+        assert (job.undecided_epochs, job.epochs_since_barrier) == (1, 1)
+    else:
+        assert job.shards["hourly"][0] == ShardState((), (RUN_1, RUN_2))
+        assert (job.undecided_epochs, job.epochs_since_barrier) == (2, 2)
+        (write,) = tell(job, acked(run_epoch(job, at=2002), 2003))
+        assert isinstance(write, WriteManifest)
+        assert write.manifest.artifacts == (artifact(1), artifact(2), artifact(3))
+
+
+def test_where_processors_commit_no_epoch_runs_beside_the_decision() -> None:
+    job = Coordinator(CONFIG)
+    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer("starting"), aborted())
+    tell(job, ManifestWritten(1, 0), answer("snapshot"))
+    tell(job, acked(run_epoch(job, at=10), 10), ManifestWritten(2, 10))
+    assert tell(job, opportunity(11)) == []
+
+
+def test_no_epoch_runs_beside_the_decision_about_the_last_one() -> None:
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=10)))
+    undecided(job, StopKind.SUSPEND)
+    assert tell(job, opportunity(1001)) == []
+    assert tell(job, answer("snapshot", WriteOutcome.UNAVAILABLE, at=1002))[-1] == Stop(
+        JobStatus.SUSPENDED, "suspend", write_status=True
+    )
 
 
 # --- stopping ------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_only_the_manifest_that_the_record_names_is_accepted() -> None:
 
 
 def test_a_base_ends_the_chain_and_a_rewrite_drops_its_oldest_sets() -> None:
-    state = ShardState(unsaved=(Run("b", 2, 16),), chain=(BASE, NEXT))
+    state = ShardState(unsaved=(Run("b", 2, 16),), chain=(BASE, NEXT)).at_barrier()
     rewrite = replace(ACK, chunk_set=ChunkSet("third", 0, 1, 1, 8), chain_dropped=1)
     assert [s.name for s in state.after_snapshot(rewrite).chain] == [NEXT.name, "third"]
     base = replace(ACK, chunk_set=ChunkSet("fourth", 0, 1, 1, 8, is_base=True))

@@ -1,0 +1,154 @@
+"""What follows a snapshot's acks: its manifest, the record (the decision), commits, removal of what
+is obsolete. On a thread beside the next epoch, which waits for none of it.
+
+The coordinator says here, too, what comes next. What the execution's own thread has to know is put
+into a queue.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dagster_jet.core.failpoint import fail_point
+from dagster_jet.engine.record_keeper import RecordKeeper
+from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.source_journals import SourceJournals
+from dagster_jet.errors import JetError
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.protocol import WriteOutcome
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+
+_GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A snapshot is decided and committed."""
+
+    snapshot: SnapshotRef
+    phase1_ms: float
+    """From its acks to the decision."""
+    phase2_ms: float
+    bytes_written: int
+
+
+Told = Settled | protocol.Stop | None
+"""None: something has changed, look again."""
+
+
+@dataclass
+class Settler:
+    """Of one execution. Its own thread calls it; `told` is for that thread."""
+
+    handle: Callable[[protocol.Event], Sequence[protocol.Command]]
+    """The coordinator's, from any thread."""
+    keeper: RecordKeeper
+    snapshots: SnapshotStore
+    journals: SourceJournals
+    commit: Callable[[protocol.Commit], None]
+    """Makes everything true that the snapshot names; until it has, or is told to give up."""
+    failed: Callable[[JetError], protocol.Failed]
+    now_ms: Callable[[], int]
+    told: queue.SimpleQueue[Told] = field(default_factory=queue.SimpleQueue)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def begin(self, command: protocol.WriteManifest, bytes_written: int) -> None:
+        """Goes on by itself to the end; a crash inside is settled by the next start."""
+        acked_at = time.monotonic()
+        self._in_background(lambda: self._settle(command, acked_at, bytes_written))
+
+    def collect(self, command: protocol.CollectGarbage) -> None:
+        """Best effort, beside everything else."""
+        self._in_background(lambda: self.snapshots.delete(command.manifests, command.chunk_sets))
+
+    def close(self) -> None:
+        """Waits a little for what is going on."""
+        for thread in self._threads:
+            thread.join(_GRACE_S)
+
+    # --- on its thread --------------------------------------------------------------------------
+
+    def _settle(self, first: protocol.WriteManifest, acked_at: float, bytes_written: int) -> None:
+        decided_at = committed_at = acked_at
+        pending: list[protocol.Command] = [first]
+        obsolete: list[protocol.CollectGarbage] = []
+        while pending:
+            command = pending.pop(0)
+            event = self._carry_out(command)
+            match command, event:
+                case _, protocol.Committed():
+                    committed_at = time.monotonic()
+                case (
+                    protocol.WriteRecord(purpose, record),
+                    protocol.RecordAnswer(_, WriteOutcome.WRITTEN),
+                ):
+                    if purpose == "snapshot":
+                        decided_at = committed_at = time.monotonic()
+                        self.journals.decided()  # before another snapshot may begin
+                    newest = record.snapshots[0]
+                    if newest.committed and newest.epoch_id > 0:
+                        phase1_ms = (decided_at - acked_at) * 1000
+                        phase2_ms = (committed_at - decided_at) * 1000
+                        self.told.put(Settled(newest, phase1_ms, phase2_ms, bytes_written))
+            for then in self.handle(event):
+                match then:
+                    case protocol.Stop():
+                        self.told.put(then)  # at once: it also ends commits that are being retried
+                    case protocol.CollectGarbage():
+                        obsolete.append(then)
+                    case _:
+                        pending.append(then)
+        self.told.put(None)
+        for garbage in obsolete:
+            self.snapshots.delete(garbage.manifests, garbage.chunk_sets)
+
+    def _carry_out(self, command: protocol.Command) -> protocol.Event:
+        match command:
+            case protocol.WriteManifest(manifest):
+                return self._write_manifest(manifest)
+            case protocol.WriteRecord(purpose, record):
+                return self._write_record(purpose, record)
+            case protocol.Commit():
+                return self._commit(command)
+        raise TypeError(f"{type(command).__name__} is not part of settling a snapshot")
+
+    # A thread that died silently would hang the job: whatever goes wrong is an answer.
+
+    def _write_manifest(self, manifest: Manifest) -> protocol.Event:
+        try:
+            fail_point("manifest.before")
+            self.snapshots.write(manifest)
+            fail_point("manifest.after")
+        except Exception as error:  # noqa: BLE001
+            return protocol.ManifestFailed(manifest.snapshot_id, str(error), self.now_ms())
+        return protocol.ManifestWritten(manifest.snapshot_id, self.now_ms())
+
+    def _write_record(self, purpose: str, record: ExecutionRecord) -> protocol.Event:
+        try:
+            outcome = self.keeper.write(record, purpose)
+        except Exception:  # noqa: BLE001
+            outcome = WriteOutcome.UNKNOWN
+        return protocol.RecordAnswer(purpose, outcome, self.now_ms())
+
+    def _commit(self, command: protocol.Commit) -> protocol.Event:
+        execution_id = self.keeper.last_execution_id
+        assert execution_id is not None
+        try:
+            self.commit(command)
+        except JetError as error:
+            return self.failed(error)
+        except Exception as error:  # noqa: BLE001
+            reason = f"phase 2 of snapshot {command.snapshot_id}: {type(error).__name__}: {error}"
+            return protocol.Failed(reason, restartable=True)
+        return protocol.Committed(execution_id, command.snapshot_id, self.now_ms())
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=work, name="jet-settler", daemon=True)
+        self._threads.append(thread)
+        thread.start()
