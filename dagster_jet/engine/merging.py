@@ -64,7 +64,7 @@ def is_worth_merging(tables: Sequence[pa.Table], merge: Merge) -> bool:
     filled = [table for table in tables if table.num_rows]
     if len(filled) < 2:
         return False
-    known = np.unique(filled[0].column(PARTITION_COLUMN).to_numpy())
+    known = np.flatnonzero(np.bincount(filled[0].column(PARTITION_COLUMN).to_numpy()))
     sample = known[:: min(_SAMPLE_EVERY, max(1, len(known) // 2))].tolist()
     few = [filter_partitions(table, sample) for table in filled]
     return bool(merge(few).num_rows <= _WORTH_IT * sum(table.num_rows for table in few))

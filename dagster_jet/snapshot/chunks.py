@@ -39,7 +39,7 @@ BATCH_BYTES = 16 * 1024 * 1024
 _BATCHES_AT_ONCE = 2
 
 _COPIED_BYTES = 4 * 2**20
-"""How much of a table is brought into order at once: what fits into a processor's cache."""
+"""How much of a large table is brought into order at once: what fits into a processor's cache."""
 
 
 class ChunkMap(Protocol):
@@ -233,8 +233,8 @@ def _by_partition(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each partition that has any, in their order, by partition.
 
-    Rows are brought into order a few megabytes at a time: what was just copied is serialised from
-    the processor's cache, and the next copy takes the same memory.
+    Rows of a large table are brought into order a few megabytes at a time: what was just copied is
+    serialised from the processor's cache, and the next copy takes the same memory.
     """
     if not table.num_rows:
         return
@@ -247,7 +247,9 @@ def _by_partition(
     if not is_ordered:
         # Of 16 bits numpy sorts by counting, in a fifth of the time.
         order = pa.array(np.argsort(partitions.astype(np.int16), kind="stable"))
-    rows_copied = _COPIED_BYTES * table.num_rows // max(table.nbytes, 1)
+    rows_copied = table.num_rows
+    if table.nbytes > BATCH_BYTES:
+        rows_copied = _COPIED_BYTES * table.num_rows // table.nbytes
     begin = copied_begin = 0
     for partition in np.flatnonzero(counts).tolist():
         rows = int(counts[partition])
