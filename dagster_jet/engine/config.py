@@ -35,8 +35,9 @@ class JobConfig(BaseModel):
 
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     snapshot_interval: Duration = timedelta(seconds=1)
-    """From the end of one snapshot's phase 2 to the start of the next; 0 = every epoch. It counts
-    as 0 where a processor (`apply_processor`) commits in two phases."""
+    """From the end of one snapshot's phase 2 to the start of the next. 0: as often as can be, which
+    is every other epoch, as one runs while a snapshot is settled. Where a processor
+    (`apply_processor`) commits in two phases every epoch ends in a snapshot, whatever this says."""
     retained_snapshots: int = Field(default=3, ge=1, le=100)
     initial_snapshot: int | None = None
     """Start from this retained snapshot instead of the newest one: a new line begins."""

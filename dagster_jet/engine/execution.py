@@ -45,7 +45,7 @@ from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.settler import Settled, Settler, Told
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
-from dagster_jet.engine.spark.barrier import Barrier
+from dagster_jet.engine.spark.barrier import Barrier, saving_folder
 from dagster_jet.engine.spark.commit import commit_stages
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
@@ -161,7 +161,6 @@ class Execution:
         self._started_ms = self._now_ms()
         self._epochs = 0
         self._failure: JetError | None = None
-        self._bytes_written = 0
         self._told_failed = 0
 
     # --- what the job asks ----------------------------------------------------------------------
@@ -389,8 +388,8 @@ class Execution:
             case protocol.Publish(epoch_id, artifacts):
                 self._committer.commit(artifacts, recovering=False, repeatable=True)
                 return [protocol.Published(epoch_id)]
-            case protocol.WriteManifest():
-                self._settler.begin(command, self._bytes_written)
+            case protocol.AwaitSaved() | protocol.WriteManifest():
+                self._settler.begin(command)
                 return []
             case protocol.WriteRecord(purpose, record):
                 outcome = self._keeper.write(record, purpose)
@@ -424,6 +423,7 @@ class Execution:
         )
         self._work_dir = self._work_root / f"{record.execution_id}"
         shutil.rmtree(self._work_dir, ignore_errors=True)
+        saving_folder(self._work_dir).mkdir(parents=True)
         sweep_dead_executions(self._work_dir)
         for node in self._graph.sinks:
             check_guarantee(self._config.guarantee, node.sink, self._job, node.name)
@@ -538,6 +538,7 @@ class Execution:
             work_dir=str(self._work_dir),
             partition_count=self._store.partition_count,
             store=self._store.handle() if with_store else None,
+            saves_beside=self._local,
         )
 
     def _run_epoch(self, command: protocol.RunEpoch) -> protocol.Event:
@@ -645,7 +646,6 @@ class Execution:
         self._early.acked(shown, output.acks, now_ms)
         self._groups = max((ack.groups for ack in output.acks), default=0)
         self._obsolete.extend(path for ack in output.acks for path in ack.obsolete)
-        self._bytes_written = sum(a.chunk_set.bytes for a in output.acks if a.chunk_set)
         self._epoch_rows = {
             name: rows_of.get(name, 0) + rejected.get(name, 0) for name in self._readers
         }

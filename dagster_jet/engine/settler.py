@@ -1,5 +1,5 @@
-"""What follows a snapshot's acks: its manifest, the record (the decision), commits, removal of what
-is obsolete. On a thread beside the next epoch, which waits for none of it.
+"""What follows a snapshot's acks: the rest of its state, the manifest, the record (the decision),
+commits, removal of what is obsolete. On a thread beside the next epoch, which waits for none of it.
 
 The coordinator says here, too, what comes next. What the execution's own thread has to know is put
 into a queue.
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.record_keeper import RecordKeeper
+from dagster_jet.engine.saving import await_saved
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.errors import JetError
@@ -57,10 +58,10 @@ class Settler:
     told: queue.SimpleQueue[Told] = field(default_factory=queue.SimpleQueue)
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def begin(self, command: protocol.WriteManifest, bytes_written: int) -> None:
+    def begin(self, command: protocol.AwaitSaved | protocol.WriteManifest) -> None:
         """Goes on by itself to the end; a crash inside is settled by the next start."""
         acked_at = time.monotonic()
-        self._in_background(lambda: self._settle(command, acked_at, bytes_written))
+        self._in_background(lambda: self._settle(command, acked_at))
 
     def collect(self, command: protocol.CollectGarbage) -> None:
         """Best effort, beside everything else."""
@@ -73,14 +74,17 @@ class Settler:
 
     # --- on its thread --------------------------------------------------------------------------
 
-    def _settle(self, first: protocol.WriteManifest, acked_at: float, bytes_written: int) -> None:
+    def _settle(self, first: protocol.Command, acked_at: float) -> None:
         decided_at = committed_at = acked_at
+        bytes_written = 0
         pending: list[protocol.Command] = [first]
         obsolete: list[protocol.CollectGarbage] = []
         while pending:
             command = pending.pop(0)
             event = self._carry_out(command)
             match command, event:
+                case protocol.WriteManifest(manifest), _:
+                    bytes_written = manifest.bytes_written
                 case _, protocol.Committed():
                     committed_at = time.monotonic()
                 case (
@@ -109,6 +113,9 @@ class Settler:
 
     def _carry_out(self, command: protocol.Command) -> protocol.Event:
         match command:
+            case protocol.AwaitSaved(snapshot_id, acks):
+                whole = tuple(await_saved(ack) for ack in acks)
+                return protocol.Saved(snapshot_id, whole, self.now_ms())
             case protocol.WriteManifest(manifest):
                 return self._write_manifest(manifest)
             case protocol.WriteRecord(purpose, record):

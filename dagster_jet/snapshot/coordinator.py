@@ -13,7 +13,7 @@ became of them, with the time where it matters. The engine's loop is one caller;
 What follows the acks of a snapshot has a state of its own, because it goes on beside the next
 epoch:
 
-    NONE -> MANIFEST -> RECORD -> COMMITTING -> NOTING -> NONE
+    NONE -> SAVING -> MANIFEST -> RECORD -> COMMITTING -> NOTING -> NONE
 
 The one sentence it implements: nothing that a task writes counts until the record names it, and
 everything that the record names is made true again after any crash.
@@ -36,6 +36,7 @@ from dagster_jet.snapshot.manifest import (
 )
 from dagster_jet.snapshot.protocol import (
     AbortLeftovers,
+    AwaitSaved,
     Claim,
     Claimed,
     CollectGarbage,
@@ -59,6 +60,7 @@ from dagster_jet.snapshot.protocol import (
     Restore,
     Restored,
     RunEpoch,
+    Saved,
     Stop,
     StopKind,
     WriteManifest,
@@ -90,6 +92,7 @@ class Settling(Enum):
     """Where the newest snapshot is, once its acks are in."""
 
     NONE = "settled"
+    SAVING = "waiting for state that is still being saved"
     MANIFEST = "writing the manifest"
     RECORD = "writing the record: the decision"
     COMMITTING = "committing"
@@ -98,7 +101,7 @@ class Settling(Enum):
     @property
     def is_decided(self) -> bool:
         """Nothing can take it back; and what the record says is known."""
-        return self not in (Settling.MANIFEST, Settling.RECORD)
+        return self not in (Settling.SAVING, Settling.MANIFEST, Settling.RECORD)
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,8 @@ class Coordinator:
                 return self._on_epoch_failed(event)
             case Published():
                 return self._on_published(event)
+            case Saved():
+                return self._on_saved(event)
             case ManifestWritten():
                 return self._on_manifest_written(event)
             case ManifestFailed():
@@ -273,7 +278,7 @@ class Coordinator:
         self._sources = dict(event.sources)
         self._watermarks = dict(event.watermarks)
         self.phase = Phase.DECIDING
-        return self._decide_snapshot((), completed=False)
+        return self._settle_snapshot((), event.now_ms, completed=False)
 
     def _become_ready(self) -> list[Command]:
         self.phase = Phase.READY
@@ -386,12 +391,9 @@ class Coordinator:
     def _epoch_done(self, running: RunEpoch, acks: tuple[Ack, ...], now_ms: int) -> list[Command]:
         self.phase = Phase.READY
         if running.snapshot_id is not None:
-            errors = [ack.snapshot_error for ack in acks if ack.snapshot_error]
-            if errors:
-                return self._snapshot_failed(errors[0], now_ms, acks)
             if running.terminal:
                 self.phase = Phase.DECIDING
-            return self._decide_snapshot(acks, running.final, running.snapshot_id)
+            return self._settle_snapshot(acks, now_ms, running.final, running.snapshot_id)
         return self._stop_asked_for() if running.terminal else []
 
     def _incomplete(self, acks: Iterable[Ack]) -> str | None:
@@ -410,14 +412,14 @@ class Coordinator:
 
     # --- phase 1, to the decision point ---------------------------------------------------------
 
-    def _decide_snapshot(
-        self, acks: tuple[Ack, ...], completed: bool, snapshot_id: int | None = None
+    def _settle_snapshot(
+        self, acks: tuple[Ack, ...], now_ms: int, completed: bool, snapshot_id: int | None = None
     ) -> list[Command]:
+        """The barrier is whole: what the snapshot is of does not change any more."""
         if snapshot_id is None:
             snapshot_id = self._next_snapshot_id
             self._next_snapshot_id += 1
         self.shards = {v: [state.at_barrier() for state in s] for v, s in self.shards.items()}
-        self._snapshot_acks = acks
         self._candidate = Manifest(
             job=self.config.job,
             snapshot_id=snapshot_id,
@@ -428,10 +430,7 @@ class Coordinator:
             partition_count=self.config.partition_count,
             sources=self._sources,
             watermarks=self._watermarks,
-            shards={
-                vertex: tuple(state.chain for state in states)
-                for vertex, states in self._shards_after(acks).items()
-            },
+            shards={},
             artifacts=tuple(self._open_artifacts),
             counters=dict(self.counters),
             plan=dict(self.config.plan),
@@ -440,6 +439,26 @@ class Coordinator:
         )
         self._open_artifacts = []
         self._epochs_deciding, self._epochs_since_barrier = self._epochs_since_barrier, 0
+        self.settling = Settling.SAVING
+        if any(ack.saving for ack in acks):
+            return [AwaitSaved(snapshot_id, acks)]
+        return self._on_saved(Saved(snapshot_id, acks, now_ms))
+
+    def _on_saved(self, event: Saved) -> list[Command]:
+        manifest = self._candidate
+        if self.settling is not Settling.SAVING or manifest is None:
+            return []
+        if manifest.snapshot_id != event.snapshot_id:
+            return []
+        self._snapshot_acks = event.acks
+        errors = [ack.snapshot_error for ack in event.acks if ack.snapshot_error]
+        if errors:
+            return self._not_decided(errors[0], event.now_ms)
+        shards = {
+            vertex: tuple(state.chain for state in states)
+            for vertex, states in self._shards_after(event.acks).items()
+        }
+        self._candidate = replace(manifest, shards=shards)
         self.settling = Settling.MANIFEST
         return [WriteManifest(self._candidate)]
 
@@ -516,28 +535,27 @@ class Coordinator:
         return self._not_decided(event.reason, event.now_ms)
 
     def _not_decided(self, reason: str, now_ms: int) -> list[Command]:
-        """The snapshot is certainly not in the record: as if its barrier had not been."""
+        """The snapshot is certainly not in the record: as if its barrier had not been.
+
+        Before the decision point a failure is no job failure: discard, try again later.
+        """
         assert self._candidate is not None
-        acks = self._snapshot_acks
+        discard = self._discard(self._candidate, self._snapshot_acks)
         self._outcome = False
         self._apply_outcome()
         self._open_artifacts = [*self._candidate.artifacts, *self._open_artifacts]
         self._epochs_since_barrier += self._epochs_deciding
         self._epochs_deciding = 0
-        self.settling = Settling.NONE
+        self._candidate = self._candidate_ref = None
+        self.settling, self._settled_ms = Settling.NONE, now_ms
         if self.phase is Phase.DECIDING:
             self.phase = Phase.READY
-        commands = self._snapshot_failed(reason, now_ms, acks)
-        return [*commands, *self._stop_for_failed_meanwhile()]
-
-    def _snapshot_failed(self, reason: str, now_ms: int, acks: tuple[Ack, ...]) -> list[Command]:
-        """Before the decision point a failure is no job failure: discard, try again later."""
-        discard = self._discard(acks)
-        first = self.record.snapshot is None and self._epoch_id == 0
         self.failed_snapshots += 1
         self.last_snapshot_failure = reason
-        self._settled_ms = now_ms
-        if first:
+        return [*self._after_failed_snapshot(discard, reason), *self._stop_for_failed_meanwhile()]
+
+    def _after_failed_snapshot(self, discard: list[Command], reason: str) -> list[Command]:
+        if self.record.snapshot is None and self._epoch_id == 0:
             return self._stop_failed(f"the first snapshot failed: {reason}", restartable=True)
         if self._next_snapshot_id > self.record.reserved_snapshot_id:
             return self._stop_failed(f"snapshots keep failing: {reason}", restartable=True)
@@ -551,14 +569,13 @@ class Coordinator:
             return [*discard, *self._stop_failed(f"a snapshot failed: {reason}", restartable=True)]
         return discard
 
-    def _discard(self, acks: tuple[Ack, ...]) -> list[Command]:
+    def _discard(self, manifest: Manifest, acks: tuple[Ack, ...]) -> list[Command]:
         """What the failed snapshot left in the store; certainly named by no record."""
         names: dict[str, set[str]] = {}
         for ack in acks:
             if ack.chunk_set is not None:
                 names.setdefault(ack.vertex, set()).add(ack.chunk_set.name)
-        manifests = (self._candidate.name,) if self._candidate is not None else ()
-        self._candidate = self._candidate_ref = None
+        manifests = () if self.settling is Settling.SAVING else (manifest.name,)
         if not names and not manifests:
             return []
         return [CollectGarbage(manifests, {v: frozenset(n) for v, n in names.items()})]

@@ -82,6 +82,15 @@ class Arrived:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """State that its task left on the way into the store: the file that will say what became of
+    it, and the process that writes this file, on the driver's host."""
+
+    path: str
+    pid: int
+
+
+@dataclass(frozen=True)
 class Ack:
     """One task's answer for one (vertex, shard) of one epoch."""
 
@@ -107,6 +116,8 @@ class Ack:
     """How many of the oldest chunk sets are fully superseded by `chunk_set`."""
     snapshot_error: str | None = None
     """Chunks could not be stored: the snapshot fails, the epoch does not."""
+    saving: Saving | None = None
+    """These three are not known yet."""
     artifacts: tuple[Artifact, ...] = ()
     prepared: bool = False
     """A processor has prepared transactions of its own: phase 2 has to come to its stage."""
@@ -123,6 +134,8 @@ class Ack:
         fields["arrived"] = tuple(Arrived(**arrived) for arrived in fields["arrived"])
         if fields["chunk_set"] is not None:
             fields["chunk_set"] = ChunkSet(**fields["chunk_set"])
+        if fields["saving"] is not None:
+            fields["saving"] = Saving(**fields["saving"])
         fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
         return cls(**fields)
 
@@ -223,6 +236,13 @@ class Manifest:
     @property
     def state_bytes(self) -> int:
         return sum(s.bytes for chains in self.shards.values() for c in chains for s in c)
+
+    @property
+    def bytes_written(self) -> int:
+        """Of state, by this snapshot itself: the sets that carry its id."""
+        own = f"/{self.snapshot_id:012d}-{self.execution_id}-"
+        sets = (s for chains in self.shards.values() for chain in chains for s in chain[-1:])
+        return sum(s.bytes for s in sets if own in s.name)
 
     def stage_plans(self) -> dict[str, Any]:
         """`plan`, with everything that has state: snapshots of 0.1 name it, and say no more."""

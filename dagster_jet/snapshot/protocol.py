@@ -107,6 +107,15 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class AwaitSaved:
+    """S4: wait until the state behind every ack is in the store, or known not to be; answer
+    `Saved`."""
+
+    snapshot_id: int
+    acks: tuple[Ack, ...]
+
+
+@dataclass(frozen=True)
 class WriteManifest:
     """S5: store the manifest in the map; answer `ManifestWritten` or `ManifestFailed`."""
 
@@ -148,6 +157,7 @@ Command = (
     | AbortLeftovers
     | RunEpoch
     | Publish
+    | AwaitSaved
     | WriteManifest
     | WriteRecord
     | CollectGarbage
@@ -229,6 +239,15 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """`acks`: those of `AwaitSaved`, whole."""
+
+    snapshot_id: int
+    acks: tuple[Ack, ...]
+    now_ms: int
+
+
+@dataclass(frozen=True)
 class ManifestWritten:
     snapshot_id: int
     now_ms: int
@@ -266,6 +285,7 @@ Event = (
     | EpochAcked
     | EpochFailed
     | Published
+    | Saved
     | ManifestWritten
     | ManifestFailed
     | RecordAnswer

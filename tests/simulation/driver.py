@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dagster_jet.snapshot import coordinator as c
-from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.manifest import Ack, Artifact
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 from . import recovery
@@ -39,6 +39,8 @@ class Driver:
         self.execution_id = 0
         self.runs: dict[str, Delta] = {}
         """The executors' local files of this execution."""
+        self.saved: dict[str, Ack] = {}
+        """What became of state that was saved beside its task."""
         self.position = [0] * len(world.scenario.rows)
         self.was_ready = False
         self._stop_asked: c.StopKind | None = None
@@ -139,6 +141,8 @@ class Driver:
                 self._run_epoch(command)
             case c.Publish(epoch_id, artifacts):
                 self._publish(epoch_id, artifacts)
+            case c.AwaitSaved():
+                self._await_saved(command)
             case c.WriteManifest(manifest):
                 self._write_manifest(manifest)
             case c.CollectGarbage(manifests, chunk_sets):
@@ -218,6 +222,15 @@ class Driver:
         self.world.after(self.process, self._heartbeat, at_least=HEARTBEAT_MS)
 
     # --- phase 1 --------------------------------------------------------------------------------
+
+    def _await_saved(self, command: c.AwaitSaved) -> None:
+        paths = {ack.saving.path for ack in command.acks if ack.saving}
+        if paths - self.saved.keys():
+            self.world.after(self.process, lambda: self._await_saved(command), at_least=20)
+            return
+        acks = (self.saved[ack.saving.path] if ack.saving else ack for ack in command.acks)
+        saved = c.Saved(command.snapshot_id, tuple(acks), self.world.now_ms)
+        self.answer("AwaitSaved", saved)
 
     def _write_manifest(self, manifest: c.Manifest) -> None:
         world, snapshot_id = self.world, manifest.snapshot_id

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dagster_jet.snapshot import coordinator as c
-from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, Saving, ShardState
 
 from .chunks import Delta, MissingFromStore, merge
 from .oracle import Violation
@@ -164,7 +164,7 @@ class Epoch:
 
     def _stateful(self, vertex: str, shard: int, released: tuple[int, ...]) -> Attempt:
         arriving = self._arriving(shard, self._shards(vertex))
-        state = self.states[vertex][shard]
+        world, state = self.world, self.states[vertex][shard]
         self._read(state)
         compaction = self.rng.choices(("none", "all", "unsaved"), (80, 12, 8))[0]
         if compaction == "all" and state.deciding:
@@ -178,7 +178,8 @@ class Epoch:
             ack = task.compact(ack, compaction)
             if self.command.snapshot_id is None:
                 return ack
-            return task.save(ack, state.chain, drop_share)
+            later = world.chance("state_saved_later")
+            return task.save(ack, state.chain, drop_share, later=later)
 
         return attempt
 
@@ -214,7 +215,7 @@ class _StateTask:
 
     def __init__(self, epoch: Epoch, vertex: str, shard: int, attempt: str) -> None:
         self.world, self.command = epoch.world, epoch.command
-        self.runs = epoch.driver.runs
+        self.driver, self.runs = epoch.driver, epoch.driver.runs
         self.vertex, self.shard, self.attempt = vertex, shard, attempt
 
     def _write_run(self, kind: str, content: Delta) -> Run:
@@ -247,12 +248,12 @@ class _StateTask:
             obsolete=tuple(run.path for run in old),
         )
 
-    def save(self, ack: Ack, chain: tuple[ChunkSet, ...], drop_share: float) -> Ack:
-        """Stores what is unsaved: as a base if that is all, else on top of the chain."""
+    def save(
+        self, ack: Ack, chain: tuple[ChunkSet, ...], drop_share: float, *, later: bool = False
+    ) -> Ack:
+        """Stores what is unsaved: as a base if that is all, else on top of the chain. If `later`,
+        what is to be stored is known when the task is over, and stored some time afterwards."""
         world = self.world
-        if world.chance("chunks_not_stored"):
-            world.seen["chunks could not be stored"] += 1
-            return replace(ack, snapshot_error="a member's disk is full")
         if not ack.unsaved:
             return ack
         is_base = not ack.saved
@@ -264,9 +265,25 @@ class _StateTask:
         content = merge([*rewritten, *self._content(ack.unsaved)])
         by, snapshot_id = self.command.execution_id, self.command.snapshot_id
         name = f"{self.vertex}/{by}-{snapshot_id}-{self.shard}-{self.attempt}"
-        world.chunks.put_chunks(self.vertex, name, by, content)
-        chunk_set = ChunkSet(name, 0, 1, len(content), 8 * len(content), is_base=is_base)
-        return replace(ack, chunk_set=chunk_set, chain_dropped=dropped)
+
+        def store() -> Ack:
+            if world.chance("chunks_not_stored"):
+                world.seen["chunks could not be stored"] += 1
+                return replace(ack, snapshot_error="a member's disk is full")
+            world.chunks.put_chunks(self.vertex, name, by, content)
+            chunk_set = ChunkSet(name, 0, 1, len(content), 8 * len(content), is_base=is_base)
+            return replace(ack, chunk_set=chunk_set, chain_dropped=dropped)
+
+        if not later:
+            return store()
+
+        def store_later() -> None:
+            world.seen["state was saved after its task"] += 1
+            self.driver.saved[name] = store()
+
+        worker = None if world.scenario.tasks_outlive_driver else self.driver.process
+        world.after(worker, store_later, at_least=world.rng.randint(0, 800))
+        return replace(ack, saving=Saving(name, 1))
 
     def _without_chain(self, ack: Ack, missing: str) -> Ack:
         """To be expected by a sleeper whose successor has moved on; by the owner never."""

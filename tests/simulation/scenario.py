@@ -75,6 +75,7 @@ class Odds:
     ack_missing: float = 0.003
     ack_twice: float = 0.03
     chunks_not_stored: float = 0.01
+    state_saved_later: float = 0.1
     manifest_not_stored: float = 0.04
     manifest_answer_lost: float = 0.03
     read_fails: float = 0.01

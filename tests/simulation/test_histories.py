@@ -35,6 +35,7 @@ MUST_HAVE_HAPPENED = (
     "an epoch's answer was lost",
     "a commit threw",
     "chunks could not be stored",
+    "state was saved after its task",
     "a snapshot was decided under a running epoch",
     "a snapshot was given up under a running epoch",
     "a connector failed at any moment",

@@ -16,7 +16,7 @@ from .oracle import Violation
 from .register import Register, Write
 from .world import Cast, play
 
-SEEDS = 300
+SEEDS = 500
 
 
 class SkipsRecommit(c.Coordinator):
@@ -65,9 +65,9 @@ class BelievesUnknown(c.Coordinator):
 
 
 class ReusesSnapshotIds(c.Coordinator):
-    def _snapshot_failed(self, reason, now_ms, acks):
+    def _not_decided(self, reason, now_ms):
         self._next_snapshot_id -= 1
-        return super()._snapshot_failed(reason, now_ms, acks)
+        return super()._not_decided(reason, now_ms)
 
 
 class ReservesNothing(c.Coordinator):
@@ -146,15 +146,6 @@ class SnapshotsDuringPhase2(c.Coordinator):
         return True
 
 
-class TakesFailedForSaved(c.Coordinator):
-    """After a failed snapshot the unsaved runs are treated as if the store had them."""
-
-    def _snapshot_failed(self, reason, now_ms, acks):
-        for states in self.shards.values():
-            states[:] = [ShardState((*s.saved, *s.unsaved), (), s.chain) for s in states]
-        return super()._snapshot_failed(reason, now_ms, acks)
-
-
 class DecidesUnderARunningEpoch(c.Coordinator):
     """Says at once what is saved; the epoch's answer puts it back as it was given."""
 
@@ -164,8 +155,8 @@ class DecidesUnderARunningEpoch(c.Coordinator):
         self._running = running
 
 
-class TakesTheUndecidedForSaved(c.Coordinator):
-    """Also when nothing is decided in the end."""
+class TakesFailedForSaved(c.Coordinator):
+    """After a failed snapshot the runs of its barrier are treated as if the store had them."""
 
     def _apply_outcome(self):
         if self._outcome is False and self._running is None:
@@ -242,28 +233,38 @@ class RestartsWhenAskedToStayDown(c.Coordinator):
 class LeavesOutTheNewestChunks(c.Coordinator):
     """Writes a manifest without the chunk sets of the snapshot's own epoch."""
 
-    def _decide_snapshot(self, acks, completed, snapshot_id=None):
-        commands = super()._decide_snapshot(acks, completed, snapshot_id)
-        manifest: Manifest = self._candidate
+    def _on_saved(self, event):
+        commands = super()._on_saved(event)
+        manifest: Manifest | None = self._candidate
+        if manifest is None or not any(isinstance(one, c.WriteManifest) for one in commands):
+            return commands
         shards = {v: tuple(chain[:-1] for chain in chains) for v, chains in manifest.shards.items()}
         self._candidate = replace(manifest, shards=shards)
-        return [c.WriteManifest(self._candidate)] if commands else commands
+        return [c.WriteManifest(self._candidate)]
 
 
 class ForgetsWhatWasPrepared(c.Coordinator):
     """Knows of artifacts only."""
 
-    def _decide_snapshot(self, acks, completed, snapshot_id=None):
+    def _settle_snapshot(self, acks, now_ms, completed, snapshot_id=None):
         acks = tuple(replace(ack, prepared=False) for ack in acks)
-        return super()._decide_snapshot(acks, completed, snapshot_id)
+        return super()._settle_snapshot(acks, now_ms, completed, snapshot_id)
+
+
+class DoesNotWaitForWhatIsBeingSaved(c.Coordinator):
+    """Takes an ack for whole as soon as it is there."""
+
+    def _settle_snapshot(self, acks, now_ms, completed, snapshot_id=None):
+        acks = tuple(replace(ack, saving=None) for ack in acks)
+        return super()._settle_snapshot(acks, now_ms, completed, snapshot_id)
 
 
 class GoesOnFromAFailedSnapshot(c.Coordinator):
     """Where processors commit in two phases, too: the next ones find the ids in the state."""
 
-    def _snapshot_failed(self, reason, now_ms, acks):
+    def _not_decided(self, reason, now_ms):
         decides, self._decides_every_epoch = self._decides_every_epoch, False
-        commands = super()._snapshot_failed(reason, now_ms, acks)
+        commands = super()._not_decided(reason, now_ms)
         self._decides_every_epoch = decides
         return commands
 
@@ -309,12 +310,12 @@ MUTANTS = [
             SnapshotsDuringPhase2,
             TakesFailedForSaved,
             DecidesUnderARunningEpoch,
-            TakesTheUndecidedForSaved,
             ForgetsTheArtifactsOfAFailedSnapshot,
             StopsBesideTheDecision,
             RestartsWhenAskedToStayDown,
             LeavesOutTheNewestChunks,
             ForgetsWhatWasPrepared,
+            DoesNotWaitForWhatIsBeingSaved,
             GoesOnFromAFailedSnapshot,
             DecidesNowAndThen,
         )

@@ -46,6 +46,8 @@ class Barrier:
     partition_count: int
     store: StoreHandle | None
     """Present when the epoch ends in a snapshot."""
+    saves_beside: bool = False
+    """Driver and workers are on one host: state may be saved when its task is over."""
 
     def transaction(self, sink: str, shard: int, attempt: str) -> TransactionId:
         return TransactionId(
@@ -64,6 +66,11 @@ class Barrier:
         """Where this process keeps a vertex's local runs. The executor's name is part of it: who
         looks at the paths in the acks sees which executor has a shard."""
         return Path(self.work_dir) / executor_name() / vertex
+
+
+def saving_folder(work_dir: str | Path) -> Path:
+    """Where workers say what became of state that they save beside their tasks."""
+    return Path(work_dir) / "saving"
 
 
 def executor_name() -> str:

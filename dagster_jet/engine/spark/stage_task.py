@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import fail_point
+from dagster_jet.engine import saving
 from dagster_jet.engine.connector import Sink
 from dagster_jet.engine.merging import is_worth_merging
 from dagster_jet.engine.spark.arrivals import count_arrived
@@ -22,30 +23,20 @@ from dagster_jet.engine.spark.barrier import (
     Barrier,
     ack_batch,
     new_attempt,
-    owned_partitions,
+    saving_folder,
 )
 from dagster_jet.engine.spark.sink_writers import SinkWriters
+from dagster_jet.engine.spark.state_save import StateSave
 from dagster_jet.engine.state import MERGE_FAN_IN, RunFolder, RunState, delete_runs
 from dagster_jet.errors import StoreError
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, Step, StepInput
 from dagster_jet.processors.rejects import REJECT_SCHEMA
-from dagster_jet.snapshot.chunks import (
-    ChunkSetName,
-    ChunkSetWriter,
-    filter_partitions,
-    needs_base,
-    superseded,
-    turn,
-)
-from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
 
 ORDINAL_COLUMN = "__ordinal"
 """Of a stage with several inputs: which one a row came from."""
 REJECTED_COLUMN = "__rejected"
 """Of what a task passes on: a struct of `REJECT_SCHEMA`, in rows that were set aside."""
-
-_SAVED_AT_ONCE = 2
-"""Shards of one task that write their state at one time."""
 
 
 def input_layout(schemas: tuple[pa.Schema, ...]) -> pa.Schema:
@@ -67,6 +58,7 @@ class ShardRun:
     ack: Ack
     """Without what saving adds."""
     saving: Future[tuple[ChunkSet | None, int]] | None
+    """What the task has to wait for; None too if it goes on without the task."""
 
     def acked(self) -> Ack:
         """Waits until the state is saved, or is known not to be: then the ack says why."""
@@ -84,7 +76,8 @@ class StageTask:
     """Drives the operator of one stage in one epoch.
 
     At a barrier a shard's state is saved while its results go to their readers, and while the
-    task's next shard takes its step: saving is half waiting for disks and servers.
+    task's next shard takes its step: saving is half waiting for disks and servers. Where
+    `barrier.saves_beside`, a little state is saved beside the next epoch, too.
     """
 
     barrier: Barrier
@@ -125,7 +118,7 @@ class StageTask:
         if len(owned) == 1:
             table = _without_anchors(table)
         runs = []
-        with ThreadPoolExecutor(_SAVED_AT_ONCE, "jet-save") as savers:
+        with ThreadPoolExecutor(saving.AT_ONCE, "jet-save") as savers:
             for shard in owned:
                 rows = table if len(owned) == 1 else _of_shard(table, shard)
                 run = self.run_shard(shard, self._by_input(rows), attempt, savers)
@@ -246,7 +239,7 @@ class StageTask:
         dead = operator.dead_until(self.after_ms)
         saved = runs.drop_dead(state.saved, dead)
         unsaved = runs.drop_dead(state.unsaved, dead)
-        saving = None
+        waits, goes_on = None, None
         if self.barrier.snapshot_id is None:
             unsaved = (*unsaved, *runs.write(step.delta))
             unsaved = runs.compact(unsaved, operator.merge, dead)
@@ -260,7 +253,24 @@ class StageTask:
                 runs.obsolete.extend(run.path for run in unsaved)
                 unsaved = runs.write_parts(runs.merged(changed, operator.merge, dead))
                 changed = runs.read(unsaved)
-            saving = savers.submit(self._save, shard, changed, saved, runs, attempt, dead)
+            save = StateSave(
+                self.barrier,
+                self.vertex,
+                operator,
+                shard,
+                self.shard_count,
+                attempt,
+                state.chain,
+                runs,
+                changed,
+                runs.read(saved),
+                dead,
+            )
+            if save.is_little and self.barrier.saves_beside:
+                name = f"{self.vertex}-{shard}-{self.barrier.snapshot_id}-{attempt}.json"
+                goes_on = saving.save_beside(save, saving_folder(self.barrier.work_dir) / name)
+            else:
+                waits = savers.submit(save)
             if not merges:
                 # While the snapshot waits for its disks and servers.
                 unsaved = (*unsaved, *runs.write(step.delta))
@@ -278,51 +288,9 @@ class StageTask:
             unsaved=unsaved,
             obsolete=tuple(runs.obsolete),
             prepared=step.prepared,
+            saving=goes_on,
         )
-        return ShardRun(step, ack, saving)
-
-    def _save(
-        self,
-        shard: int,
-        new: list[pa.Table],
-        saved: tuple[Run, ...],
-        runs: RunFolder,
-        attempt: str,
-        dead_until_ms: int | None,
-    ) -> tuple[ChunkSet | None, int]:
-        """Writes what changed since the last snapshot, and in full what has its turn."""
-        chain = self.shards[shard].chain
-        assert self.barrier.snapshot_id is not None and self.barrier.store is not None
-        changed = sum(table.num_rows for table in new)
-        if changed == 0 and chain:
-            return None, 0
-        owned = owned_partitions(shard, self.shard_count, self.barrier.partition_count)
-        sequence = chain[-1].sequence + 1 if chain else 0
-        stored = sum(run.rows for run in saved)
-        is_base = needs_base(chain, changed + stored)
-        full = [p for p in owned if is_base or turn(p, sequence)]
-        writer = ChunkSetWriter(
-            self.barrier.store.map(self.barrier.chunk_map_name()),
-            ChunkSetName(
-                self.vertex, self.barrier.snapshot_id, self.barrier.execution_id, shard, attempt
-            ),
-            self.barrier.partition_count,
-        )
-        merge, dead = self.operator.merge, dead_until_ms
-        new = new or [self.operator.state_schema.empty_table()]
-        old = runs.read(saved)
-        if is_base:
-            for part in runs.merged([*new, *old], merge, dead, by_partition=True):
-                writer.add(part)
-        else:
-            # Only what has its turn meets older rows.
-            for part in runs.merged(new, pa.concat_tables, dead, by_partition=True):
-                writer.add(part, without=full)
-            in_turn = [filter_partitions(table, full) for table in (*new, *old)]
-            for part in runs.merged(in_turn, merge, dead, by_partition=True):
-                writer.add(part)
-        chunk_set = writer.finish(full, sequence=sequence, is_base=is_base)
-        return chunk_set, superseded(chain, sequence)
+        return ShardRun(step, ack, waits)
 
 
 def _of_shard(table: pa.Table, shard: int) -> pa.Table:

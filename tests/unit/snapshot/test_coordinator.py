@@ -10,6 +10,7 @@ import pytest
 from dagster_jet.snapshot.coordinator import (
     SNAPSHOT_ID_BLOCK,
     AbortLeftovers,
+    AwaitSaved,
     Claim,
     Claimed,
     CollectGarbage,
@@ -36,6 +37,7 @@ from dagster_jet.snapshot.coordinator import (
     Restore,
     Restored,
     RunEpoch,
+    Saved,
     Settling,
     Stop,
     StopKind,
@@ -49,6 +51,7 @@ from dagster_jet.snapshot.manifest import (
     ChunkSet,
     Manifest,
     Run,
+    Saving,
     ShardState,
     checksum,
 )
@@ -465,6 +468,42 @@ def test_what_the_epoch_was_given_is_saved_or_unsaved_once_it_is_known(
         (write,) = tell(job, acked(run_epoch(job, at=2002), 2003))
         assert isinstance(write, WriteManifest)
         assert write.manifest.artifacts == (artifact(1), artifact(2), artifact(3))
+
+
+def saving(epoch: RunEpoch, at: int) -> EpochAcked:
+    """The task of the stage has left its state on the way."""
+    whole = acked(epoch, at)
+    state = replace(whole.acks[0], chunk_set=None, saving=Saving("told", 1))
+    return replace(whole, acks=(state, *whole.acks[1:]))
+
+
+def test_a_snapshot_waits_for_state_that_is_still_being_saved() -> None:
+    job = running_job()
+    epoch = run_epoch(job, at=1000)
+    (wait,) = tell(job, saving(epoch, 1000))
+    assert isinstance(wait, AwaitSaved) and wait.snapshot_id == 2
+    assert tell(job, ManifestWritten(2, 1000)) == [], "nothing is written yet"
+    beside = run_epoch(job, at=1001)
+    assert beside.snapshot_id is None
+    tell(job, acked(beside, 1002))
+    whole = acked(epoch, 1000).acks
+    assert tell(job, Saved(99, whole, 1003)) == [], "another snapshot's"
+    (write,) = tell(job, Saved(2, whole, 1003))
+    assert isinstance(write, WriteManifest)
+    assert (write.manifest.epoch_id, write.manifest.sources) == (1, {"inbox": 1}), "of its barrier"
+    assert write.manifest.counters["hourly"].rows_in == 1
+    assert write.manifest.artifacts == (artifact(1),)
+    assert write.manifest.shards["hourly"] == ((chunks(2),),)
+
+
+def test_state_that_could_not_be_saved_fails_the_snapshot_later_not_the_epoch() -> None:
+    job = running_job()
+    epoch = run_epoch(job, at=1000)
+    tell(job, saving(epoch, 1000))
+    failed = acked(epoch, 1000, error="disk full").acks
+    assert tell(job, Saved(2, failed, 1003)) == []
+    assert (job.settling, job.last_snapshot_failure) == (Settling.NONE, "disk full")
+    assert job.shards["hourly"][0].unsaved == (RUN_1,)
 
 
 def test_where_processors_commit_no_epoch_runs_beside_the_decision() -> None:

@@ -1,0 +1,82 @@
+"""State on its way into the store while its task, and then the next epoch, goes on.
+
+The task's worker process saves it on a thread of its own and says in a file how that ended; whoever
+settles the snapshot waits for this file. Only where driver and workers are on one host: the file is
+local, and so is the question whether the process that should write it is alive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, Saving
+
+AT_ONCE = 2
+"""Shards of one worker that write their state at one time."""
+_LOOK_EVERY_S = 0.002
+
+SaveState = Callable[[], tuple[ChunkSet | None, int]]
+"""Returns what was written, if anything had changed, and how many older sets it supersedes."""
+
+_savers: dict[int, ThreadPoolExecutor] = {}
+"""By process: a fork has the executor, but not its threads."""
+
+
+def save_beside(save: SaveState, path: Path) -> Saving:
+    """Begins to save, and returns. A crash leaves chunks that nothing names, and no file.
+
+    Args:
+        path: in a folder that is there; if it is not any more, nobody waits.
+    """
+
+    def work() -> None:
+        told: dict[str, Any]
+        try:
+            chunk_set, dropped = save()
+            told = {"chunk_set": chunk_set and asdict(chunk_set), "chain_dropped": dropped}
+        except Exception as failure:  # noqa: BLE001 - nobody else would hear of it
+            told = {"snapshot_error": str(failure) or type(failure).__name__}
+        hidden = path.with_name(f".{path.name}")
+        with suppress(FileNotFoundError):
+            hidden.write_text(json.dumps(told), encoding="utf-8")
+            hidden.rename(path)
+
+    if os.getpid() not in _savers:
+        _savers[os.getpid()] = ThreadPoolExecutor(AT_ONCE, "jet-save")
+    _savers[os.getpid()].submit(work)
+    return Saving(str(path), os.getpid())
+
+
+def await_saved(ack: Ack) -> Ack:
+    """The ack as it is once its state is saved, or known not to be: then it says why."""
+    if ack.saving is None:
+        return ack
+    path = Path(ack.saving.path)
+    while not path.exists():
+        if not _is_alive(ack.saving.pid) and not path.exists():
+            gone = "the process that was saving state is gone"
+            return replace(ack, saving=None, snapshot_error=gone)
+        time.sleep(_LOOK_EVERY_S)
+    told = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()
+    if told.get("chunk_set") is not None:
+        told["chunk_set"] = ChunkSet(**told["chunk_set"])
+    return replace(ack, saving=None, **told)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

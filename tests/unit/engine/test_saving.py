@@ -1,0 +1,72 @@
+"""State that is saved beside its task: how the driver hears of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dagster_jet.engine.saving import await_saved, save_beside
+from dagster_jet.errors import StoreUnwritableError
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, Saving
+
+SET = ChunkSet("hourly/000000000007-1-0-a0", 1, 2, 3, 4)
+ACK = Ack("hourly", 0, "a0", rows_in=1)
+
+
+def test_the_ack_waits_for_what_is_being_saved(tmp_path: Path) -> None:
+    disks_are_slow, go_on = threading.Event(), threading.Event()
+
+    def save() -> tuple[ChunkSet | None, int]:
+        disks_are_slow.set()
+        assert go_on.wait(30)
+        return SET, 2
+
+    ack = replace(ACK, saving=save_beside(save, tmp_path / "told.json"))
+    ack = Ack.from_bytes(ack.to_bytes())
+    assert disks_are_slow.wait(30), "saved although nobody waits yet"
+    threading.Timer(0.1, go_on.set).start()
+    assert await_saved(ack) == replace(ACK, chunk_set=SET, chain_dropped=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_had_changed(tmp_path: Path) -> None:
+    ack = replace(ACK, saving=save_beside(lambda: (None, 0), tmp_path / "told.json"))
+    assert await_saved(ack) == ACK
+
+
+@pytest.mark.parametrize("failure", [StoreUnwritableError("the disk is full."), ValueError()])
+def test_what_goes_wrong_is_told(tmp_path: Path, failure: Exception) -> None:
+    def save() -> tuple[ChunkSet | None, int]:
+        raise failure
+
+    ack = await_saved(replace(ACK, saving=save_beside(save, tmp_path / "told.json")))
+    assert ack == replace(ACK, snapshot_error=str(failure) or "ValueError")
+
+
+def test_the_process_that_saves_is_killed(tmp_path: Path) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ack = replace(ACK, saving=Saving(str(tmp_path / "told.json"), worker.pid))
+    threading.Timer(0.2, worker.kill).start()
+    threading.Thread(target=worker.wait, daemon=True).start()  # as Spark's daemon reaps its workers
+    told = await_saved(ack)
+    assert told.saving is None and "gone" in str(told.snapshot_error)
+
+
+def test_nobody_waits_any_more(tmp_path: Path) -> None:
+    """The execution is over and its folder gone: saving neither fails nor makes it anew."""
+    saved = threading.Event()
+
+    def save() -> tuple[ChunkSet | None, int]:
+        saved.set()
+        return SET, 0
+
+    save_beside(save, tmp_path / "gone" / "told.json")
+    save_beside(lambda: (SET, 0), tmp_path / "after.json")
+    assert saved.wait(30)
+    assert await_saved(replace(ACK, saving=Saving(str(tmp_path / "after.json"), 1))).chunk_set
+    assert not (tmp_path / "gone").exists()
