@@ -39,7 +39,7 @@ def spark(fail_points: FailPoints) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    """For the many short jobs of the crash suite: compiling whole stages is a fifth of their time.
+    """For the many short jobs of crash tests: compiling whole stages is a fifth of their time.
     What compiled stages compute is compared everywhere else."""
     setting = "spark.sql.codegen.wholeStage"
     spark.conf.set(setting, "false")

@@ -27,6 +27,8 @@ from .crash_table import PREPARED_IN_RECOVERY, PREPARED_KILLED, Crash
 from .oracle import committed, input_rows
 from .world import World, random_rows, wait_until
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 COLUMNS = ("k", "ts", "v", "n")
 Cut = tuple[Counter[tuple[Any, ...]], Counter[tuple[Any, ...]]]
 """The rows, and how they are numbered: in which order those of a key came is not certain."""
@@ -98,7 +100,7 @@ def committed_in(transactions: Path) -> Cut:
 @pytest.fixture
 def world(world: World) -> TwoPhaseWorld:
     two_phase = TwoPhaseWorld(world.folder, world.fail_points, world.spark)
-    two_phase.fill()
+    two_phase.fill(files=6)
     return two_phase
 
 
