@@ -49,7 +49,7 @@ from dagster_jet.engine.spark.barrier import Barrier, saving_folder
 from dagster_jet.engine.spark.commit import commit_stages
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
-from dagster_jet.engine.spark.session import is_local, parallelism
+from dagster_jet.engine.spark.session import is_local, keeps_workers, parallelism
 from dagster_jet.engine.state import delete_runs, sweep_dead_executions
 from dagster_jet.engine.stopping import StopSignal, Until
 from dagster_jet.engine.watermarks import WatermarkTracker
@@ -100,6 +100,7 @@ class Execution:
         self._work_root = work_dir
         self._work_dir = work_dir
         self._local = is_local(session)
+        self._saves_beside = keeps_workers(session)
         self._shard_count = config.parallelism or parallelism(session)
         rejecting = {n.upstream[0] for n in graph.sinks if n.of_rejects}
         self._readers: dict[str, SourceReader] = {
@@ -538,7 +539,7 @@ class Execution:
             work_dir=str(self._work_dir),
             partition_count=self._store.partition_count,
             store=self._store.handle() if with_store else None,
-            saves_beside=self._local,
+            saves_beside=self._saves_beside,
         )
 
     def _run_epoch(self, command: protocol.RunEpoch) -> protocol.Event:

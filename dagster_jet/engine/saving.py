@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,7 @@ def save_beside(save: SaveState, path: Path) -> Saving:
             told = {"chunk_set": chunk_set and asdict(chunk_set), "chain_dropped": dropped}
         except Exception as failure:  # noqa: BLE001 - nobody else would hear of it
             told = {"snapshot_error": str(failure) or type(failure).__name__}
-        hidden = path.with_name(f".{path.name}")
-        with suppress(FileNotFoundError):
-            hidden.write_text(json.dumps(told), encoding="utf-8")
-            hidden.rename(path)
+        _tell(path, json.dumps(told))
 
     if os.getpid() not in _savers:
         _savers[os.getpid()] = ThreadPoolExecutor(AT_ONCE, "jet-save")
@@ -55,18 +51,35 @@ def save_beside(save: SaveState, path: Path) -> Saving:
     return Saving(str(path), os.getpid())
 
 
-def await_saved(ack: Ack) -> Ack:
+def _tell(path: Path, told: str) -> None:
+    hidden = path.with_name(f".{path.name}")
+    try:
+        hidden.write_text(told, encoding="utf-8")
+        hidden.rename(path)
+    except FileNotFoundError:
+        pass  # the folder is gone: nobody waits
+    except OSError:
+        try:
+            path.touch()  # on a full disk there is room for a name
+        except OSError:
+            os._exit(1)  # whoever waits sees at least that nobody will tell
+
+
+def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
     """The ack as it is once its state is saved, or known not to be: then it says why."""
     if ack.saving is None:
         return ack
     path = Path(ack.saving.path)
     while not path.exists():
+        if give_up.wait(_LOOK_EVERY_S):
+            return replace(ack, saving=None, snapshot_error="the execution has ended")
         if not _is_alive(ack.saving.pid) and not path.exists():
             gone = "the process that was saving state is gone"
             return replace(ack, saving=None, snapshot_error=gone)
-        time.sleep(_LOOK_EVERY_S)
-    told = json.loads(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
     path.unlink()
+    unsaid = {"snapshot_error": f"{path.parent} had no room for what became of saving state"}
+    told: dict[str, Any] = json.loads(text) if text else unsaid
     if told.get("chunk_set") is not None:
         told["chunk_set"] = ChunkSet(**told["chunk_set"])
     return replace(ack, saving=None, **told)

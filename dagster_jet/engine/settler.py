@@ -57,6 +57,7 @@ class Settler:
     now_ms: Callable[[], int]
     told: queue.SimpleQueue[Told] = field(default_factory=queue.SimpleQueue)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _closing: threading.Event = field(default_factory=threading.Event)
 
     def begin(self, command: protocol.AwaitSaved | protocol.WriteManifest) -> None:
         """Goes on by itself to the end; a crash inside is settled by the next start."""
@@ -68,7 +69,8 @@ class Settler:
         self._in_background(lambda: self.snapshots.delete(command.manifests, command.chunk_sets))
 
     def close(self) -> None:
-        """Waits a little for what is going on."""
+        """Waits a little for what is going on, but for no more state."""
+        self._closing.set()
         for thread in self._threads:
             thread.join(_GRACE_S)
 
@@ -114,7 +116,7 @@ class Settler:
     def _carry_out(self, command: protocol.Command) -> protocol.Event:
         match command:
             case protocol.AwaitSaved(snapshot_id, acks):
-                whole = tuple(await_saved(ack) for ack in acks)
+                whole = tuple(await_saved(ack, self._closing) for ack in acks)
                 return protocol.Saved(snapshot_id, whole, self.now_ms())
             case protocol.WriteManifest(manifest):
                 return self._write_manifest(manifest)

@@ -110,6 +110,16 @@ def test_f4_chunks_cannot_be_written(world: World) -> None:
     world.assert_exactly_once()
 
 
+def test_f4_a_worker_that_saves_beside_the_next_epoch_cannot(world: World) -> None:
+    """Its task is over: the snapshot fails, the job lives, the next snapshot has it all."""
+    world.fill(files=8)
+    with world.rules_in_workers("chunks.before:5=raise"):
+        assert world.run().restarts == 0
+    failures = [failure.reason for failure in world.events_of(SnapshotFailed)]
+    assert failures and all("chunks.before" in reason for reason in failures)
+    world.assert_exactly_once()
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_f7_outcome_of_the_decision_unknown(world: World, moment: str) -> None:
     """Neither committed nor cleaned up: the restart goes by what the record says."""

@@ -47,7 +47,7 @@ class Barrier:
     store: StoreHandle | None
     """Present when the epoch ends in a snapshot."""
     saves_beside: bool = False
-    """Driver and workers are on one host: state may be saved when its task is over."""
+    """Workers are on the driver's host and stay: they may save state when its task is over."""
 
     def transaction(self, sink: str, shard: int, attempt: str) -> TransactionId:
         return TransactionId(

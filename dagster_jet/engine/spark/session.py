@@ -140,6 +140,13 @@ def is_local(session: SparkSession) -> bool:
     return _is_local_master(str(session.sparkContext.master))
 
 
+def keeps_workers(session: SparkSession) -> bool:
+    """Python workers of this host live on when their task is over."""
+    conf = session.sparkContext.getConf()
+    settings = ("spark.python.worker.reuse", "spark.python.use.daemon")
+    return is_local(session) and all(conf.get(key, "true") == "true" for key in settings)
+
+
 def _is_local_master(master: str) -> bool:
     return _is_on_this_host(master) and not master.startswith("local-cluster")
 

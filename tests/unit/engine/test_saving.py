@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from dagster_jet.errors import StoreUnwritableError
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Saving
 
 SET = ChunkSet("hourly/000000000007-1-0-a0", 1, 2, 3, 4)
+NEVER = threading.Event()
 ACK = Ack("hourly", 0, "a0", rows_in=1)
 
 
@@ -30,13 +32,13 @@ def test_the_ack_waits_for_what_is_being_saved(tmp_path: Path) -> None:
     ack = Ack.from_bytes(ack.to_bytes())
     assert disks_are_slow.wait(30), "saved although nobody waits yet"
     threading.Timer(0.1, go_on.set).start()
-    assert await_saved(ack) == replace(ACK, chunk_set=SET, chain_dropped=2)
+    assert await_saved(ack, NEVER) == replace(ACK, chunk_set=SET, chain_dropped=2)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_had_changed(tmp_path: Path) -> None:
     ack = replace(ACK, saving=save_beside(lambda: (None, 0), tmp_path / "told.json"))
-    assert await_saved(ack) == ACK
+    assert await_saved(ack, NEVER) == ACK
 
 
 @pytest.mark.parametrize("failure", [StoreUnwritableError("the disk is full."), ValueError()])
@@ -44,7 +46,7 @@ def test_what_goes_wrong_is_told(tmp_path: Path, failure: Exception) -> None:
     def save() -> tuple[ChunkSet | None, int]:
         raise failure
 
-    ack = await_saved(replace(ACK, saving=save_beside(save, tmp_path / "told.json")))
+    ack = await_saved(replace(ACK, saving=save_beside(save, tmp_path / "told.json")), NEVER)
     assert ack == replace(ACK, snapshot_error=str(failure) or "ValueError")
 
 
@@ -53,7 +55,7 @@ def test_the_process_that_saves_is_killed(tmp_path: Path) -> None:
     ack = replace(ACK, saving=Saving(str(tmp_path / "told.json"), worker.pid))
     threading.Timer(0.2, worker.kill).start()
     threading.Thread(target=worker.wait, daemon=True).start()  # as Spark's daemon reaps its workers
-    told = await_saved(ack)
+    told = await_saved(ack, NEVER)
     assert told.saving is None and "gone" in str(told.snapshot_error)
 
 
@@ -68,5 +70,31 @@ def test_nobody_waits_any_more(tmp_path: Path) -> None:
     save_beside(save, tmp_path / "gone" / "told.json")
     save_beside(lambda: (SET, 0), tmp_path / "after.json")
     assert saved.wait(30)
-    assert await_saved(replace(ACK, saving=Saving(str(tmp_path / "after.json"), 1))).chunk_set
+    assert await_saved(
+        replace(ACK, saving=Saving(str(tmp_path / "after.json"), 1)), NEVER
+    ).chunk_set
     assert not (tmp_path / "gone").exists()
+
+
+def test_the_execution_ends_and_does_not_wait(tmp_path: Path) -> None:
+    go_on, over = threading.Event(), threading.Event()
+
+    def save() -> tuple[ChunkSet | None, int]:
+        assert go_on.wait(30)
+        return SET, 0
+
+    ack = replace(ACK, saving=save_beside(save, tmp_path / "told.json"))
+    over.set()
+    assert await_saved(ack, over) == replace(ACK, snapshot_error="the execution has ended")
+    go_on.set()
+
+
+def test_there_is_no_room_to_say_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    ack = replace(ACK, saving=save_beside(lambda: (SET, 0), tmp_path / "told.json"))
+    assert "had no room" in str(await_saved(ack, NEVER).snapshot_error)
