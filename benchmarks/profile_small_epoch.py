@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,6 @@ from dagster_jet.engine.spark.epoch import EpochRunner
 
 WARM_UP = 40
 EPOCH = "epoch, wall between two ends"
-AFTER_END = ("manifest write", "record write")
-"""Done between the end of an epoch and the next one, on behalf of the former."""
 PHASES = (
     EPOCH,
     "look around (poll, lag)",
@@ -56,9 +53,9 @@ PHASES = (
     "    wait for observation",
     "    release",
     "  account",
-    "manifest write",
-    "record write",
     "(journal write, beside)",
+    "(manifest write, beside)",
+    "(record write, beside)",
     "(phase 2, beside)",
     "(garbage, beside)",
 )
@@ -72,9 +69,9 @@ CALLS: tuple[tuple[type, str, str], ...] = (
     (frames_module.EpochFrames, "observed", "    wait for observation"),
     (frames_module.EpochFrames, "release", "    release"),
     (Execution, "_account", "  account"),
-    (Execution, "_write_manifest", "manifest write"),
-    (RecordKeeper, "write", "record write"),
     (SnapshotStore, "write_journal", "(journal write, beside)"),
+    (SnapshotStore, "write", "(manifest write, beside)"),
+    (RecordKeeper, "write", "(record write, beside)"),
     (SinkCommitter, "commit", "(phase 2, beside)"),
     (SnapshotStore, "delete", "(garbage, beside)"),
 )
@@ -194,8 +191,6 @@ def measure(folder: Path, epochs: int = 160) -> tuple[list[dict[str, float]], di
     notes = [json.loads(line) for line in log.read_text().splitlines()]
     tasks = {note["epoch"]: note for note in notes}
     measured = recorder.epochs[WARM_UP:-2]
-    for earlier, later in pairwise(measured):
-        earlier.update({name: later.pop(name, 0.0) for name in AFTER_END})
     for one in measured:
         one[EPOCH] -= one.pop("asking", 0.0)
         task = tasks.get(int(one.pop("epoch_id")))

@@ -42,7 +42,7 @@ from dagster_jet.engine.events import (
     StageProgress,
 )
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
-from dagster_jet.engine.settler import Settled, Settler, Told
+from dagster_jet.engine.settler import Progress, Settled, Settler, Told
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.engine.spark.barrier import Barrier, saving_folder
@@ -390,7 +390,7 @@ class Execution:
                 self._committer.commit(artifacts, recovering=False, repeatable=True)
                 return [protocol.Published(epoch_id)]
             case protocol.AwaitSaved() | protocol.WriteManifest():
-                self._settler.begin(command)
+                self._settler.begin(command, Progress(self.stages(), self.sources()))
                 return []
             case protocol.WriteRecord(purpose, record):
                 outcome = self._keeper.write(record, purpose)
@@ -713,8 +713,8 @@ class Execution:
                 bytes_written=settled.bytes_written,
                 state_bytes=snapshot.state_bytes,
                 failed_snapshots=self._coordinator.failed_snapshots,
-                stages=self.stages(),
-                sources=self.sources(),
+                stages=settled.progress.stages,
+                sources=settled.progress.sources,
             )
         )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dagster_jet.core.failpoint import fail_point
+from dagster_jet.engine.events import SourceProgress, StageProgress
 from dagster_jet.engine.record_keeper import RecordKeeper
 from dagster_jet.engine.saving import await_saved
 from dagster_jet.engine.snapshot_store import SnapshotStore
@@ -28,10 +29,19 @@ _GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far stages and sources were at a barrier."""
+
+    stages: dict[str, StageProgress]
+    sources: dict[str, SourceProgress]
+
+
+@dataclass(frozen=True)
 class Settled:
     """A snapshot is decided and committed."""
 
     snapshot: SnapshotRef
+    progress: Progress
     phase1_ms: float
     """From its acks to the decision."""
     phase2_ms: float
@@ -59,10 +69,12 @@ class Settler:
     _threads: list[threading.Thread] = field(default_factory=list)
     _closing: threading.Event = field(default_factory=threading.Event)
 
-    def begin(self, command: protocol.AwaitSaved | protocol.WriteManifest) -> None:
+    def begin(
+        self, command: protocol.AwaitSaved | protocol.WriteManifest, progress: Progress
+    ) -> None:
         """Goes on by itself to the end; a crash inside is settled by the next start."""
         acked_at = time.monotonic()
-        self._in_background(lambda: self._settle(command, acked_at))
+        self._in_background(lambda: self._settle(command, progress, acked_at))
 
     def collect(self, command: protocol.CollectGarbage) -> None:
         """Best effort, beside everything else."""
@@ -76,7 +88,7 @@ class Settler:
 
     # --- on its thread --------------------------------------------------------------------------
 
-    def _settle(self, first: protocol.Command, acked_at: float) -> None:
+    def _settle(self, first: protocol.Command, progress: Progress, acked_at: float) -> None:
         decided_at = committed_at = acked_at
         bytes_written = 0
         pending: list[protocol.Command] = [first]
@@ -100,7 +112,9 @@ class Settler:
                     if newest.committed and newest.epoch_id > 0:
                         phase1_ms = (decided_at - acked_at) * 1000
                         phase2_ms = (committed_at - decided_at) * 1000
-                        self.told.put(Settled(newest, phase1_ms, phase2_ms, bytes_written))
+                        self.told.put(
+                            Settled(newest, progress, phase1_ms, phase2_ms, bytes_written)
+                        )
             for then in self.handle(event):
                 match then:
                     case protocol.Stop():
