@@ -17,8 +17,11 @@
     ├── SnapshotInvalidError          fix: the snapshot to restore from is not whole
     ├── ArtifactLostError             fix: a sink lost what it had promised to commit
     ├── SinkError                     restart: a sink's place cannot be written now
+    │   └── SinkMismatchError         fix: the place is not the one that was written for
     ├── SourceError                   fix: a source's input is not what it was
+    │   └── SourceUnavailableError    restart: it cannot be read now
     ├── BadRowError                   fix: a row does not fit the schema
+    ├── ResultError                   fix: a result does not fit its type
     ├── UserFunctionError             fix: a user's function raised
     ├── ProcessorError                fix: a processor broke its contract, or raised
     ├── ExecutorLostError             restart: a Spark task, executor or local state file is gone
@@ -151,12 +154,28 @@ class SinkError(JetError):
     reaction = Reaction.RESTART
 
 
+class SinkMismatchError(SinkError):
+    """A sink's place is another job's, or not where phase 1 left what is to be committed."""
+
+    reaction = Reaction.FAIL
+
+
 class SourceError(JetError):
-    """A source is missing, unreadable, or changed behind the position already read."""
+    """A source is missing, or changed behind the position already read."""
+
+
+class SourceUnavailableError(SourceError):
+    """A source's place cannot be read now; nothing says that its input has changed."""
+
+    reaction = Reaction.RESTART
 
 
 class BadRowError(JetError):
     """A row does not fit its schema."""
+
+
+class ResultError(JetError):
+    """A result, or what is kept of it, does not fit its type."""
 
 
 class UserFunctionError(JetError):
@@ -184,6 +203,30 @@ class ProcessorError(JetError):
         super().__init__(
             message, job=job, stage=vertex, position=f"processor {index}, {callback}", cure=cure
         )
+
+    @classmethod
+    def of(
+        cls,
+        raised: BaseException,
+        *,
+        vertex: str,
+        index: int,
+        callback: str,
+        job: str | None = None,
+        whose: str = "processor",
+    ) -> ProcessorError:
+        """What a user's own code raised, with its reaction; raise it from that."""
+        error = cls(
+            f"raised {type(raised).__name__}: {raised}",
+            vertex=vertex,
+            index=index,
+            callback=callback,
+            cure=f"The {whose}'s own code is at the end of the traceback above.",
+            job=job,
+        )
+        if isinstance(raised, JetError):
+            error.reaction = raised.reaction
+        return error
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickle, (type(self), self.args, self.__dict__)

@@ -6,6 +6,7 @@ import getpass
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from dagster_jet.core import DAG
 from dagster_jet.engine.config import JobConfig, milliseconds
+from dagster_jet.engine.connector import on_store
 from dagster_jet.engine.events import JobEvent
 from dagster_jet.engine.local import LocalJob, LocalResult, StoredSnapshots
 from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
@@ -25,7 +27,7 @@ from dagster_jet.pipeline.durations import to_ms
 from dagster_jet.pipeline.pipeline import Pipeline
 from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.manifest import Manifest
-from dagster_jet.snapshot.plan import StageChange, compare_plans
+from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
 from dagster_jet.snapshot.protocol import Guarantee, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.store import Store, StoreConfig
@@ -235,11 +237,29 @@ class Jet:
     def plan(self, pipeline: Pipeline) -> tuple[StageChange, ...]:
         """What a changed pipeline would do with the state of the job's newest snapshot.
 
-        Changes nothing, starts nothing. Before the first snapshot everything is new.
+        Changes nothing, starts no job. Before the first snapshot everything is new. The columns of
+        states are known to Spark: it is asked where everything else is as before.
+
+        Raises:
+            PipelineError: Spark cannot plan the pipeline.
         """
         begun = bool(self.snapshots(pipeline.name))
         saved = self.manifest(pipeline.name).stage_plans() if begun else {}
-        return compare_plans(saved, pipeline.graph.plan())
+        changes = compare_plans(saved, pipeline.graph.plan())
+        if any(change.is_refused for change in changes):
+            return changes
+        if not any(COLUMNS in plan for plan in saved.values()):
+            return changes
+        return compare_plans(saved, self._analysed(pipeline))
+
+    def _analysed(self, pipeline: Pipeline) -> dict[str, Any]:
+        """The plan of a pipeline as its start would make it."""
+        from dagster_jet.engine.spark.epoch import EpochRunner
+
+        graph, count = on_store(pipeline.graph, self.store), self.store.partition_count
+        with closing(EpochRunner(self.session(), pipeline.name, graph, {}, 1, count)) as runner:
+            runner.prepare()
+            return runner.plan()
 
     def read_state(self, name: str, stage: str) -> pa.Table | None:
         """State of a stage as of the newest snapshot: keys, window end, partials; None if empty."""

@@ -195,6 +195,13 @@ class Job:
         record = read_record(self._store, self.name)
         if record is not None and record.status is JobStatus.COMPLETED:
             return self._summary(record, self._totals(record))
+        last_execution_id = record.execution_id if record is not None else 0
+        with RequestWatcher(
+            self._store, self.name, self._stop_signal, last_execution_id=last_execution_id
+        ):
+            return self._run_until_ended()
+
+    def _run_until_ended(self) -> JobResult:
         restarts: deque[float] = deque()
         while True:
             # Asked anew each time: what ended the last execution may have been Spark's own end.
@@ -210,8 +217,8 @@ class Job:
                     return self._ended(
                         replace(stop, status=JobStatus.NOT_RUNNING, restart=False), execution
                     )
-            else:
-                self._stop_signal.restarted()
+            # Whatever it was that ended the last one: the next execution is the restart asked for.
+            self._stop_signal.restarted()
 
     def _run_one(self, session: SparkSession) -> tuple[Stop, Execution]:
         if self._keeper is not None:
@@ -238,10 +245,7 @@ class Job:
         )
         stop: Stop | None = None
         try:
-            with (
-                RequestWatcher(self._store, self.name, self._stop_signal),
-                MembersWatcher(self._store, self.name, self._config, self._stop_signal),
-            ):
+            with MembersWatcher(self._store, self.name, self._config, self._stop_signal):
                 stop = execution.run()
         finally:
             record = execution.record

@@ -11,6 +11,8 @@ from dagster_jet.connectors.maps import MapSink
 def files(path: str, *, format: str) -> FilesSink:
     """Files in a local folder, exactly once: staged, then renamed; `_epochs/` lists each epoch.
 
+    Readers may move or delete files that are listed, no others.
+
     Args:
         path: a folder of this sink's own.
         format: "json" (one object per line), "csv" (with header) or "parquet".

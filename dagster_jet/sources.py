@@ -18,7 +18,8 @@ def files(
     """Finished files in a folder, in order of (modification time, name).
 
     Args:
-        path: a local folder, or a glob pattern.
+        path: a local folder, or a glob pattern. Which files were read is known by their absolute
+            paths.
         format: "json" (one object per line), "csv" or "parquet".
         schema: column names and types as DDL: "id long, at timestamp".
         options: for Spark's reader, for example ``{"header": "true"}``.

@@ -24,6 +24,7 @@ from dagster_jet.core.partitioning import Partitioner, Partitioning
 from dagster_jet.core.processor import ItemProcessor, Processor, ProcessorContext
 from dagster_jet.core.queue import BoundedQueue
 from dagster_jet.core.snapshot_context import Phase1, Phase2, SnapshotContext
+from dagster_jet.core.supplier import new_processor
 from dagster_jet.core.tasklet import ProcessorTasklet, Progress
 from dagster_jet.core.tasklet_state import TaskletState
 from dagster_jet.core.watermark import HeldBack, WatermarkCoalescer, WatermarkError
@@ -72,6 +73,7 @@ __all__ = [
     "WatermarkCoalescer",
     "WatermarkError",
     "broadcast_key",
+    "new_processor",
     "snapshot_emitter",
     "watermark_frame_ms",
 ]

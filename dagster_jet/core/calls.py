@@ -10,7 +10,7 @@ from dagster_jet.core.inbox import Inbox
 from dagster_jet.core.items import Watermark
 from dagster_jet.core.outbox import ContractError, Outbox
 from dagster_jet.core.processor import Processor, ProcessorContext
-from dagster_jet.errors import JetError, ProcessorError
+from dagster_jet.errors import ProcessorError
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ProcessorCalls:
     ) -> None:
         self.processor, self.outbox, self.context = processor, outbox, context
         self._clock, self._slow_call_s, self._on_slow_call = clock, slow_call_s, on_slow_call
-        self.is_cooperative = is_cooperative(processor)
+        self.is_cooperative = self._asked_whether_cooperative()
         self._restores = (
             type(processor).restore_from_snapshot is not Processor.restore_from_snapshot
         )
@@ -111,7 +111,7 @@ class ProcessorCalls:
         )
 
     def close(self) -> None:
-        """Never raises: an execution that ends has something better to report."""
+        """Raises no error: an execution that ends has something better to report."""
         try:
             self._raw(Callback.CLOSE, self.processor.close)
         except ProcessorError:
@@ -137,7 +137,8 @@ class ProcessorCalls:
                 "Return True when done, or False to be called again (is a return missing?).",
             )
         # Phase 2 may come between two calls that emit the same item.
-        if result and callback.rights.may_emit and self.outbox.has_unfinished_item:
+        owes = self.outbox.has_unfinished_item or self.outbox.has_refused
+        if result and callback.rights.may_emit and owes:
             raise self.error(
                 callback,
                 "returned True although the outbox had refused an item, which would be lost.",
@@ -152,32 +153,41 @@ class ProcessorCalls:
             return call()
         except ContractError as error:
             raise self.error(callback, error.message, error.cure) from error
-        except Exception as error:
-            found = self.error(
-                callback,
-                f"raised {type(error).__name__}: {error}",
-                "The processor's own code is at the end of the traceback above.",
-            )
-            if isinstance(error, JetError):
-                found.reaction = error.reaction
-            raise found from error
+        except (Exception, SystemExit) as error:
+            raise self._raised(callback.method, error) from error
         finally:
             if self._clock and self.is_cooperative and self._on_slow_call:
                 took = self._clock() - started
                 if took > self._slow_call_s and callback not in (Callback.INIT, Callback.CLOSE):
                     self._on_slow_call(callback, took)
 
-    def _allow(self, callback: Callback) -> None:
-        rights = callback.rights
-        why_not = f"in {callback.method}()"
-        if rights.may_save and not self._restores:
-            why_not = "that it could not take back: it does not implement restore_from_snapshot()"
-        self.outbox.begin_call(
-            may_emit=rights.may_emit, may_save=rights.may_save and self._restores, why_not=why_not
+    def _raised(self, method: str, error: BaseException) -> ProcessorError:
+        context = self.context
+        return ProcessorError.of(
+            error, vertex=context.vertex, index=context.index, callback=f"{method}()"
         )
 
+    def _allow(self, callback: Callback) -> None:
+        rights = callback.rights
+        if rights.may_save and not self._restores:
+            why_not = "that it could not take back: it does not implement restore_from_snapshot()"
+            self.outbox.begin_call(
+                may_emit=rights.may_emit,
+                may_save=False,
+                why_not=why_not,
+                cure="Implement it, or save nothing.",
+            )
+            return
+        self.outbox.begin_call(
+            may_emit=rights.may_emit,
+            may_save=rights.may_save,
+            why_not=f"in {callback.method}()",
+        )
 
-def is_cooperative(processor: Processor) -> bool:
-    """Also understands processors that define it as a method."""
-    value: object = processor.is_cooperative
-    return bool(value() if callable(value) else value)
+    def _asked_whether_cooperative(self) -> bool:
+        """Also understands processors that define it as a method."""
+        try:
+            value: object = self.processor.is_cooperative
+            return bool(value() if callable(value) else value)
+        except Exception as error:
+            raise self._raised("is_cooperative", error) from error

@@ -135,11 +135,16 @@ class EventTimeMapper:
     # --- snapshots ------------------------------------------------------------------------------
 
     def save(self) -> dict[Hashable, int | None]:
-        """The watermark of each partition, also of idle ones: their return moves nothing back."""
+        """The watermark of each partition, also of idle ones: each goes on from its own."""
         return {name: state.watermark for name, state in self._partitions.items()}
 
     def restore(self, partition: Hashable, watermark: int | None, *, now_ms: int = 0) -> None:
-        """Takes back what `save` gave for one partition; nothing up to it is emitted again."""
+        """Takes back what `save` gave for one partition.
+
+        Nothing up to the least of all is emitted again. One that was idle counts until it is idle
+        once more, so the first watermarks may be less than the last ones before the restart:
+        partitions move between instances, and none of them knows what the others had emitted.
+        """
         state = self._partitions.setdefault(partition, _Partition(now_ms))
         state.watermark = state.at_last_event = watermark
         marks = [s.watermark for s in self._partitions.values()]

@@ -131,10 +131,10 @@ class InboundEdge:
             if len(inbox) >= limit:
                 self._first = (number + 1) % count  # a full inbox must not starve the other queues
                 break
-        if not progress:
-            emission = self.coalescer.check(now_ms)
-            if emission is not None:
-                return Drained(True, False, _in_band(emission))
+        # Also while something comes: a queue that lags must not have to be quiet to be passed.
+        emission = None if self.is_done else self.coalescer.check(now_ms)
+        if emission is not None:
+            return Drained(True, events, _in_band(emission))
         return Drained(progress, events)
 
     def _drain_queue(
@@ -258,8 +258,8 @@ class ProcessorInput:
             self._open.discard(ordinal)
             self._alignment.done(ordinal)
             self.exhausted = ordinal
-            after = self.coalescer.observe_done(ordinal)
-            emission = emission if after is None else after
+            assert emission is None, "an edge ends in a look of its own"
+            emission = self.coalescer.observe_done(ordinal)
         if emission is not None:
             self.watermark = _in_band_watermark(emission)
 

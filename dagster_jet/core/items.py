@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
+from operator import index
 from typing import Final, NamedTuple
 
 
@@ -30,9 +31,22 @@ DONE: Final = Signal.DONE
 
 @dataclass(frozen=True, order=True)
 class Watermark:
-    """No event older than this follows, except late ones."""
+    """No event older than this follows, except late ones.
+
+    Raises:
+        TypeError: not an integer. NumPy's are taken.
+    """
 
     timestamp_ms: int
+
+    def __post_init__(self) -> None:
+        if type(self.timestamp_ms) is not int:
+            try:
+                object.__setattr__(self, "timestamp_ms", index(self.timestamp_ms))
+            except TypeError:
+                raise TypeError(
+                    f"a watermark is an integer of milliseconds, not {self.timestamp_ms!r}"
+                ) from None
 
 
 @dataclass(frozen=True)

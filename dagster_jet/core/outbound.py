@@ -67,13 +67,19 @@ class OutboundEdge:
             return [(self._producer % count, item)]
         assert self._partitioning is not None
         if self._edge.split is not None:
-            parts = self._edge.split(item, self._partitioning.partition_count)
+            parts = list(self._edge.split(item, self._partitioning.partition_count))
+            for _, part in parts:
+                if part is None or is_in_band(part):
+                    raise ContractError(
+                        f"emitted an item that {self._edge} splits into {part!r}.",
+                        "Let the edge's split function return items: anything but None.",
+                    )
             return [(partition % count, part) for partition, part in parts]
         assert self._edge.key is not None
         key = self._edge.key(item)
         try:
             return [(self._partitioning.owner_of(key, count), item)]
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ContractError(
                 f"emitted an item whose key {key!r} has no partition on {self._edge}: {error}.",
                 "Let the edge's key function return a text, number, date, bytes, or a tuple.",

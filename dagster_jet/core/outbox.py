@@ -6,6 +6,7 @@ Source: Hazelcast Jet `Outbox` and `OutboxImpl`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from dagster_jet.core.items import DONE, SnapshotBarrier, SnapshotEntry, Waterma
 
 BATCH_LIMIT = 2048
 """Offers accepted in one call of a callback, so that one processor cannot keep the thread."""
+
+_SAVE_ONLY_THERE = "Save only in save_to_snapshot() and snapshot_commit_prepare()."
 
 
 class OutboundStream(Protocol):
@@ -70,7 +73,9 @@ class Outbox:
         self._refused_in_call = False
         self._blocked = False
         self._may_emit = self._may_save = True
-        self._why_not = ""
+        self._why_not = self._cure = ""
+        self._saved_keys: set[object] = set()
+        """Of the snapshot in progress."""
         self._last_watermark: Watermark | None = None
         self._accepted = 0
 
@@ -120,7 +125,8 @@ class Outbox:
         """Saves an entry; only inside `save_to_snapshot` and `snapshot_commit_prepare`.
 
         The entry returns to the instance that owns the key's partition; to all instances with
-        `broadcast_key`. It is serialised here and now: key and value may be changed afterwards.
+        `broadcast_key`. It is serialised here and now: the value may be changed afterwards.
+        An instance saves a key once per snapshot, also a broadcast key.
 
         Returns:
             True: taken. False: return False from the callback, and offer the same entry again.
@@ -130,22 +136,50 @@ class Outbox:
         """
         if not self._may_save:
             raise ContractError(
-                f"saved an entry with key {_short(key)} {self._why_not}.",
-                "Save only in save_to_snapshot() and snapshot_commit_prepare().",
+                f"saved an entry with key {_short(key)} {self._why_not}.", self._cure
             )
         if not self._has_snapshot:
             raise ContractError("saved an entry, but this outbox has no snapshot.", "Give it one.")
-        return self._offer(SnapshotEntry(key, value), (len(self._edges),))
+        if self._unfinished is None and self._is_saved(key):
+            raise ContractError(
+                f"saved a second entry with key {_short(key)}.",
+                "Give each entry of a snapshot a key of its own, for example (key, number).",
+            )
+        taken = self._offer(SnapshotEntry(key, value), (len(self._edges),))
+        if taken:
+            with suppress(TypeError):
+                self._saved_keys.add(key)
+        return taken
 
     # --- for the runtime ------------------------------------------------------------------------
 
     def begin_call(
-        self, *, may_emit: bool = True, may_save: bool = True, why_not: str = "here"
+        self,
+        *,
+        may_emit: bool = True,
+        may_save: bool = True,
+        why_not: str = "here",
+        cure: str = _SAVE_ONLY_THERE,
     ) -> None:
-        """A callback is about to be called: its batch is fresh, and this is what it may do."""
+        """A callback is about to be called: its batch is fresh, and this is what it may do.
+
+        Args:
+            why_not: why it may not emit, or not save.
+            cure: of saving where it may not.
+        """
         self._left_in_batch = self._batch_limit
         self._refused_in_call = False
-        self._may_emit, self._may_save, self._why_not = may_emit, may_save, why_not
+        self._may_emit, self._may_save = may_emit, may_save
+        self._why_not, self._cure = why_not, cure
+
+    def begin_snapshot(self) -> None:
+        """What was saved so far belongs to an earlier snapshot."""
+        self._saved_keys.clear()
+
+    @property
+    def has_refused(self) -> bool:
+        """In the call that was begun last."""
+        return self._refused_in_call
 
     def block(self) -> None:
         """Only the unfinished item may still be finished: a snapshot waits for a clean cut."""
@@ -168,6 +202,12 @@ class Outbox:
         return accepted
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _is_saved(self, key: object) -> bool:
+        try:
+            return key in self._saved_keys
+        except TypeError:  # not hashable: whoever serialises it will say so
+            return False
 
     def _targets(self, ordinals: tuple[int, ...]) -> tuple[int, ...]:
         if not ordinals:
@@ -236,9 +276,13 @@ def _same(item: object, refused: object) -> bool:
         return True
     if type(item) is not type(refused):
         return False
-    if isinstance(item, tuple) and isinstance(refused, tuple):
+    if isinstance(item, tuple | list) and isinstance(refused, tuple | list):
         return len(item) == len(refused) and all(map(_same, item, refused))
+    if isinstance(item, dict) and isinstance(refused, dict):
+        return item.keys() == refused.keys() and all(_same(item[k], refused[k]) for k in item)
     try:
+        if item != item and refused != refused:  # noqa: PLR0124 - as NaN is
+            return True
         return bool(item == refused)
     except (TypeError, ValueError):  # arrays and frames compare element by element
         return False

@@ -64,7 +64,11 @@ class Processor:
 
     @property
     def is_cooperative(self) -> bool:
-        """Constant per instance. False: the processor blocks, and gets a thread of its own."""
+        """Constant per instance. False: the processor may block, and gets a thread of its own.
+
+        Even then a call should return about once a second: nothing else can end it. At the end of
+        the job, one that does not is named in the log and its thread is left behind.
+        """
         return True
 
     # --- start ----------------------------------------------------------------------------------
@@ -114,9 +118,9 @@ class Processor:
     def try_process_watermark(self, watermark: Watermark) -> bool:
         """A watermark has come on all inputs. It owes: to emit it, after what follows from it.
 
-        When: the inbox is empty; strictly increasing within one execution, but after a restart in
-        at-least-once it may begin below what the restored state has seen. False: called again with
-        the same watermark.
+        When: the inbox is empty; strictly increasing within one execution, but after a restart it
+        may begin below what the restored state has seen (at-least-once, or a source partition that
+        was idle). False: called again with the same watermark.
         """
         return self.outbox.offer(watermark)
 
@@ -137,7 +141,11 @@ class Processor:
         )
 
     def complete_edge(self, ordinal: int) -> bool:
-        """The edge `ordinal` is exhausted. When: once per edge, until True."""
+        """The edge `ordinal` is exhausted.
+
+        When: once per edge, until True; and again after a restart, where an edge that had ended at
+        the snapshot ends again at once. Who emits here saves that it has, or emits it twice.
+        """
         return True
 
     def complete(self) -> bool:

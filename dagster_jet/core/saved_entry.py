@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 from dagster_jet.core.items import BroadcastKey, SnapshotEntry
 from dagster_jet.core.outbox import ContractError
@@ -26,7 +27,7 @@ class SavedEntry:
         try:
             everybody = isinstance(key, BroadcastKey)
             partition = None if everybody else partitioning.partition_of(key)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ContractError(
                 f"saved an entry whose key {key!r} has no partition: {error}.",
                 "Use a text, number, date, bytes, a tuple of them, PartitionKey or broadcast_key.",
@@ -40,8 +41,20 @@ class SavedEntry:
             ) from error
 
     def load(self) -> SnapshotEntry:
-        key, value = pickle.loads(self.data)
+        """Raises `ContractError` if it cannot be given back."""
+        key, value = cast("tuple[object, object]", loaded(self.data))
         return SnapshotEntry(key, value)
+
+
+def loaded(data: bytes) -> object:
+    """What was pickled. Raises `ContractError`: some objects are written and cannot be read."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise ContractError(
+            f"saved an entry that cannot be read back: {type(error).__name__}: {error}.",
+            "Save plain values; a class of yours must still be found under its module and name.",
+        ) from error
 
 
 def redistribute(

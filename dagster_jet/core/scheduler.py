@@ -5,11 +5,17 @@ Source: Hazelcast Jet `TaskletExecutionService`.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dagster_jet.core.tasklet import Progress
+
+_logger = logging.getLogger(__name__)
+
+GRACE_S = 10.0
+"""How long the end of an execution waits for calls that block."""
 
 _IDLE_MIN_S, _IDLE_MAX_S = 0.00005, 0.001
 """A thread without work pauses for longer and longer, up to a millisecond."""
@@ -36,20 +42,26 @@ class CooperativeWorker:
 
     def __init__(self, tasklets: Sequence[Tasklet]) -> None:
         self.tasklets = list(tasklets)
+        self.called: Tasklet | None = None
+        """Who has the thread now."""
 
     def run_round(self) -> bool:
         """Calls each tasklet once and forgets those that are done; True if any made progress."""
         progress = False
         for tasklet in list(self.tasklets):
+            self.called = tasklet
             result = tasklet.call()
             if result is Progress.DONE:
                 self.tasklets.remove(tasklet)
             progress = progress or result is not Progress.NONE
+        self.called = None
         return progress
 
     def close(self) -> None:
         for tasklet in self.tasklets:
-            tasklet.close()
+            self.called = tasklet
+            _close(tasklet)
+        self.called = None
 
 
 class Scheduler:
@@ -61,6 +73,7 @@ class Scheduler:
             if it did something.
         on_end: called once, on the last thread, with the first error or None.
         name: of the threads.
+        grace_s: how long, after an error, the end waits for calls that block.
     """
 
     def __init__(
@@ -70,26 +83,30 @@ class Scheduler:
         on_round: Callable[[], bool] = lambda: False,
         on_end: Callable[[BaseException | None], None] = lambda error: None,
         name: str = "jet",
+        grace_s: float = GRACE_S,
     ) -> None:
         self._worker = CooperativeWorker([t for t in tasklets if t.is_cooperative])
         self._others = [t for t in tasklets if not t.is_cooperative]
         self._on_round, self._on_end, self._name = on_round, on_end, name
+        self._grace_s = grace_s
         self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._error: BaseException | None = None
-        self._threads: list[threading.Thread] = []
+        self._alone: list[Tasklet] = []
+        """Those on threads of their own that have not ended."""
         self._main: threading.Thread | None = None
 
     def start(self) -> None:
         """Returns at once."""
-        self._threads = [
+        self._alone = list(self._others)
+        threads = [
             threading.Thread(
                 target=self._run_alone, args=(tasklet,), name=f"{self._name}-{tasklet.name}"
             )
             for tasklet in self._others
         ]
         self._main = threading.Thread(target=self._run, name=f"{self._name}-cooperative")
-        for thread in (*self._threads, self._main):
+        for thread in (*threads, self._main):
             thread.daemon = True
             thread.start()
 
@@ -117,15 +134,27 @@ class Scheduler:
         self._on_end(None)
         return False
 
-    def stop(self) -> None:
-        """Asks all threads to close their tasklets and end; does not wait."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """Asks all threads to close their tasklets and end; does not wait.
+
+        Args:
+            grace_s: for calls that block; None: as after an error.
+        """
+        if grace_s is not None:
+            self._grace_s = grace_s
         self._stop.set()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end; False if it has not come in time."""
+        """Waits for the end; False if it has not come in time.
+
+        Without the cooperative thread there is no end: it may be keeping a snapshot.
+        """
         if self._main is None:
             return True
         self._main.join(timeout_s)
+        blocking = self._worker.called
+        if self._main.is_alive() and blocking is not None:
+            _warn_of(blocking, "the cooperative thread")
         return not self._main.is_alive()
 
     # --- threads --------------------------------------------------------------------------------
@@ -135,16 +164,17 @@ class Scheduler:
         try:
             while not self._stop.is_set():
                 progress = self._worker.run_round()
+                # Before the last round, not after it: it sees what the others did at their end.
+                is_over = not self._worker.tasklets and not self._alone
                 progress = self._on_round() or progress
-                if not self._worker.tasklets and not any(t.is_alive() for t in self._threads):
+                if is_over:
                     break
                 idle.after(progress)
         except BaseException as error:  # noqa: BLE001 - whatever it is, all threads must end
             self._fail(error)
         finally:
             self._worker.close()
-            for thread in self._threads:
-                thread.join()
+            self._await_others()
             self._on_end(self._error)
 
     def _run_alone(self, tasklet: Tasklet) -> None:
@@ -158,13 +188,36 @@ class Scheduler:
         except BaseException as error:  # noqa: BLE001 - whatever it is, all threads must end
             self._fail(error)
         finally:
-            tasklet.close()
+            _close(tasklet)
+            with self._changed:
+                self._alone.remove(tasklet)
+                self._changed.notify_all()
+
+    def _await_others(self) -> None:
+        """Nobody can end a call that blocks: its thread, a daemon, closes it if it ever returns."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone, self._grace_s)
+            blocking = list(self._alone)
+        for tasklet in blocking:
+            _warn_of(tasklet, "its thread")
 
     def _fail(self, error: BaseException) -> None:
-        with self._lock:
+        with self._changed:
             if self._error is None:
                 self._error = error
         self._stop.set()
+
+
+def _close(tasklet: Tasklet) -> None:
+    """Never raises: the others must be closed too, and the end must be told."""
+    try:
+        tasklet.close()
+    except BaseException:  # also SystemExit
+        _logger.warning("%s could not be closed", tasklet.name, exc_info=True)
+
+
+def _warn_of(tasklet: Tasklet, thread: str) -> None:
+    _logger.warning("%s does not return from its callback; %s is left behind", tasklet.name, thread)
 
 
 class _Idle:

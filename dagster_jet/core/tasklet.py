@@ -16,6 +16,7 @@ from dagster_jet.core.calls import Callback, ProcessorCalls
 from dagster_jet.core.inbound import ProcessorInput
 from dagster_jet.core.inbox import Inbox
 from dagster_jet.core.items import DONE, IDLE, SnapshotBarrier, SnapshotEntry, Watermark
+from dagster_jet.core.outbox import ContractError
 from dagster_jet.core.snapshot_context import Phase1, SnapshotContext
 from dagster_jet.core.tasklet_state import LEGAL_MOVES, TaskletState
 from dagster_jet.core.watermark import WatermarkError
@@ -163,8 +164,11 @@ class ProcessorTasklet:
     def _restore(self) -> bool:
         assert self._restored is not None
         if not self._inbox and not self._is_pending:
-            for entry in islice(self._restored, self._inbox_limit):
-                self._inbox.add(entry)
+            try:
+                for entry in islice(self._restored, self._inbox_limit):
+                    self._inbox.add(entry)
+            except ContractError as error:
+                raise self.calls.error(Callback.RESTORE, error.message, error.cure) from error
             if not self._inbox:
                 self._move(TaskletState.FINISH_RESTORE)
                 return False
@@ -281,6 +285,7 @@ class ProcessorTasklet:
         if request is None or request.snapshot_id != barrier.snapshot_id:
             request = Phase1(barrier.snapshot_id, barrier.terminal)
         self._phase1 = request
+        self._outbox.begin_snapshot()
         self._move(TaskletState.SAVE_SNAPSHOT)
 
     def _save_snapshot(self) -> bool:

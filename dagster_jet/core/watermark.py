@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from dagster_jet.core.items import IDLE, Signal
 
+_LULL_STEP_MS = 1000
+
 FINAL_WATERMARK_MS = 9_000_000_000_000_000
 """After every event: the end of a stream's time, with room left for adding to it in int64."""
 
@@ -150,8 +152,7 @@ class WatermarkCoalescer:
         inputs, or the highest watermark when it was retained for long enough."""
         self._at(now_ms)
         if self._idle_due:
-            self._idle_due, self._all_idle_told = False, True
-            return IDLE
+            return self._tell_idle()
         due = None if self._tops is None else self._tops.due(self._now_ms)
         return None if due is None else self._emit(due)
 
@@ -183,14 +184,16 @@ class WatermarkCoalescer:
         if not all_idle:
             return None if least is None else self._emit(least)
         if all(s.done for s in self._inputs):
+            self._idle_due = False
             return None
         emitted = None if least is None else self._emit(least)
         if emitted is not None:
             self._idle_due = True
             return emitted
-        if self._all_idle_told:
-            return None
-        self._all_idle_told = True
+        return None if self._all_idle_told else self._tell_idle()
+
+    def _tell_idle(self) -> Signal:
+        self._idle_due, self._all_idle_told = False, True
         return IDLE
 
     def _emit(self, value: int) -> int | None:
@@ -255,3 +258,18 @@ class EventTimeState:
         if now_ms >= since + idle_timeout_ms:
             return replace(self, idle=True)
         return self
+
+    def check_lull(self, max_lull_ms: int, now_ms: int) -> EventTimeState:
+        """Advances with the wall clock once nothing came for `max_lull_ms`; 0 means never.
+
+        In steps of a second: each may close something, which costs an epoch.
+        """
+        if max_lull_ms <= 0 or self.idle or self.watermark_ms is None:
+            return self
+        if self.last_event_at_ms is None:
+            return replace(self, last_event_at_ms=now_ms)
+        since = max(self.last_event_at_ms + max_lull_ms, self.advanced_at_ms or 0)
+        passed = (now_ms - since) // _LULL_STEP_MS * _LULL_STEP_MS
+        if passed <= 0:
+            return self
+        return replace(self, watermark_ms=self.watermark_ms + passed, advanced_at_ms=since + passed)

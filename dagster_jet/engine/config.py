@@ -40,7 +40,11 @@ class JobConfig(BaseModel):
     (`apply_processor`) commits in two phases every epoch ends in a snapshot, whatever this says."""
     retained_snapshots: int = Field(default=3, ge=1, le=100)
     initial_snapshot: int | None = None
-    """Start from this retained snapshot instead of the newest one: a new line begins."""
+    """Go back to this retained snapshot: what came after it is left, and a new line begins.
+
+    Carried out once: restarts, and later runs with the same value, go on from the newest snapshot,
+    whether this one is still retained or not. To go back to the same one a second time, start the
+    job once without a value in between."""
     suspend_on_failure: bool = False
     split_brain_protection: bool = False
     """Start only while more than half of the most members that the job ever saw are reachable."""

@@ -7,6 +7,7 @@ for, and the heartbeat, which belongs to the record's keeper.
 
 from __future__ import annotations
 
+import logging
 import queue
 import shutil
 import threading
@@ -71,6 +72,8 @@ from dagster_jet.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_logger = logging.getLogger(__name__)
+
 FEW_GROUPS = 20_000
 """Up to so many (key, window) groups per epoch, one merging task beats several."""
 
@@ -130,7 +133,6 @@ class Execution:
                 },
                 partition_count=store.partition_count,
                 plan_fingerprint=graph.fingerprint(),
-                plan=graph.plan(),
                 suspend_on_failure=config.suspend_on_failure,
             )
         )
@@ -142,6 +144,7 @@ class Execution:
             lambda: self._coordinator.record,
             keeper.fenced,
             self._tell,
+            stop,
         )
         self._input_ended = until.input_ends
         self._announced = False
@@ -233,7 +236,7 @@ class Execution:
     # --- the loop -------------------------------------------------------------------------------
 
     def run(self) -> protocol.Stop:
-        """Runs to the end and returns how it ended. Raises nothing but programming errors."""
+        """Runs to the end and returns how it ended, whatever went wrong."""
         pending = deque(self._coordinator.begin())
         try:
             while True:
@@ -248,7 +251,10 @@ class Execution:
                     return protocol.Stop(
                         self._coordinator.record.status, "fenced: a newer execution owns the job"
                     )
-                pending.extend(self._next_commands())
+                try:
+                    pending.extend(self._next_commands())
+                except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
+                    pending.extend(self._handle(self._failed(error)))
         finally:
             self._committer.give_up()
             self._settler.close()
@@ -272,10 +278,7 @@ class Execution:
         if self._coordinator.phase is not Phase.READY:
             return self._hear(wait_s)
         self._announce_start(None)
-        try:
-            wants, stop = self._look_around()
-        except JetError as error:
-            return self._handle(self._failed(error))
+        wants, stop = self._look_around()
         commands = self._handle(protocol.Opportunity(self._now_ms(), wants, stop))
         if commands:
             return commands
@@ -296,18 +299,15 @@ class Execution:
         anything does."""
         told: Told = None
         try:
-            told = self._settler.told.get(timeout=wait_s) if wait_s else self._take_told()
+            told = self._settler.told.get(wait_s > 0, wait_s)
             while not isinstance(told, protocol.Stop):
                 if told is not None:
                     self._announce_snapshot(told)
-                told = self._take_told()
+                told = self._settler.told.get_nowait()
         except queue.Empty:
             pass
         self._tell_failed_snapshot()
         return [told] if isinstance(told, protocol.Stop) else []
-
-    def _take_told(self) -> Told:
-        return self._settler.told.get_nowait()
 
     def _look_around(self) -> tuple[bool, StopKind | None]:
         if not self._input_ended:
@@ -315,8 +315,8 @@ class Execution:
         if self._stop_signal.kind is StopKind.COMPLETE:
             self._input_ended = True  # what is there by now, and no more
         now_ms = self._now_ms()
-        self._watermarks.check_time(now_ms)
-        waiting = any(reader.waiting().items > 0 for reader in self._readers.values())
+        waiting = [name for name, reader in self._readers.items() if reader.waiting().items > 0]
+        self._watermarks.check_time(now_ms, waiting)
         stop = self._stop_signal.kind
         if stop is StopKind.COMPLETE and waiting:
             stop = None  # first everything that is there
@@ -330,7 +330,7 @@ class Execution:
         if stop is None and self._until.duration_s is not None:
             if now_ms - self._started_ms >= self._until.duration_s * 1000:
                 stop = StopKind.SHUTDOWN
-        wants = waiting or closes or bool(self._early.due(now_ms))
+        wants = bool(waiting) or closes or bool(self._early.due(now_ms))
         return wants, stop
 
     def _poll(self) -> None:
@@ -355,12 +355,17 @@ class Execution:
     def _execute(self, command: protocol.Command) -> list[protocol.Event]:
         try:
             return self._dispatch(command)
-        except JetError as error:
+        except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
             return [self._failed(error)]
-        except FailPointError as error:
-            return [protocol.Failed(str(error), restartable=True)]
 
-    def _failed(self, error: JetError) -> protocol.Failed:
+    def _failed(self, error: Exception) -> protocol.Failed:
+        if isinstance(error, FailPointError):
+            return protocol.Failed(str(error), restartable=True)
+        if not isinstance(error, JetError):
+            _logger.error("the execution of %s fails", self._job, exc_info=error)
+            cure = "If it does not come from a callback of yours, please report it."
+            raised = f"{type(error).__name__}: {error}"
+            error = JetError(f"the driver raised {raised}.", job=self._job, cure=cure)
         self._failure = error
         if isinstance(error, FencedError):
             self._keeper.fenced.set()
@@ -373,15 +378,13 @@ class Execution:
             case protocol.LoadManifest(ref):
                 manifest = self._snapshots.load(ref)
                 check_compatible(
-                    self._job, manifest, self._graph.plan(), self._store.partition_count
+                    self._job, manifest, self._runner.plan(), self._store.partition_count
                 )
                 return [protocol.ManifestLoaded(manifest)]
             case protocol.Restore(manifest):
                 return [protocol.Restored(self._restore(manifest))]
-            case protocol.Commit(snapshot_id):
-                self._commit(command)
-                execution_id = self._coordinator.record.execution_id
-                return [protocol.Committed(execution_id, snapshot_id, self._now_ms())]
+            case protocol.Commit() | protocol.WriteRecord():
+                return [self._settler.carry_out(command)]
             case protocol.AbortLeftovers(execution_id, keep):
                 return [self._abort_leftovers(execution_id, keep)]
             case protocol.RunEpoch():
@@ -392,9 +395,6 @@ class Execution:
             case protocol.AwaitSaved() | protocol.WriteManifest():
                 self._settler.begin(command, Progress(self.stages(), self.sources()))
                 return []
-            case protocol.WriteRecord(purpose, record):
-                outcome = self._keeper.write(record, purpose)
-                return [protocol.RecordAnswer(purpose, outcome, self._now_ms())]
             case protocol.CollectGarbage():
                 self._settler.collect(command)
                 return []
@@ -419,12 +419,13 @@ class Execution:
         )
         record = self._keeper.claim(
             change=lambda record: replace(
-                self._rewound(record), members_max=max(record.members_max, members_max)
+                record.rewound(self._config.initial_snapshot),
+                members_max=max(record.members_max, members_max),
             )
         )
         self._work_dir = self._work_root / f"{record.execution_id}"
         shutil.rmtree(self._work_dir, ignore_errors=True)
-        saving_folder(self._work_dir).mkdir(parents=True)
+        self._work_dir.mkdir(parents=True)
         sweep_dead_executions(self._work_dir)
         for node in self._graph.sinks:
             check_guarantee(self._config.guarantee, node.sink, self._job, node.name)
@@ -440,22 +441,7 @@ class Execution:
                 stage=", ".join(in_two_phases),
                 cure="Choose another JobConfig(guarantee=...), or write without preparing.",
             )
-        return [protocol.Claimed(record, decides_every_epoch=bool(in_two_phases))]
-
-    def _rewound(self, record: ExecutionRecord) -> ExecutionRecord:
-        """Applies ``initial_snapshot``: leaves newer snapshots behind and begins a new line."""
-        wanted = self._config.initial_snapshot
-        if wanted is None or (record.snapshot and record.snapshot.snapshot_id == wanted):
-            return record
-        kept = tuple(ref for ref in record.snapshots if ref.snapshot_id <= wanted)
-        if not kept or kept[0].snapshot_id != wanted:
-            known = ", ".join(str(ref.snapshot_id) for ref in record.snapshots) or "none"
-            raise JetError(
-                f"snapshot {wanted} is not retained; there are: {known}.",
-                job=self._job,
-                cure="Choose one of them, or leave initial_snapshot out.",
-            )
-        return replace(record, snapshots=kept, line=record.line + 1)
+        return [protocol.Claimed(record, bool(in_two_phases), self._runner.plan())]
 
     # --- restore, leftovers ---------------------------------------------------------------------
 
@@ -472,13 +458,18 @@ class Execution:
         stages = {
             name: manifest.shards.get(name, ()) for name in (s.name for s in self._graph.stages)
         }
+        for name in stages:
+            if name not in self._watermarks.dead_until_ms:
+                # An older snapshot does not say what had died: what is dead by today's code.
+                reached_ms = self._watermarks.reached_ms[name]
+                self._watermarks.bury(name, self._runner.operator(name).dead_until(reached_ms))
         shards.update(
             restore_shards(
                 self._session,
                 self._runner,
                 self._barrier(manifest.execution_id, manifest.epoch_id, with_store=True),
                 stages,
-                self._watermarks.reached_ms,
+                self._watermarks.dead_until_ms,
             )
         )
         fail_point("restore.done")
@@ -553,6 +544,9 @@ class Execution:
                     splits[name] = split
             self._expect_partitions()
         self._journals.collect()
+        if command.snapshot_id is not None:
+            # Between snapshots it is empty, and cleaners of temporary folders look for such.
+            saving_folder(self._work_dir).mkdir(parents=True, exist_ok=True)
         epoch = EpochInput(
             barrier=self._barrier(
                 command.execution_id,
@@ -608,6 +602,7 @@ class Execution:
                 shards=tuple(self._coordinator.shards[stage.name]),
                 before_ms=self._watermarks.reached_ms[stage.name],
                 after_ms=self._watermarks.next_ms(stage.name, final=final),
+                dead_until_ms=self._watermarks.dead_until_ms.get(stage.name),
                 obsolete=obsolete,
                 early=stage.name in early,
             )
@@ -643,6 +638,7 @@ class Execution:
             self._watermarks.observe(name, rows, top_ms, now_ms, seen.partition_tops_ms)
         for name, stage in epoch.stages.items():
             self._watermarks.reached_ms[name] = stage.after_ms
+            self._watermarks.bury(name, self._runner.operator(name).dead_until(stage.after_ms))
         shown = [name for name, stage in epoch.stages.items() if stage.early]
         self._early.acked(shown, output.acks, now_ms)
         self._groups = max((ack.groups for ack in output.acks), default=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from pathlib import Path
 
+from dagster_jet.engine.process import is_alive, start_ticks
 from dagster_jet.snapshot.record import Lease
 
 
@@ -17,7 +17,7 @@ def new_lease(owner: str, ttl_ms: int, run_id: str | None) -> Lease:
         owner=owner,
         host=socket.gethostname(),
         pid=pid,
-        process_started_at_ms=_process_start_ticks(pid) or 0,
+        process_started_at_ms=start_ticks(pid) or 0,
         renewed_at_ms=wall_clock_ms(),
         ttl_ms=ttl_ms,
         run_id=run_id,
@@ -31,10 +31,7 @@ def is_owner_alive(lease: Lease) -> bool | None:
     """
     if lease.host != socket.gethostname():
         return None
-    ticks = _process_start_ticks(lease.pid)
-    if ticks is None:
-        return False
-    return lease.process_started_at_ms in (0, ticks)
+    return is_alive(lease.pid, lease.process_started_at_ms)
 
 
 def looks_held(lease: Lease | None, now_ms: int) -> bool:
@@ -46,17 +43,3 @@ def looks_held(lease: Lease | None, now_ms: int) -> bool:
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _process_start_ticks(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; tells a reused pid from the old process.
-
-    Zombies count as gone: they hold nothing any more.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    except OSError:
-        return 0
-    return None if fields[0] in "ZX" else int(fields[19])

@@ -85,7 +85,7 @@ class RecordKeeper:
         return self._last_execution_id
 
     def claim(
-        self, *, force: bool = False, change: Callable[[ExecutionRecord], ExecutionRecord] | None
+        self, *, change: Callable[[ExecutionRecord], ExecutionRecord] | None
     ) -> ExecutionRecord:
         """Wins the record under the next execution id; from here on older executions are fenced.
 
@@ -98,7 +98,7 @@ class RecordKeeper:
         """
         while True:
             current = read_record(self._store, self._job)
-            if current is not None and not force:
+            if current is not None:
                 self._check_not_taken_over(current)
                 self._wait_for_lease(current)
             register = self._store.register(record_register(self._job))

@@ -1,7 +1,7 @@
 """Requests to a job that another process runs: they go through the store.
 
 A request is a value in a register of its own, so that asking cannot disturb the execution record.
-The owner looks at it while it runs; a request is carried out once, by number.
+The owner looks at it as long as it has the job; a request is carried out once, by number.
 """
 
 from __future__ import annotations
@@ -38,16 +38,23 @@ def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
 
 
 class RequestWatcher:
-    """Turns requests for the running execution into stop signals, on a thread of its own."""
+    """Turns requests for a job's executions in this process into stop signals, on its own thread.
 
-    def __init__(self, store: Store, job: str, stop: StopSignal) -> None:
+    From before the first execution until after the last, because the record says RUNNING between
+    them too: what is asked for during a back-off ends it, and the next execution carries it out.
+    """
+
+    def __init__(self, store: Store, job: str, stop: StopSignal, *, last_execution_id: int) -> None:
+        """`last_execution_id`: of the last execution before this process's own; 0 if none was."""
         self._store, self._job, self._stop = store, job, stop
+        self._last_execution_id = last_execution_id
         self._ended = threading.Event()
-        self._seen = 0
+        self._seen: int | None = None
+        """The number of the newest request; None until a first look has succeeded."""
         self._thread = threading.Thread(target=self._watch, name=f"jet-requests-{job}", daemon=True)
 
     def __enter__(self) -> RequestWatcher:
-        self._seen = self._latest()[0]
+        self.look()
         self._thread.start()
         return self
 
@@ -61,16 +68,23 @@ class RequestWatcher:
 
     def _watch(self) -> None:
         while not self._ended.wait(_POLL_S):
-            number, kind = self._latest()
-            if number > self._seen and kind is not None:
-                self._seen = number
-                self._stop.request(kind)
+            self.look()
 
-    def _latest(self) -> tuple[int, StopKind | None]:
+    def look(self) -> None:
+        """Carries out what is new in the register. The watcher's thread calls it, over and over."""
         try:
             value = self._store.register(_register(self._job)).read()
         except StoreError:
-            return self._seen, None  # asked again in a moment
+            return  # in a moment again
+        seen, self._seen = self._seen, value.ballot.number if value is not None else 0
         if value is None:
-            return 0, None
-        return value.ballot.number, StopKind(json.loads(value.value)["kind"])
+            return
+        request = json.loads(value.value)
+        # The register holds the newest request for ever. Whether what a first look finds is an old
+        # one, or has come while looks failed, only the execution that it was made to can tell.
+        if seen is None:
+            is_new = request["execution_id"] > self._last_execution_id
+        else:
+            is_new = value.ballot.number > seen
+        if is_new:
+            self._stop.request(StopKind(request["kind"]))

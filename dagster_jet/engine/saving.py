@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from dagster_jet.engine.process import is_alive, start_ticks
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Saving
 
 AT_ONCE = 2
@@ -33,22 +34,23 @@ def save_beside(save: SaveState, path: Path) -> Saving:
     """Begins to save, and returns. A crash leaves chunks that nothing names, and no file.
 
     Args:
-        path: in a folder that is there; if it is not any more, nobody waits.
+        path: in a folder that is there; once it is gone, nobody waits.
     """
 
     def work() -> None:
-        told: dict[str, Any]
         try:
             chunk_set, dropped = save()
-            told = {"chunk_set": chunk_set and asdict(chunk_set), "chain_dropped": dropped}
+            told = json.dumps(
+                {"chunk_set": chunk_set and asdict(chunk_set), "chain_dropped": dropped}
+            )
         except Exception as failure:  # noqa: BLE001 - nobody else would hear of it
-            told = {"snapshot_error": str(failure) or type(failure).__name__}
-        _tell(path, json.dumps(told))
+            told = json.dumps({"snapshot_error": str(failure) or type(failure).__name__})
+        _tell(path, told)
 
     if os.getpid() not in _savers:
         _savers[os.getpid()] = ThreadPoolExecutor(AT_ONCE, "jet-save")
     _savers[os.getpid()].submit(work)
-    return Saving(str(path), os.getpid())
+    return Saving(str(path), os.getpid(), start_ticks(os.getpid()) or 0)
 
 
 def _tell(path: Path, told: str) -> None:
@@ -57,7 +59,7 @@ def _tell(path: Path, told: str) -> None:
         hidden.write_text(told, encoding="utf-8")
         hidden.rename(path)
     except FileNotFoundError:
-        pass  # the folder is gone: nobody waits
+        pass  # the folder is gone, and whoever waited has seen that
     except OSError:
         try:
             path.touch()  # on a full disk there is room for a name
@@ -71,11 +73,15 @@ def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
         return ack
     path = Path(ack.saving.path)
     while not path.exists():
+        why_not = None
         if give_up.wait(_LOOK_EVERY_S):
-            return replace(ack, saving=None, snapshot_error="the execution has ended")
-        if not _is_alive(ack.saving.pid) and not path.exists():
-            gone = "the process that was saving state is gone"
-            return replace(ack, saving=None, snapshot_error=gone)
+            why_not = "the execution has ended"
+        elif not is_alive(ack.saving.pid, ack.saving.started):
+            why_not = "the process that was saving state is gone"
+        elif not path.parent.is_dir():
+            why_not = f"{path.parent} is gone, where a task says what became of saving state"
+        if why_not is not None and not path.exists():
+            return replace(ack, saving=None, snapshot_error=why_not)
     text = path.read_text(encoding="utf-8")
     path.unlink()
     unsaid = {"snapshot_error": f"{path.parent} had no room for what became of saving state"}
@@ -83,13 +89,3 @@ def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
     if told.get("chunk_set") is not None:
         told["chunk_set"] = ChunkSet(**told["chunk_set"])
     return replace(ack, saving=None, **told)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

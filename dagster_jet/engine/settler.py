@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.events import SourceProgress, StageProgress
@@ -21,9 +21,8 @@ from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.errors import JetError
 from dagster_jet.snapshot import protocol
-from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.protocol import WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.snapshot.record import SnapshotRef
 
 _GRACE_S = 10.0
 
@@ -63,7 +62,7 @@ class Settler:
     journals: SourceJournals
     commit: Callable[[protocol.Commit], None]
     """Makes everything true that the snapshot names; until it has, or is told to give up."""
-    failed: Callable[[JetError], protocol.Failed]
+    failed: Callable[[Exception], protocol.Failed]
     now_ms: Callable[[], int]
     told: queue.SimpleQueue[Told] = field(default_factory=queue.SimpleQueue)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -75,6 +74,31 @@ class Settler:
         """Goes on by itself to the end; a crash inside is settled by the next start."""
         acked_at = time.monotonic()
         self._in_background(lambda: self._settle(command, progress, acked_at))
+
+    def carry_out(self, command: protocol.Command) -> protocol.Event:
+        """One step, on any thread.
+
+        Raises:
+            JetError: of a manifest or a commit. So does a fail point.
+        """
+        match command:
+            case protocol.AwaitSaved(snapshot_id, acks):
+                whole = tuple(await_saved(ack, self._closing) for ack in acks)
+                return protocol.Saved(snapshot_id, whole, self.now_ms())
+            case protocol.WriteManifest(manifest):
+                fail_point("manifest.before")
+                self.snapshots.write(manifest)
+                fail_point("manifest.after")
+                return protocol.ManifestWritten(manifest.snapshot_id, self.now_ms())
+            case protocol.WriteRecord(purpose, record):
+                outcome = self.keeper.write(record, purpose)
+                return protocol.RecordAnswer(purpose, outcome, self.now_ms())
+            case protocol.Commit(snapshot_id):
+                execution_id = self.keeper.last_execution_id
+                assert execution_id is not None
+                self.commit(command)
+                return protocol.Committed(execution_id, snapshot_id, self.now_ms())
+        raise TypeError(f"{type(command).__name__} is not part of settling a snapshot")
 
     def collect(self, command: protocol.CollectGarbage) -> None:
         """Best effort, beside everything else."""
@@ -95,7 +119,7 @@ class Settler:
         obsolete: list[protocol.CollectGarbage] = []
         while pending:
             command = pending.pop(0)
-            event = self._carry_out(command)
+            event = self._answer_to(command)
             match command, event:
                 case protocol.WriteManifest(manifest), _:
                     bytes_written = manifest.bytes_written
@@ -127,48 +151,23 @@ class Settler:
         for garbage in obsolete:
             self.snapshots.delete(garbage.manifests, garbage.chunk_sets)
 
-    def _carry_out(self, command: protocol.Command) -> protocol.Event:
-        match command:
-            case protocol.AwaitSaved(snapshot_id, acks):
-                whole = tuple(await_saved(ack, self._closing) for ack in acks)
-                return protocol.Saved(snapshot_id, whole, self.now_ms())
-            case protocol.WriteManifest(manifest):
-                return self._write_manifest(manifest)
-            case protocol.WriteRecord(purpose, record):
-                return self._write_record(purpose, record)
-            case protocol.Commit():
-                return self._commit(command)
-        raise TypeError(f"{type(command).__name__} is not part of settling a snapshot")
-
-    # A thread that died silently would hang the job: whatever goes wrong is an answer.
-
-    def _write_manifest(self, manifest: Manifest) -> protocol.Event:
+    def _answer_to(self, command: protocol.Command) -> protocol.Event:
+        """A thread that died silently would hang the job: whatever goes wrong is an answer."""
         try:
-            fail_point("manifest.before")
-            self.snapshots.write(manifest)
-            fail_point("manifest.after")
-        except Exception as error:  # noqa: BLE001
-            return protocol.ManifestFailed(manifest.snapshot_id, str(error), self.now_ms())
-        return protocol.ManifestWritten(manifest.snapshot_id, self.now_ms())
-
-    def _write_record(self, purpose: str, record: ExecutionRecord) -> protocol.Event:
-        try:
-            outcome = self.keeper.write(record, purpose)
-        except Exception:  # noqa: BLE001
-            outcome = WriteOutcome.UNKNOWN
-        return protocol.RecordAnswer(purpose, outcome, self.now_ms())
-
-    def _commit(self, command: protocol.Commit) -> protocol.Event:
-        execution_id = self.keeper.last_execution_id
-        assert execution_id is not None
-        try:
-            self.commit(command)
-        except JetError as error:
+            return self.carry_out(command)
+        except Exception as error:  # noqa: BLE001 - see above
+            match command:
+                case protocol.AwaitSaved(snapshot_id, acks):
+                    told = tuple(replace(ack, snapshot_error=str(error)) for ack in acks)
+                    return protocol.Saved(snapshot_id, told, self.now_ms())
+                case protocol.WriteManifest(manifest):
+                    return protocol.ManifestFailed(manifest.snapshot_id, str(error), self.now_ms())
+                case protocol.WriteRecord(purpose):
+                    return protocol.RecordAnswer(purpose, WriteOutcome.UNKNOWN, self.now_ms())
+                case protocol.Commit(snapshot_id) if not isinstance(error, JetError):
+                    reason = f"phase 2 of snapshot {snapshot_id}: {type(error).__name__}: {error}"
+                    return protocol.Failed(reason, restartable=True)
             return self.failed(error)
-        except Exception as error:  # noqa: BLE001
-            reason = f"phase 2 of snapshot {command.snapshot_id}: {type(error).__name__}: {error}"
-            return protocol.Failed(reason, restartable=True)
-        return protocol.Committed(execution_id, command.snapshot_id, self.now_ms())
 
     def _in_background(self, work: Callable[[], None]) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]

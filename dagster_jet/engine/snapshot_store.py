@@ -92,7 +92,7 @@ class SnapshotStore:
             key
             for key in self._map.keys("")
             if (name := key.name.removesuffix("/index")) not in kept
-            and _execution_of(name) < execution_id
+            and execution_of(name) < execution_id
         ]
         if doomed:
             self._map.delete_all(doomed)
@@ -102,8 +102,9 @@ class SnapshotStore:
         return MapKey.of(name, self._partition_count)
 
 
-def _execution_of(name: str) -> int:
-    """Who wrote it: a sleeping execution that wakes up must not touch its successor's."""
+def execution_of(name: str) -> int:
+    """Who wrote a manifest or a chunk set: a sleeping execution that wakes up must not touch its
+    successor's."""
     # `manifest/<snapshot>-<execution>` or `<vertex>/<snapshot>-<execution>-<shard>-<attempt>`; a
     # stage may well be named "manifest".
     return int(name.rpartition("/")[2].split("-")[1])

@@ -10,7 +10,7 @@ a maximum retention the highest watermark of them all passes both once it is tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
@@ -49,12 +49,16 @@ class WatermarkTracker:
     reached_ms: dict[str, int | None] = field(default_factory=dict)
     """Per stateful stage: the watermark under which its last epoch ended: what it closes
     off has been emitted."""
+    dead_until_ms: dict[str, int] = field(default_factory=dict)
+    """Per stateful stage: state rows up to this time died under the code that was there then. What
+    the store has of them stays dead, whatever the stage is by now."""
 
     def __post_init__(self) -> None:
         # The graph is frozen, and these are asked several times per epoch.
         self._timestamps = {
             n.name: n.timestamps for n in self.graph if isinstance(n, TimestampsNode)
         }
+        self._sources = {name: self.graph.upstream_sources(name) for name in self._timestamps}
         self._stages = {stage.name: stage for stage in self.graph.stages}
         self._inputs = {name: self.graph.upstream_timestamps(name) for name in self._stages}
         self._expected: dict[str, Mapping[str, int]] = {}
@@ -108,12 +112,18 @@ class WatermarkTracker:
             known = states.get(partition, EventTimeState())
             states[partition] = known.observe(top_ms, lag_ms, now_ms)
 
-    def check_time(self, now_ms: int) -> None:
-        """What time alone brings: who is idle by now, which watermarks no laggard holds longer.
+    def check_time(self, now_ms: int, waiting: Collection[str] = ()) -> None:
+        """What time alone brings: who is idle by now, whose watermark goes on by the clock, which
+        watermarks no laggard holds longer.
+
+        Args:
+            now_ms: wall clock.
+            waiting: the sources in which rows wait: there is no lull, however long it takes to
+                read them.
 
         Retention counts from the first look at a watermark, in a new execution anew.
         """
-        self._check_idle(now_ms)
+        self._check_quiet(now_ms, waiting)
         for stage, tops in self._retained.items():
             highest = [
                 watermark_ms - delay_ms
@@ -126,16 +136,25 @@ class WatermarkTracker:
             if passed_ms is not None:
                 self._passed_ms[stage] = passed_ms
 
-    def _check_idle(self, now_ms: int) -> None:
+    def _check_quiet(self, now_ms: int, waiting: Collection[str]) -> None:
         for name, timestamps in self._timestamps.items():
+            idle_ms, lull_ms = timestamps.idle_timeout_ms, timestamps.max_lull_ms
             if name in self.nodes:
-                self.nodes[name] = self.nodes[name].check_idle(timestamps.idle_timeout_ms, now_ms)
+                state = self.nodes[name].check_idle(idle_ms, now_ms)
+                if self._sources[name].isdisjoint(waiting):
+                    self.nodes[name] = state.check_lull(lull_ms, now_ms)
+                else:
+                    self.nodes[name] = replace(state, last_event_at_ms=now_ms)
             states = self.partitions.get(name, {})
-            for partition, waiting in self._expected.get(name, {}).items():
-                if not waiting:
-                    states[partition] = states[partition].check_idle(
-                        timestamps.idle_timeout_ms, now_ms
-                    )
+            for partition, rows in self._expected.get(name, {}).items():
+                if not rows:
+                    state = states[partition].check_idle(idle_ms, now_ms)
+                    states[partition] = state.check_lull(lull_ms, now_ms)
+
+    def bury(self, stage: str, until_ms: int | None) -> None:
+        """Rows of a stage's state up to this time are dead; None: none are. Never taken back."""
+        if until_ms is not None:
+            self.dead_until_ms[stage] = max(until_ms, self.dead_until_ms.get(stage, until_ms))
 
     # --- questions ------------------------------------------------------------------------------
 
@@ -233,6 +252,7 @@ class WatermarkTracker:
                 for node, states in self.partitions.items()
             },
             "reached_ms": dict(self.reached_ms),
+            "dead_until_ms": dict(self.dead_until_ms),
             # For people (`dagster-jet watermarks`); worked out anew after a restart.
             "held_back_by": {
                 stage: None if holder is None else asdict(holder)
@@ -262,3 +282,7 @@ class WatermarkTracker:
         for name, watermark in reached.items():
             if name in self.reached_ms:
                 self.reached_ms[name] = watermark
+        # Older snapshots have none.
+        for name, until_ms in saved.get("dead_until_ms", {}).items():
+            if name in self.reached_ms:
+                self.bury(name, until_ms)

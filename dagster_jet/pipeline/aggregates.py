@@ -40,12 +40,18 @@ def count(column: str | None = None) -> Aggregate:
 
 def sum(column: str) -> Aggregate:
     """Sum, in Spark's result type (bigint for integers). Floats: the order of merging may show
-    in the last digits; integers and decimals are exact."""
+    in the last digits; integers and decimals are exact.
+
+    A sum of them that does not fit the result type fails the job (within one epoch it is Spark that
+    adds, and refuses, unless `spark.sql.ansi.enabled` is off). What may grow so large is cast to
+    decimal or double before it is summed.
+    """
     return Aggregate("sum", column, (Sum(column),), Itself())
 
 
 def mean(column: str) -> Aggregate:
-    """Arithmetic mean as double, kept as sum and count."""
+    """Arithmetic mean as double, kept as `sum` and count: of integers and decimals it is that of
+    the exact sum, which must fit its type as any other."""
     return Aggregate("mean", column, (Sum(column), Count(column)), Quotient())
 
 
@@ -153,6 +159,9 @@ def custom(
         columns: what `accumulate` sees of a row. Rows with nulls come too.
         result_type: an Arrow type, or one of "boolean", "int", "bigint", "double", "string",
             "binary", "date", "timestamp".
+
+    What a stage has accumulated is found again by the name of the result column: unlike that of
+    other aggregates it must stay.
     """
     if not columns:
         raise ConfigurationError("columns: a custom aggregate needs at least one column.")

@@ -1,4 +1,5 @@
-"""Column definitions out of a Spark DDL string; no Spark needed to load definitions.
+"""Column definitions out of a Spark DDL string, and names into one; no Spark needed to load
+definitions.
 
 What Spark would refuse comes out as a column with an odd type: Spark has the last word, when the
 job starts.
@@ -14,6 +15,11 @@ _NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*)", re.DOTALL)
 def split_ddl(ddl: str) -> list[tuple[str, str]]:
     """(name, the rest of its definition) per column of ``"flight string, delay double"``."""
     return [_column(part) for part in _split(ddl) if part.strip()]
+
+
+def quoted_name(column: str) -> str:
+    """A column's whole name in Spark SQL, dots, backticks and all."""
+    return "`" + column.replace("`", "``") + "`"
 
 
 def _column(definition: str) -> tuple[str, str]:

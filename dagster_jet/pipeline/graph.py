@@ -27,6 +27,8 @@ class Timestamps:
     column: str
     allowed_lag_ms: int
     idle_timeout_ms: int
+    max_lull_ms: int = 0
+    """After so long without events watermarks go on by wall clock; 0: never."""
     of_ingestion: bool = False
     """The engine adds the column, with the time at which the epoch was planned."""
 
@@ -98,6 +100,8 @@ class SinkNode:
     """Takes the bad rows of its upstream source, or of its stateful stage, instead."""
     of_late: bool = False
     """Takes the rows that came too late for its upstream stage instead."""
+    late_input: int = 0
+    """Of which of the stage's inputs."""
     kind: str = field(default="sink", init=False)
 
 
@@ -149,6 +153,13 @@ class Graph:
             else:
                 pending = [*self.nodes[upstream].upstream, *pending]
         return tuple(found)
+
+    def upstream_sources(self, name: str) -> frozenset[str]:
+        """All sources that reach `name`, through whatever is in between."""
+        node = self.nodes[name]
+        if isinstance(node, SourceNode):
+            return frozenset({name})
+        return frozenset().union(*(self.upstream_sources(upstream) for upstream in node.upstream))
 
     def upstream_tables(self, name: str) -> tuple[Any, ...]:
         """The tables that enrich what reaches `name`, as far as the nearest named stages."""

@@ -121,7 +121,12 @@ class Stage:
         self._pipeline, self._node, self._time_column = pipeline, node, time_column
 
     def with_timestamps(
-        self, column: str, *, allowed_lag: Duration = "0 ms", idle_timeout: Duration = "60 seconds"
+        self,
+        column: str,
+        *,
+        allowed_lag: Duration = "0 ms",
+        idle_timeout: Duration = "60 seconds",
+        max_lull: Duration = "0 ms",
     ) -> Stage:
         """Names the event-time column (timestamp, or milliseconds as long).
 
@@ -130,28 +135,44 @@ class Stage:
             allowed_lag: how far events may be behind the newest one before they count as late.
             idle_timeout: after so long without events a source, or a partition of it, stops
                 holding windows back; 0 means never.
+            max_lull: after so long without events the watermark of a source, or a partition of
+                it, goes on with the wall clock (unless it is idle), so that windows close although
+                nothing follows; 0 means never. Events that come later with older times are late.
         """
         timestamps = Timestamps(
-            column, to_ms(allowed_lag, "allowed_lag"), to_ms(idle_timeout, "idle_timeout")
+            column,
+            to_ms(allowed_lag, "allowed_lag"),
+            to_ms(idle_timeout, "idle_timeout"),
+            to_ms(max_lull, "max_lull"),
         )
         name = f"{self._node}.timestamps"
         self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
         return Stage(self._pipeline, name, column)
 
     def with_ingestion_timestamps(
-        self, *, column: str = "ingested_at", idle_timeout: Duration = "60 seconds"
+        self,
+        *,
+        column: str = "ingested_at",
+        idle_timeout: Duration = "60 seconds",
+        max_lull: Duration = "0 ms",
     ) -> Stage:
         """Adds a column with the wall-clock time at which the row was read, as event time.
 
         All rows of an epoch have the same, and it never goes back, so none is ever late. Rows
         that are read again after a crash get a new time: the guarantee holds for the rows, not
-        for their times. Windows close as further rows come.
+        for their times. Windows close as further rows come, or by `max_lull`.
 
         Args:
             column: timestamp; the stream must not have it yet.
-            idle_timeout: as in `with_timestamps`.
+            idle_timeout, max_lull: as in `with_timestamps`.
         """
-        timestamps = Timestamps(column, 0, to_ms(idle_timeout, "idle_timeout"), of_ingestion=True)
+        timestamps = Timestamps(
+            column,
+            0,
+            to_ms(idle_timeout, "idle_timeout"),
+            to_ms(max_lull, "max_lull"),
+            of_ingestion=True,
+        )
         name = f"{self._node}.timestamps"
         self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
         return Stage(self._pipeline, name, column)
@@ -249,6 +270,7 @@ class Stage:
             )
         times = (self._event_time(name), other._event_time(name))
         keys = _columns(on)
+        _refuse_twice(self, name, keys)
         node = JoinNode(
             name, (self._node, other._node), keys, to_ms(within, "within"), how, times, suffix
         )
@@ -259,6 +281,7 @@ class Stage:
     def group_by(self, *keys: str) -> KeyedStage:
         if not keys:
             raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
+        _refuse_twice(self, self._node, keys)
         return KeyedStage(self, keys)
 
     def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
@@ -278,6 +301,7 @@ class Stage:
         event time. Rows that the watermark has passed are late.
         """
         keys = () if on is None else _columns(on)
+        _refuse_twice(self, name, keys)
         time = self._event_time(name)
         return self._append(
             DeduplicateNode(name, (self._node,), keys, to_ms(within, "within"), time)
@@ -318,20 +342,37 @@ class Stage:
             supplier, output_schema=output_schema, name=name, in_batches=in_batches
         )
 
-    def late_to(self, sink: Any, *, name: str) -> Stage:
+    def late_to(
+        self, sink: Any, *, name: str, side: Literal["left", "right"] | None = None
+    ) -> Stage:
         """Sends the rows that came too late for this stage to `sink`, in the same transaction.
 
-        Without it they are only counted. Rows: as the stage received them.
+        Without it they are only counted. Rows: as the stage received them. After `apply_processor`
+        they are the rows behind the watermark, and the processor does not get them any more.
+
+        Args:
+            side: after `join`, and only there: whose late rows. Those of the other side go to a
+                sink of their own, because they have other columns.
         """
         node = self._pipeline._nodes[self._node]
-        if not isinstance(node, StatefulNode) or isinstance(node, JoinNode | ProcessorNode):
-            raise PipelineError(
-                "late_to() belongs directly after a stateful stage with one input.",
-                job=self._pipeline.name,
-                stage=self._node,
+        if not isinstance(node, StatefulNode):
+            raise self._refusal("late_to() belongs directly after a stateful stage.")
+        sides = ("left", "right") if isinstance(node, JoinNode) else (None,)
+        if side not in sides:
+            raise self._refusal(
+                f"late_to(side={side!r}): expected {' or '.join(map(repr, sides))}.",
+                "Each side of a join has late rows of its own; other stages have one input.",
             )
-        self._pipeline._add(SinkNode(name, (node.name,), sink, of_late=True))
+        if isinstance(node, ProcessorNode) and node.time_column is None:
+            raise self._refusal(
+                "without event time no row is late.", "Call with_timestamps() on its source."
+            )
+        late = SinkNode(name, (node.name,), sink, of_late=True, late_input=sides.index(side))
+        self._pipeline._add(late)
         return self
+
+    def _refusal(self, message: str, cure: str | None = None) -> PipelineError:
+        return PipelineError(message, job=self._pipeline.name, stage=self._node, cure=cure)
 
     def write_to(self, sink: Any, *, name: str) -> None:
         """Ends the branch in a sink (`dagster_jet.sinks`)."""
@@ -391,7 +432,8 @@ class KeyedStage:
         Args:
             early_results: also emit what open windows hold so far, about this often in wall-clock
                 time. Rows get a column `is_early`; they are not part of the guarantee's results:
-                after a restart they come at other times, with other values.
+                after a restart they come at other times, with other values. They go to sinks, also
+                through transforms; stateful stages behind the window get final rows only.
         """
         self._stage._event_time(self._stage._node, "a window")
         every = None if early_results is None else to_ms(early_results, "early_results")
@@ -403,7 +445,8 @@ class KeyedStage:
         Columns: keys, the key's newest event time (if the stream has event time), the aggregates.
         """
         stage = self._stage
-        _check_aggregates(stage, name, aggregates, {*self._keys})
+        time = () if stage._time_column is None else (stage._time_column,)
+        _check_aggregates(stage, name, (*self._keys, *time), aggregates)
         node = RollingNode(
             name, (stage._node,), self._keys, tuple(aggregates.items()), stage._time_column
         )
@@ -434,7 +477,7 @@ class KeyedStage:
             create: makes the state of a new key.
             output_schema: the rows it returns, as DDL ("key string, n bigint").
             ttl: a state is forgotten once the watermark is further past its last touch.
-            on_evict: called with a forgotten state; may return rows, too.
+            on_evict: called with a state that its `ttl` has ended; may return rows, too.
             on_error: what becomes of a row for which `function` raises, or returns what does not
                 fit `output_schema`. "fail": the job fails, and names it. "dead-letter": it goes to
                 `dead_letter_to`, which has to follow; the key's state stays as it was before that
@@ -447,6 +490,13 @@ class KeyedStage:
                 job=stage._pipeline.name,
                 stage=name,
                 cure='Use "fail" or "dead-letter".',
+            )
+        if on_evict is not None and ttl is None:
+            raise PipelineError(
+                "on_evict would never be called: no state is forgotten without a time to live.",
+                job=stage._pipeline.name,
+                stage=name,
+                cure="Give a ttl, or leave on_evict out.",
             )
         lifetime = None if ttl is None else to_ms(ttl, "ttl")
         time = stage._event_time(name) if ttl is not None else stage._time_column
@@ -500,9 +550,9 @@ class WindowedStage:
 
         The result's event time is `window_end`.
         """
-        _check_aggregates(
-            self._stage, name, aggregates, {*self._keys, WINDOW_START, WINDOW_END, IS_EARLY}
-        )
+        early = () if self._early_results_ms is None else (IS_EARLY,)
+        added = (WINDOW_START, WINDOW_END, *early)
+        _check_aggregates(self._stage, name, (*self._keys, *added), aggregates)
         node = AggregateNode(
             name,
             (self._stage._node,),
@@ -524,19 +574,34 @@ def _columns(on: str | Sequence[str]) -> tuple[str, ...]:
     return (on,) if isinstance(on, str) else tuple(on)
 
 
-def _check_aggregates(
-    stage: Stage, name: str, aggregates: Mapping[str, Aggregate], taken: set[str]
-) -> None:
-    taken = taken & set(aggregates)
-    if not aggregates or taken:
+def _refuse_twice(stage: Stage, name: str, columns: Sequence[str]) -> None:
+    """Of two columns of one name, one would be lost without a word."""
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
         raise PipelineError(
-            f"output columns are taken already: {sorted(taken)}."
-            if taken
-            else "there has to be at least one aggregate.",
+            f"two columns would be named {', '.join(map(repr, twice))}.",
+            job=stage._pipeline.name,
+            stage=name,
+            cure="Name each key once and each aggregate differently (n=agg.count()); a key whose "
+            "name the stage uses itself is renamed by a select() before it.",
+        )
+
+
+def _check_aggregates(
+    stage: Stage, name: str, others: Sequence[str], aggregates: Mapping[str, Aggregate]
+) -> None:
+    """
+    Args:
+        others: the result's columns besides the aggregates.
+    """
+    if not aggregates:
+        raise PipelineError(
+            "there has to be at least one aggregate.",
             job=stage._pipeline.name,
             stage=name,
             cure="Name aggregates as keywords: n=agg.count().",
         )
+    _refuse_twice(stage, name, [*others, *aggregates])
     for column, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise PipelineError(

@@ -179,7 +179,8 @@ class ProcessorNode(StatefulNode):
 
 
 def _partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> list[str]:
-    """What is saved; results are finished from it, so they may be renamed, added or left out."""
+    """What is saved; results are finished from it, so they may be renamed (not those of
+    `agg.custom`, which give their partials the name), added or left out."""
     return sorted(name for name, _ in Aggregation(aggregates).partials)
 
 

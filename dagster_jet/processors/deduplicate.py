@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.processors.address import ADDRESS, readable_time
+from dagster_jet.processors.address import ADDRESS, check_columns, readable_time
 from dagster_jet.processors.keys import key_codes
 from dagster_jet.processors.lateness import drop_late, event_times
 from dagster_jet.processors.operator import (
@@ -46,6 +46,9 @@ class Deduplicate:
     row_schema: pa.Schema
     """The stream's columns, `keys` among them."""
     within_ms: int
+
+    def __post_init__(self) -> None:
+        check_columns(self, self.keys)
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:

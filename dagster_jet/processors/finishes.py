@@ -58,7 +58,9 @@ class Quotient:
     def __call__(self, partials: Sequence[Column]) -> Column:
         total, count = partials
         counted = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
-        return pc.divide(total.cast(pa.float64()), counted.cast(pa.float64()))
+        # Not `safe`: that refuses an integer which a double holds only nearly, from 2^53 on.
+        numbers = (part.cast(pa.float64(), safe=False) for part in (total, counted))
+        return pc.divide(*numbers)
 
 
 @dataclass(frozen=True)

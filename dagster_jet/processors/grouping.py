@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.errors import ResultError
 from dagster_jet.processors.partials.partial import Groups, Merger, one_array
 
 _ROW = "__row"
@@ -31,11 +32,15 @@ def merge_groups(
 ) -> pa.Table:
     """One row per distinct `group`: those columns, then the merged ones, types unchanged.
 
-    Groups come in no particular order. Null is a group of its own.
+    Groups come in no particular order. Null is a group of its own. Sums of integers and decimals
+    are exact.
 
     Args:
         merged_before: the values are partials already: a group of one row stays as it is. Not so
             for values lifted from raw rows.
+
+    Raises:
+        ResultError: a sum does not fit the type of its column.
     """
     names = [*group, *(name for name, _ in mergers)]
     table = table.select(names)
@@ -50,6 +55,9 @@ def merge_groups(
     by_rows = len(by_arrow) < len(mergers)
     source = table.select([*group, *(name for name, _ in by_arrow)])
     aggregations = [(name, how, _KEEP_NULL) for name, how in by_arrow]
+    for name, function in by_arrow:
+        if function == "sum" and _may_overflow(source.column(name)):
+            source = _widened(source, name)
     for name, condition in with_nan.items():
         is_nan = pc.is_nan(table.column(name)).fill_null(condition == "all")
         source = source.append_column(name + _NAN, is_nan)
@@ -70,7 +78,7 @@ def merge_groups(
                 wins = merged.column(f"{name}{_NAN}_{with_nan[name]}")
                 nan = pa.scalar(float("nan"), column.type)
                 column = pc.if_else(pc.and_(wins, column.is_valid()), nan, column)
-            column = column.cast(table.schema.field(name).type)
+            column = _in_type(column, name, table.schema.field(name).type)
         else:
             assert groups is not None
             column = how(one_array(table.column(name)), groups)
@@ -86,6 +94,40 @@ def _has_nan(column: pa.ChunkedArray) -> bool:
     if not pa.types.is_floating(column.type):
         return False
     return bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _may_overflow(column: pa.ChunkedArray) -> bool:
+    """A sum of these values could pass their type. Says so rather too early than too late."""
+    kind = column.type
+    if pa.types.is_int64(kind):
+        limit = 2.0**63
+    elif pa.types.is_decimal128(kind):
+        limit = 10.0 ** (kind.precision - kind.scale)
+    else:
+        return False
+    least, greatest = (value.as_py() for value in pc.min_max(column).values())
+    if least is None:
+        return False
+    return max(-float(least), float(greatest)) * len(column) > 0.99 * limit
+
+
+def _widened(table: pa.Table, name: str) -> pa.Table:
+    """With a type for that column in which no sum overflows: Arrow's sums wrap silently."""
+    place = table.schema.get_field_index(name)
+    column = table.column(place)
+    kind = column.type
+    wide = pa.decimal128(38) if pa.types.is_integer(kind) else pa.decimal256(76, kind.scale)
+    return table.set_column(place, name, column.cast(wide))
+
+
+def _in_type(column: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise ResultError(
+            f"{name.removeprefix('__')} of a group does not fit {kind}.",
+            cure="Cast the column to decimal or double before summing it.",
+        ) from error
 
 
 def _groups(row_lists: pa.ChunkedArray) -> Groups:

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.errors import PipelineError
-from dagster_jet.processors.address import ADDRESS, readable_time
+from dagster_jet.processors.address import ADDRESS, check_columns, readable_time
 from dagster_jet.processors.keys import key_codes, null_keys
 from dagster_jet.processors.lateness import drop_late, event_times
 from dagster_jet.processors.operator import (
@@ -82,6 +82,7 @@ class IntervalJoin:
                 f"both sides of the join have a column {', '.join(twice)}.",
                 cure="Rename it on one side before the join.",
             )
+        check_columns(self, self.key_schema.names)
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:

@@ -50,13 +50,20 @@ def null_keys(keys: Sequence[str], table: pa.Table) -> np.ndarray:
     return found
 
 
+def one_zero_and_nan(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Floats with one bit pattern for what is equal; any other column as it is."""
+    kind = column.type
+    if not pa.types.is_floating(kind):
+        return column
+    column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 + 0.0 is 0.0
+    one_nan = pa.scalar(float("nan"), kind)  # NaNs differ in sign and payload
+    return pc.if_else(pc.is_nan(column), one_nan, column)
+
+
 def _column_codes(key: str, tables: Sequence[pa.Table]) -> np.ndarray:
     kind = tables[0].schema.field(key).type
     column = pa.chunked_array([c for t in tables for c in t.column(key).chunks], kind)
-    if pa.types.is_floating(kind):
-        column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 + 0.0 is 0.0
-        one_nan = pa.scalar(float("nan"), kind)  # NaNs differ in sign and payload
-        column = pc.if_else(pc.is_nan(column), one_nan, column)
+    column = one_zero_and_nan(column)
     if len(column) == 0:
         return np.empty(0, np.int64)
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")

@@ -58,11 +58,14 @@ from dagster_jet.core import (
     SnapshotBarrier,
     SnapshotContext,
     SnapshotEntry,
+    TaskletState,
     Watermark,
+    new_processor,
 )
 from dagster_jet.core.items import is_in_band
+from dagster_jet.core.saved_entry import loaded
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS
-from dagster_jet.processors.address import ADDRESS
+from dagster_jet.processors.address import ADDRESS, check_columns
 from dagster_jet.processors.operator import (
     PARTITION_COLUMN,
     TIME_COLUMN,
@@ -104,6 +107,9 @@ class ProcessorOperator:
     partition_count: int
     job: str = "job"
     commits_in_two_phases: bool = False
+
+    def __post_init__(self) -> None:
+        check_columns(self, ())
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
@@ -204,9 +210,9 @@ class _Run:
         with closing(tasklet):
             _drive(tasklet, Callback.PROCESS, lambda: tasklet.has_saved(0))
             if is_last and operator.commits_in_two_phases:
-                # Until it is through, or waits for a phase 2 that does not come to this instance.
-                while tasklet.call() is Progress.MADE:
-                    pass
+                # `complete` may also wait for a phase 2 that does not come to this instance.
+                over = (TaskletState.AWAIT_PHASE_2, TaskletState.END)
+                _called_until(tasklet, lambda: tasklet.state in over)
         if operator.in_batches:
             return pa.Table.from_batches(self._batches, operator.output_schema)
         return self._rows.to_table()
@@ -233,15 +239,16 @@ class _Run:
         snapshots = SnapshotContext()
         if saves_at_end:
             snapshots.phase1 = Phase1(snapshots.next_id)
-        restored = list(self._entries())
         return ProcessorTasklet(
             ProcessorCalls(
-                operator.supplier(), Outbox([_Stream(self._emit)], _Stream(self._save)), context
+                new_processor(operator.supplier, operator.stage, given.shard, job=operator.job),
+                Outbox([_Stream(self._emit)], _Stream(self._save)),
+                context,
             ),
             ProcessorInput([InboundEdge(0, [queue], exactly_once=True)], exactly_once=True),
             snapshots,
             # Every state is one that was decided, also an empty one: it names no transactions.
-            restored=restored if restored or operator.commits_in_two_phases else None,
+            restored=self._entries() if self._before or operator.commits_in_two_phases else None,
         )
 
     def _queue(self, arrived: pa.Table) -> BoundedQueue:
@@ -268,7 +275,7 @@ class _Run:
                 if (key, origin) in told:
                     continue
                 told.add((key, origin))
-            yield SnapshotEntry(pickle.loads(key), pickle.loads(value))
+            yield SnapshotEntry(loaded(key), loaded(value))
 
     def _emit(self, item: object) -> None:
         if is_in_band(item):
@@ -309,7 +316,7 @@ class _Run:
             return 0
         try:
             partition = self._partitioning.partition_of(key)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ContractError(
                 f"saved an entry whose key {key!r} has no partition: {error}.",
                 "Use the stage's key, PartitionKey or broadcast_key.",
@@ -336,15 +343,22 @@ class _Stream:
 
 def _drive(tasklet: ProcessorTasklet, callback: Callback, is_there: Callable[[], bool]) -> None:
     """Calls the tasklet until it is there; `callback` stands for where it may get stuck."""
+    if not _called_until(tasklet, is_there):
+        raise tasklet.calls.error(
+            callback,
+            "makes no progress, although nothing is refused.",
+            "Return False only when something changes by being called again.",
+        )
+
+
+def _called_until(tasklet: ProcessorTasklet, is_there: Callable[[], bool]) -> bool:
+    """Whether it got there: not if nothing moves any more."""
     idle_calls = 0
     while not is_there():
         idle_calls = idle_calls + 1 if tasklet.call() is Progress.NONE else 0
         if idle_calls > IDLE_CALLS_MAX:
-            raise tasklet.calls.error(
-                callback,
-                "makes no progress, although nothing is refused.",
-                "Return False only when something changes by being called again.",
-            )
+            return False
+    return True
 
 
 def _signed_hash(key: bytes) -> int:

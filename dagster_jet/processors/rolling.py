@@ -18,6 +18,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from dagster_jet.processors.address import check_columns
 from dagster_jet.processors.aggregation import Aggregation, row_count
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
@@ -28,7 +29,7 @@ from dagster_jet.processors.operator import (
     StepInput,
 )
 from dagster_jet.processors.sorting import distinct
-from dagster_jet.processors.window_results import TIMESTAMP
+from dagster_jet.processors.window_results import TIMESTAMP, check_times, timestamps
 
 _TOUCHED = "__touched"
 
@@ -43,6 +44,9 @@ class RollingAggregate:
     aggregation: Aggregation
     result_time: str | None = None
     """Name of a result column with the key's newest event time, for event-time stages behind."""
+
+    def __post_init__(self) -> None:
+        check_columns(self, self.keys)
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
@@ -92,8 +96,9 @@ class RollingAggregate:
     def _results(self, totals: pa.Table) -> pa.Table:
         columns = [totals.column(key) for key in self.keys]
         if self.result_time is not None:
-            newest = totals.column(TIME_COLUMN).to_numpy() * 1000
-            columns.append(pa.array(newest, TIMESTAMP))
+            newest = totals.column(TIME_COLUMN).to_numpy()
+            check_times(newest)
+            columns.append(timestamps(newest))
         columns += self.aggregation.finish(totals)
         arrays = [c.cast(f.type) for c, f in zip(columns, self.result_schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.result_schema)

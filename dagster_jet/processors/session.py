@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.processors.address import check_columns
 from dagster_jet.processors.aggregation import Aggregation, row_count
 from dagster_jet.processors.grouping import rows_where
 from dagster_jet.processors.keys import key_codes
@@ -35,7 +36,11 @@ from dagster_jet.processors.operator import (
     newest_version,
 )
 from dagster_jet.processors.sorting import distinct, is_among, order_by
-from dagster_jet.processors.window_results import window_result_schema, window_results
+from dagster_jet.processors.window_results import (
+    check_times,
+    window_result_schema,
+    window_results,
+)
 
 FIRST_TIME_COLUMN = "__first"
 """int64 ms: first event of a bucket or session. Its last event is `TIME_COLUMN`."""
@@ -57,7 +62,7 @@ class SessionWindows:
 
     Changing the gap in the code: sessions in state keep their first and last events; ends are
     worked out with the new gap, and sessions merge under the new gap as soon as their key receives
-    an event.
+    an event. What was emitted under the old gap is over.
     """
 
     input_schema: pa.Schema
@@ -66,6 +71,9 @@ class SessionWindows:
     gap_ms: int
     aggregation: Aggregation
     early_results: bool = False
+
+    def __post_init__(self) -> None:
+        check_columns(self, self.keys)
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
@@ -94,11 +102,13 @@ class SessionWindows:
         (arrived,) = given.arrived
         event_times(arrived)  # every row has to have one
         timely, late = _split_late(arrived, given.before_ms)
+        check_times(event_times(timely))
         timely = self.aggregation.admit(timely)
         closed_until = self.dead_until(given.after_ms)
         touched = distinct(_hashes(timely))
         looked_up = touched
-        if closed_until is not None and closed_until != self.dead_until(given.before_ms):
+        if closed_until is not None:
+            # Also while the watermark stands: under a shorter gap than before some are over.
             looked_up = distinct(np.append(touched, _hashes(state.due(closed_until))))
         found = state.find(looked_up) if len(looked_up) else self.state_schema.empty_table()
         concerned = is_among(_hashes(found), touched)

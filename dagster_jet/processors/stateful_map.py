@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.errors import PipelineError
-from dagster_jet.processors.address import ADDRESS, readable_time
+from dagster_jet.processors.address import ADDRESS, check_columns, readable_time
 from dagster_jet.processors.keys import key_codes
 from dagster_jet.processors.lateness import drop_late, event_times
 from dagster_jet.processors.operator import (
@@ -90,6 +90,7 @@ class StatefulMap:
                 stage=self.stage,
                 cure="Name the columns of the rows that the function returns.",
             )
+        check_columns(self, self.keys)
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:

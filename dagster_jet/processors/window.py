@@ -22,10 +22,15 @@ import pyarrow as pa
 
 from dagster_jet.core.frames import Frames
 from dagster_jet.errors import BadRowError
+from dagster_jet.processors.address import check_columns
 from dagster_jet.processors.aggregation import ROW_COUNT, Aggregation, row_count
 from dagster_jet.processors.grouping import rows_where
 from dagster_jet.processors.operator import PARTITION_COLUMN, StateReader, Step, StepInput
-from dagster_jet.processors.window_results import window_result_schema, window_results
+from dagster_jet.processors.window_results import (
+    check_times,
+    window_result_schema,
+    window_results,
+)
 
 WINDOW_END_MS = "__window_end"
 """int64 ms: the exclusive end that names a frame, or a window."""
@@ -55,6 +60,9 @@ class SlidingWindows:
     aggregation: Aggregation
     early_results: bool = False
 
+    def __post_init__(self) -> None:
+        check_columns(self, self.keys)
+
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
         return (self.input_schema,)
@@ -83,6 +91,7 @@ class SlidingWindows:
         (arrived,) = given.arrived
         closed, closing = self._floor(given.before_ms), self._floor(given.after_ms)
         timely, late = _split_late(arrived, closed)
+        check_times(_ends(timely))
         timely = self.aggregation.admit(timely)
         results = []
         if closing is not None and closing != closed:
@@ -166,9 +175,10 @@ class SlidingWindows:
 
 def _split_late(table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, int]:
     """Drops rows of frames that a watermark has closed; returns the rest and how many fell."""
+    ends = _ends(table)  # of all rows, also while there is no watermark: no window would take them
     if closed_end_ms is None or table.num_rows == 0:
         return table, 0
-    timely = rows_where(table, _ends(table) > closed_end_ms)
+    timely = rows_where(table, ends > closed_end_ms)
     if timely.num_rows == table.num_rows:
         return table, 0
     return timely, row_count(table) - row_count(timely)
@@ -178,7 +188,7 @@ def _ends(table: pa.Table) -> np.ndarray:
     column = table.column(WINDOW_END_MS)
     if column.null_count:
         raise BadRowError(
-            "rows without event time are in no window.",
+            "rows have no event time, so they are in no window.",
             cure="Filter rows without an event time, or give them one, before the window.",
         )
     ends: np.ndarray = column.to_numpy()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.errors import BadRowError
 from dagster_jet.processors.aggregation import Aggregation
 
 WINDOW_START = "window_start"
@@ -14,6 +15,8 @@ WINDOW_END = "window_end"
 IS_EARLY = "is_early"
 """bool, only where a stage asked for early results: the window was still open."""
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+FARTHEST_MS = 9_200_000_000_000_000
+"""Of a `TIMESTAMP`, in either direction; 700 years are left for the end of a window."""
 
 
 def window_result_schema(
@@ -40,12 +43,27 @@ def window_results(
 ) -> pa.Table:
     """`merged`, one row per key and window, as results in `schema`."""
     columns = [merged.column(key) for key in keys]
-    columns += [_timestamps(starts_ms), _timestamps(ends_ms), *aggregation.finish(merged)]
+    columns += [timestamps(starts_ms), timestamps(ends_ms), *aggregation.finish(merged)]
     if IS_EARLY in schema.names[len(columns) :]:
         columns.append(pa.repeat(pa.scalar(early), merged.num_rows))
     arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _timestamps(milliseconds: np.ndarray) -> pa.Array:
-    return pa.array(milliseconds * 1000, TIMESTAMP)
+def timestamps(milliseconds: np.ndarray) -> pa.Array:
+    """As `TIMESTAMP`; the cast refuses what `check_times` has not."""
+    return pa.array(milliseconds, pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
+
+
+def check_times(milliseconds: np.ndarray) -> None:
+    """Of rows as they arrive: one that has no `TIMESTAMP` must not get into a snapshot.
+
+    Raises:
+        BadRowError: names the first that has none.
+    """
+    far = (milliseconds < -FARTHEST_MS) | (milliseconds > FARTHEST_MS)
+    if far.any():
+        raise BadRowError(
+            f"an event time near {milliseconds[far][0]} ms is beyond what a timestamp can say.",
+            cure="Event time is milliseconds since 1970: convert micro- or nanoseconds.",
+        )

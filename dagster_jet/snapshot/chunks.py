@@ -64,12 +64,6 @@ class ChunkSetName:
             f"{self.vertex}/{self.snapshot_id:012d}-{self.execution_id}-{self.shard}-{self.attempt}"
         )
 
-    @classmethod
-    def parse(cls, text: str) -> ChunkSetName:
-        vertex, _, rest = text.rpartition("/")
-        snapshot_id, execution_id, shard, attempt = rest.split("-", 3)
-        return cls(vertex, int(snapshot_id), int(execution_id), int(shard), attempt)
-
 
 def turn(partition: int, sequence: int) -> bool:
     """Is it this partition's turn to be written in full by the set with this sequence?"""

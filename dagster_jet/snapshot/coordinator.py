@@ -117,8 +117,6 @@ class CoordinatorConfig:
     partition_count: int
     plan_fingerprint: str
     suspend_on_failure: bool = False
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    """What each stage's saved state means: every manifest carries it."""
 
 
 @dataclass
@@ -156,6 +154,7 @@ class Coordinator:
         self._completed = False
         self._acked_at_ms = 0
         self._decides_every_epoch = False
+        self._plan: Mapping[str, Any] = {}
 
     # --- the two entry points -------------------------------------------------------------------
 
@@ -213,6 +212,7 @@ class Coordinator:
         if self.phase is not Phase.CLAIMING:
             return []
         record, self._decides_every_epoch = event.record, event.decides_every_epoch
+        self._plan = event.plan
         # An older execution may have used up to its whole block without a decision, that is without
         # a trace in the record. Ours must be durable before the first attempt.
         self._next_snapshot_id = record.reserved_snapshot_id + 1
@@ -302,7 +302,7 @@ class Coordinator:
             return []
         if event.stop is not None:
             self._stop_kind = event.stop
-            if event.stop is not StopKind.COMPLETE and self._nothing_to_save():
+            if event.stop is not StopKind.COMPLETE and self.epochs_since_barrier == 0:
                 return self._stop_asked_for()
             return self._run_epoch(
                 snapshot=self.config.guarantee is not Guarantee.NONE,
@@ -313,9 +313,6 @@ class Coordinator:
         if event.wants_epoch or (due and self._epochs_since_barrier > 0):
             return self._run_epoch(snapshot=due, terminal=False, final=False)
         return []
-
-    def _nothing_to_save(self) -> bool:
-        return self.epochs_since_barrier == 0
 
     def _snapshot_is_due(self, now_ms: int) -> bool:
         if self.config.guarantee is Guarantee.NONE or self.settling is not Settling.NONE:
@@ -433,7 +430,7 @@ class Coordinator:
             shards={},
             artifacts=tuple(self._open_artifacts),
             counters=dict(self.counters),
-            plan=dict(self.config.plan),
+            plan=dict(self._plan),
             completed=completed,
             prepared=tuple(sorted({ack.vertex for ack in acks if ack.prepared})),
         )
@@ -445,10 +442,8 @@ class Coordinator:
         return self._on_saved(Saved(snapshot_id, acks, now_ms))
 
     def _on_saved(self, event: Saved) -> list[Command]:
-        manifest = self._candidate
-        if self.settling is not Settling.SAVING or manifest is None:
-            return []
-        if manifest.snapshot_id != event.snapshot_id:
+        manifest = self._candidate_in(Settling.SAVING, event.snapshot_id)
+        if manifest is None:
             return []
         self._snapshot_acks = event.acks
         errors = [ack.snapshot_error for ack in event.acks if ack.snapshot_error]
@@ -461,6 +456,13 @@ class Coordinator:
         self._candidate = replace(manifest, shards=shards)
         self.settling = Settling.MANIFEST
         return [WriteManifest(self._candidate)]
+
+    def _candidate_in(self, settling: Settling, snapshot_id: int) -> Manifest | None:
+        """The manifest in the making, if an answer about this snapshot is due at this step."""
+        candidate = self._candidate
+        if self.settling is not settling or candidate is None:
+            return None
+        return candidate if candidate.snapshot_id == snapshot_id else None
 
     def _shards_after(self, acks: tuple[Ack, ...]) -> dict[str, list[ShardState]]:
         shards = {vertex: list(states) for vertex, states in self.shards.items()}
@@ -487,10 +489,8 @@ class Coordinator:
         self._snapshot_acks = ()
 
     def _on_manifest_written(self, event: ManifestWritten) -> list[Command]:
-        manifest = self._candidate
-        if self.settling is not Settling.MANIFEST or manifest is None:
-            return []
-        if manifest.snapshot_id != event.snapshot_id:
+        manifest = self._candidate_in(Settling.MANIFEST, event.snapshot_id)
+        if manifest is None:
             return []
         data = manifest.to_bytes()
         ref = SnapshotRef(
@@ -504,20 +504,20 @@ class Coordinator:
             committed=manifest.is_committed,
         )
         self._candidate_ref = ref
-        record = replace(
+        self.settling = Settling.RECORD
+        # Decision point: once this write is on a majority of members the snapshot is valid.
+        return [WriteRecord("snapshot", self._record_with(ref, event.now_ms))]
+
+    def _record_with(self, ref: SnapshotRef, now_ms: int) -> ExecutionRecord:
+        """The record as the decision makes it."""
+        return replace(
             self.record,
-            status=self._status_after_snapshot(),
+            status=JobStatus.RUNNING if self._stop_kind is None else JobStatus.COMPLETING,
             snapshots=(ref, *self.record.snapshots)[: self.config.retained_snapshots],
             reserved_snapshot_id=self._reserved(),
             plan_fingerprint=self.config.plan_fingerprint,
-            updated_at_ms=event.now_ms,
+            updated_at_ms=now_ms,
         )
-        self.settling = Settling.RECORD
-        # Decision point: once this write is on a majority of members the snapshot is valid.
-        return [WriteRecord("snapshot", record)]
-
-    def _status_after_snapshot(self) -> JobStatus:
-        return JobStatus.RUNNING if self._stop_kind is None else JobStatus.COMPLETING
 
     def _reserved(self) -> int:
         reserved = self.record.reserved_snapshot_id
@@ -527,10 +527,7 @@ class Coordinator:
         return reserved
 
     def _on_manifest_failed(self, event: ManifestFailed) -> list[Command]:
-        manifest = self._candidate
-        if self.settling is not Settling.MANIFEST or manifest is None:
-            return []
-        if manifest.snapshot_id != event.snapshot_id:
+        if self._candidate_in(Settling.MANIFEST, event.snapshot_id) is None:
             return []
         return self._not_decided(event.reason, event.now_ms)
 
@@ -604,14 +601,7 @@ class Coordinator:
             reason = "the outcome of a record write is unknown"
             return [Stop(self.record.status, reason, restart=self._may_begin_again)]
         dropped = self.record.snapshots[self.config.retained_snapshots - 1 :]
-        self.record = replace(
-            self.record,
-            status=self._status_after_snapshot(),
-            snapshots=(ref, *self.record.snapshots)[: self.config.retained_snapshots],
-            reserved_snapshot_id=self._reserved(),
-            plan_fingerprint=self.config.plan_fingerprint,
-            updated_at_ms=event.now_ms,
-        )
+        self.record = self._record_with(ref, event.now_ms)
         self._outcome = True
         self._apply_outcome()
         self._retained[ref.snapshot_id] = {

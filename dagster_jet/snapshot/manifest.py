@@ -88,6 +88,8 @@ class Saving:
 
     path: str
     pid: int
+    started: int = 0
+    """Its `dagster_jet.engine.process.start_ticks`."""
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,22 @@ by its state, or one that is gone, would lose what exists nowhere else: both are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+Columns = Mapping[str, Mapping[str, str]]
 StagePlan = Mapping[str, Any]
-"""What a stage's saved state means, as JSON: kind, format of the state, and what it depends on.
-Stored in every manifest."""
+"""What a stage's saved state means, as JSON: kind, format of the state, what it depends on, and
+its `COLUMNS`. Stored in every manifest."""
+
+COLUMNS = "columns"
+"""By role, the types of the state's columns. Only what has analysed the pipeline knows them; a plan
+without says nothing about them."""
+KEYS = "keys"
+"""The role of columns by which rows are found: of others, or in another order, the hash is another.
+A stage that deduplicates whole rows names none in its pipeline, and has all columns here."""
 
 
 class Change(Enum):
@@ -66,8 +74,27 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     differing = [
         f"{name} was {saved[name]!r}, is {wanted[name]!r}"
         for name in wanted
-        if name in saved and name != "format" and saved[name] != wanted[name]
+        if name in saved and name not in ("format", COLUMNS) and saved[name] != wanted[name]
     ]
+    # What reads an older format judges the columns of that itself.
+    same_format = saved.get("format") == wanted.get("format")
+    if not differing and same_format and COLUMNS in saved and COLUMNS in wanted:
+        differing = list(_column_changes(saved[COLUMNS], wanted[COLUMNS]))
     if differing:
         return Change.INCOMPATIBLE, "; ".join(differing)
     return Change.KEPT, ""
+
+
+def _column_changes(saved: Columns, wanted: Columns) -> Iterator[str]:
+    """What a restore could not read under today's columns, or would read and never find."""
+    keys, now = list(saved[KEYS]), list(wanted[KEYS])
+    if keys != now:
+        yield f"its state has the keys {keys}, they are {now} now"
+        return
+    for role, columns in wanted.items():
+        had = saved.get(role, {})
+        for name, kind in columns.items():
+            if name not in had:
+                yield f"its state has no column {name!r}, which it needs now"
+            elif had[name] != kind:
+                yield f"its state has {name!r} as {had[name]}, it is {kind} now"

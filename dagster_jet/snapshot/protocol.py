@@ -7,7 +7,7 @@ and the simulator speak of the same things.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -176,6 +176,8 @@ class Claimed:
     """Some stage's processors commit in two phases. A processor lives for one epoch, and the next
     one commits what the state has of it, so no epoch may begin from an undecided state: each ends
     in a snapshot, waits for the phase 2 before it, and is lost with a snapshot that fails."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What each stage's saved state means: every manifest carries it."""
 
 
 @dataclass(frozen=True)

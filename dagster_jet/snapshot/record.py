@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from dagster_jet.errors import StoreMismatchError
+from dagster_jet.errors import JetError, StoreMismatchError
 
 RECORD_FORMAT = 1
 
@@ -86,6 +86,8 @@ class ExecutionRecord:
     status: JobStatus
     line: int = 1
     """Grows when history is left on purpose (rewind), so that old markers cannot match."""
+    rewound_to: int | None = None
+    """The ``initial_snapshot`` that was carried out; None once an execution began without one."""
     snapshots: tuple[SnapshotRef, ...] = ()
     """Newest first. The first is the restart point; the others are retained."""
     reserved_snapshot_id: int = 0
@@ -106,6 +108,32 @@ class ExecutionRecord:
 
     def with_lease(self, lease: Lease | None) -> ExecutionRecord:
         return replace(self, lease=lease)
+
+    def rewound(self, wanted: int | None) -> ExecutionRecord:
+        """The record of an execution that begins with this ``initial_snapshot``.
+
+        Newer snapshots are left behind and a new line begins, but once: every later start comes
+        with the same wish, a restart in this process as well as a supervisor's run. A start
+        without one forgets it, so that the next can go back to the same snapshot again.
+
+        Raises:
+            JetError: the snapshot is not retained.
+        """
+        if wanted == self.rewound_to:
+            return self
+        if wanted is None:
+            return replace(self, rewound_to=None)
+        kept = tuple(ref for ref in self.snapshots if ref.snapshot_id <= wanted)
+        if not kept or kept[0].snapshot_id != wanted:
+            known = ", ".join(str(ref.snapshot_id) for ref in self.snapshots) or "none"
+            raise JetError(
+                f"snapshot {wanted} is not retained; there are: {known}.",
+                job=self.job,
+                cure="Choose one of them, or leave initial_snapshot out.",
+            )
+        # Where it is the newest one, nothing is left: the line goes on.
+        line = self.line if kept == self.snapshots else self.line + 1
+        return replace(self, snapshots=kept, line=line, rewound_to=wanted)
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()

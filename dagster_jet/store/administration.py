@@ -249,12 +249,17 @@ class Administration:
         """Give the receivers what they lack, decide that it is done, and drop what is left over."""
         mine = replace(view.metadata, mover=secrets.token_hex(8))
         view = self._connection.decide(view, mine)
-        self._changes.migrated = migrate(
-            view.members,
-            view.metadata.routing,
-            check_still_ours=view.check_unchanged,
-            on_progress=self._on_progress,
-        )
+        try:
+            self._changes.migrated = migrate(
+                view.members,
+                view.metadata.routing,
+                check_still_ours=view.check_unchanged,
+                on_progress=self._on_progress,
+            )
+        except StoreError:
+            # Does a member not answer because another operator has taken it out in the meantime?
+            view.check_unchanged()
+            raise
         done = self._connection.decide(view, finished(view.metadata))
         # Also from members that have left and may come back one day. Newer entries come last: a
         # member that was taken in again is asked as the one it is now.

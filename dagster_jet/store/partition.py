@@ -50,6 +50,7 @@ def key_hash(*values: KeyValue) -> int:
     Raises:
         TypeError: a value of a type that has no agreed hash.
         OverflowError: an integer that does not fit 64 bits.
+        ValueError: a text that has no UTF-8.
     """
     seed = _SEED
     for value in values:

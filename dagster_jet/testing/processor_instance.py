@@ -51,7 +51,9 @@ class SnapshotBucket(Bucket):
         if self.items:
             return False
         assert isinstance(item, SnapshotEntry)
-        return super().offer(SavedEntry.of(item, self._partitioning))
+        entry = SavedEntry.of(item, self._partitioning)
+        entry.load()
+        return super().offer(entry)
 
 
 class Instance:
@@ -145,6 +147,7 @@ class Instance:
     def snapshot(self) -> list[SavedEntry]:
         """Phase 1: saves and prepares."""
         self._saved = []
+        self._outbox.begin_snapshot()
         self._until_true(Callback.SAVE, self.calls.save)
         self._until_true(Callback.PREPARE, self.calls.prepare)
         return self._saved

@@ -8,12 +8,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from dagster_jet.core import IDLE, Guarantee, Inbox, Partitioning, Processor, Watermark
+from dagster_jet.core import (
+    IDLE,
+    Guarantee,
+    Inbox,
+    Partitioning,
+    Processor,
+    Watermark,
+    new_processor,
+)
 from dagster_jet.core.calls import Callback
 from dagster_jet.core.edge import KeyFunction, Splitter
 from dagster_jet.core.items import Signal
 from dagster_jet.core.saved_entry import SavedEntry, redistribute
-from dagster_jet.core.watermark import WatermarkCoalescer
+from dagster_jet.core.watermark import Emission, WatermarkCoalescer
 from dagster_jet.testing.processor_instance import REPEATS_MAX, Instance
 from dagster_jet.testing.processor_modes import Mode
 
@@ -54,12 +62,13 @@ class Run:
     starts: int = 0
     steps: int = 0
     snapshots: int = 0
+    ended_edges: list[int] = field(default_factory=list)
 
     def run(self) -> None:
         count = 1 if self.check.expected is None else len(self.check.expected)
         self.outputs = [[] for _ in range(count)]
-        self._start(None)
         try:
+            self._start(None)
             self._after_step(first=True)
             self._feed()
             self._complete()
@@ -74,11 +83,12 @@ class Run:
         parallelism = self.mode.parallelisms[self.starts % len(self.mode.parallelisms)]
         self.starts += 1
         shares = redistribute(saved, parallelism) if saved is not None else None
+        name = getattr(self.check.supplier, "__name__", "processor")
+        made = [instance.calls.processor for instance in self.instances]  # of the last start
         self.instances = []
         for index in range(parallelism):
-            processor = self.check.supplier()
-            if any(instance.calls.processor is processor for instance in self.instances):
-                raise AssertionError("the supplier returned the same processor twice")
+            processor = new_processor(self.check.supplier, name, index, others=made)
+            made.append(processor)
             instance = Instance(
                 processor,
                 vertex=type(processor).__name__,
@@ -97,6 +107,8 @@ class Run:
             self.instances.append(instance)
             if shares is not None:
                 instance.restore(shares[index])
+                for ordinal in self.ended_edges:  # as the runtime: they end again, at once
+                    instance.complete_edge(ordinal)
 
     def _feed(self) -> None:
         edges = [deque(items) for items in self.check.inputs]
@@ -110,19 +122,24 @@ class Run:
                 if items:
                     coalescer.observe_event(ordinal)
                     self._process(ordinal, items)
-                emission = self._observe(coalescer, ordinal, in_band)
+                self._forward(self._observe(coalescer, ordinal, in_band))
+                self._forward(coalescer.check())
                 if not edges[ordinal]:
                     open_edges.remove(ordinal)
+                    # As in the runtime: the watermark that an end brings, then complete_edge.
+                    self._forward(coalescer.observe_done(ordinal))
                     for instance in self.instances:
                         instance.complete_edge(ordinal)
-                    after = coalescer.observe_done(ordinal)
-                    emission = emission if after is None else after
-                for instance in self.instances if emission is not None else ():
-                    if isinstance(emission, int):
-                        instance.watermark(Watermark(emission))
-                    else:
-                        instance.forward(IDLE)
+                    self.ended_edges.append(ordinal)
+                    self._forward(coalescer.check())
                 self._after_step()
+
+    def _forward(self, emission: Emission) -> None:
+        for instance in self.instances if emission is not None else ():
+            if isinstance(emission, int):
+                instance.watermark(Watermark(emission))
+            else:
+                instance.forward(IDLE)
 
     def _next(self, edge: deque[object]) -> tuple[list[object], Watermark | Signal | None]:
         items: list[object] = []
@@ -158,7 +175,7 @@ class Run:
 
     def _observe(
         self, coalescer: WatermarkCoalescer, ordinal: int, found: Watermark | Signal | None
-    ) -> int | Signal | None:
+    ) -> Emission:
         if found is None:
             return None
         if isinstance(found, Watermark):

@@ -46,9 +46,10 @@ def verify_processor(
 
     Every mode hands in the same input: item by item and at once, with a snapshot after every step
     and a new instance restored from every one, every second one, or none, with the crash before or
-    after phase 2, and with discarded snapshots. The outbox takes one item per edge; after each
-    refusal the callback is called once more before there is room again. With `key` or `split`,
-    several instances share the input, and each restore changes their number.
+    after phase 2, and with discarded snapshots; edges that had ended end again at once. The outbox
+    takes one item per edge; after each refusal the callback is called once more before there is
+    room again. With `key` or `split`, several instances share the input, and each restore changes
+    their number.
 
     Args:
         supplier: makes an instance; called once for each restart.

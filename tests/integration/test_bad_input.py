@@ -17,12 +17,14 @@ import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.core import ItemProcessor
 from dagster_jet.engine.events import EpochCompleted, JobEvent
 from dagster_jet.errors import (
     BadRowError,
     ConfigurationError,
     JetError,
     PipelineError,
+    ProcessorError,
     SnapshotInvalidError,
     SourceError,
     StoreCorruptedError,
@@ -156,7 +158,8 @@ def test_a_row_without_event_time(world: World) -> None:
 
 @pytest.mark.parametrize("stage", ["window", "session", "rolling", "deduplicate", "filtered"])
 def test_a_row_without_event_time_in_a_stage(world: World, stage: str) -> None:
-    """Told by the stage's tasks where they see all rows, else observed by Spark."""
+    """Told by the stage's tasks where they see all rows; else its operator refuses them, which is
+    before Spark's observation is looked at."""
     write_input(world.folder / "in", 1, [good(1), {"k": "a", "ts": None, "v": 2}, good(3)])
     p = Pipeline("bad")
     rows = p.read_from(
@@ -176,8 +179,32 @@ def test_a_row_without_event_time_in_a_stage(world: World, stage: str) -> None:
     result.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
     with pytest.raises(BadRowError, match="rows have no event time") as told:
         run(world, p)
-    assert stage == "session" or "stage 'rows': 1 rows" in str(told.value)
+    at_operator = stage in ("session", "filtered")
+    assert ("stage 'stage': " if at_operator else "stage 'rows': 1 rows") in str(told.value)
     assert not any((world.folder / "out").glob("[!._]*"))
+
+
+@pytest.mark.parametrize("stage", ["window", "session", "deduplicate"])
+def test_a_row_that_loses_its_event_time_is_not_late(world: World, stage: str) -> None:
+    """With a sink for late rows, which are taken out in front of the stage."""
+    for number in (1, 2, 3):
+        write_input(world.folder / "in", number, [good(5_000 * number)])
+    p = Pipeline("lost")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
+    ).with_timestamps("ts")
+    rows = rows.select("k", "nullif(ts, 10000) AS ts")
+    n = agg.count()
+    result = {
+        "window": lambda: rows.window(windows.tumbling("1 s")).aggregate(name="stage", n=n),
+        "session": lambda: rows.window(windows.session("1 s")).aggregate(name="stage", n=n),
+        "deduplicate": lambda: rows.deduplicate(within="1 s", name="stage"),
+    }[stage]()
+    result.late_to(sinks.files(f"{world.folder}/late", format="json"), name="late")
+    result.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    with pytest.raises(BadRowError, match=r"job 'lost', stage 'stage': .*event time") as told:
+        run(world, p, max_items_per_epoch=1)
+    assert (told.value.job, told.value.stage) == ("lost", "stage")
 
 
 def test_dead_letters_are_set_aside_with_reason(world: World) -> None:
@@ -247,6 +274,40 @@ def test_a_function_that_raises_at_a_row(world: World) -> None:
         Counter([(100,), (0,)]),  # the first epoch was in a snapshot already
         Counter([(1,), (0,)]),
     )
+
+
+def test_an_aggregate_that_raises(world: World) -> None:
+    def add(total: int, row: dict[str, Any]) -> int:
+        raise ValueError("no")
+
+    write_input(world.folder / "in", 1, [good(1)])
+    total = agg.custom(int, add, max, int, columns=["v"], result_type="bigint")
+    p = Pipeline("custom")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
+    ).with_timestamps("ts")
+    rows.group_by("k").rolling_aggregate(total=total, name="totals").write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    with pytest.raises(UserFunctionError, match=r"^job 'custom', stage 'totals': .*ValueError: no"):
+        run(world, p)
+
+
+def test_a_processor_that_raises(world: World) -> None:
+    class Raising(ItemProcessor):
+        def process_item(self, ordinal: int, item: Any) -> bool:
+            raise ValueError("no")
+
+    write_input(world.folder / "in", 1, [good(1)])
+    p = Pipeline("raising")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
+    )
+    rows.apply_processor(Raising, output_schema=SCHEMA, name="own").write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    with pytest.raises(ProcessorError, match=r"^job 'raising', stage 'own', .*process\(\).*no"):
+        run(world, p)
 
 
 def test_a_column_that_does_not_exist(world: World) -> None:

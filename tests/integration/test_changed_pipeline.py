@@ -4,18 +4,21 @@ refused at the start by name, and damages nothing: the old pipeline goes on wher
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.errors import JetError, SnapshotInvalidError
+from dagster_jet.errors import JetError
 from dagster_jet.pipeline.windows import Window
 from dagster_jet.snapshot.plan import Change
 
 from .oracle import Rows, committed, input_rows, visible_files, windowed
-from .world import WINDOW_COLUMNS, World
+from .world import WINDOW_COLUMNS, World, write_input
 
 SECONDS = windows.tumbling("1 second")
 Pipelines = Callable[..., Pipeline]
@@ -116,15 +119,15 @@ def test_a_stage_that_is_added_begins_empty_and_the_others_go_on(
     assert max(totals) == 3 * 12, "what was read before it was there is not read again"
 
 
-def test_a_key_of_another_type_is_refused_at_the_restore(world: World, pipeline: Pipelines) -> None:
-    """The plan knows columns by name only; what was saved knows their types."""
+def test_a_key_of_another_type_is_planned_and_refused(world: World, pipeline: Pipelines) -> None:
     world.fill(2)
     with world.jet() as jet:
         jet.run(pipeline(), JobConfig(parallelism=2), until="drained")
         before = visible_files(world.folder / "out")
         changed = pipeline(schema="k binary, ts long, v long")
-        said = r"stage 'counts': .* has 'k' as string, it is binary now. Take the change back"
-        with pytest.raises(SnapshotInvalidError, match=said):
+        reason = "its state has 'k' as string, it is binary now"
+        assert [c.reason for c in jet.plan(changed) if c.is_refused] == [reason]
+        with pytest.raises(JetError, match=f"stage 'counts': .* {reason}. Take the change back"):
             jet.run(changed, until="drained")
         assert visible_files(world.folder / "out") == before
         # Whether it may be null is no other type: it goes on so, and back again.
@@ -133,3 +136,165 @@ def test_a_key_of_another_type_is_refused_at_the_restore(world: World, pipeline:
             until = "completed" if turn == 3 else "drained"
             jet.run(pipeline(key=key), JobConfig(parallelism=2), until=until)
     assert committed(world.folder / "out", WINDOW_COLUMNS) == expected(world)
+
+
+# --- columns that a state needs, or has and would lose ------------------------------------------
+
+
+def rows_kept(
+    world: World,
+    unique: str = "k ts v",
+    left: str = "k ts",
+    right: str = "k ts v",
+    suffix: str = "_right",
+) -> Pipeline:
+    """Whole rows without duplicates, and each row of the left with its neighbours on the right."""
+    p = Pipeline("kept")
+    rows, others = (
+        p.read_from(
+            sources.files(
+                f"{world.folder}/in/{side}",
+                format="json",
+                schema="k string, ts long, v long, v2 long",
+            ),
+            name=side,
+        ).with_timestamps("ts", allowed_lag="500 ms")
+        for side in ("left", "right")
+    )
+    stages = {
+        "unique": rows.select(*unique.split()).deduplicate(within="1 s", name="unique"),
+        "pairs": rows.select(*left.split()).join(
+            others.select(*right.split()),
+            on="k",
+            within="1 s",
+            how="left",
+            suffix=suffix,
+            name="pairs",
+        ),
+    }
+    for name, stage in stages.items():
+        sink = sinks.files(f"{world.folder}/out/{name}", format="json")
+        stage.write_to(sink, name=f"{name}_out")
+    return p
+
+
+def test_a_column_that_the_state_lacks_or_would_lose_is_planned_and_refused(world: World) -> None:
+    world.fill(2)
+    config = JobConfig(parallelism=2)
+    has = "its state has the keys ['k', 'ts', 'v'], they are"
+    with world.jet() as jet:
+        jet.run(rows_kept(world), config, until="drained")
+        before = visible_files(world.folder / "out")
+        world.fill(2, first=2)
+        for stage, reason, changed in (
+            ("unique", f"{has} ['k', 'ts'] now", rows_kept(world, unique="k ts")),
+            ("unique", f"{has} ['k', 'ts', 'v', 'v2'] now", rows_kept(world, "k ts v v2")),
+            ("unique", f"{has} ['v', 'k', 'ts'] now", rows_kept(world, unique="v k ts")),
+            ("pairs", "its state has no column 'ts_other'", rows_kept(world, suffix="_other")),
+            ("pairs", "its state has no column 'v'", rows_kept(world, left="k ts v", right="k ts")),
+        ):
+            (change,) = [c for c in jet.plan(changed) if c.is_refused]
+            assert change.stage == stage and change.reason.startswith(reason)
+            with pytest.raises(JetError, match="Take the change back") as e:
+                jet.run(changed, config, until="drained")
+            assert f"stage '{stage}'" in str(e.value) and change.reason in str(e.value)
+        assert visible_files(world.folder / "out") == before
+        less = rows_kept(world, right="k ts")
+        assert not [c for c in jet.plan(less) if c.change is not Change.KEPT]
+        jet.run(less, config, until="completed")
+    rows, others = (input_rows(world.folder / "in" / side) for side in ("left", "right"))
+    pairs = Counter(
+        (r["k"], r["ts"], o["ts"])
+        for r in rows
+        for o in others
+        if o["k"] == r["k"] and abs(o["ts"] - r["ts"]) <= 1000
+    )
+    matched = {(k, ts) for k, ts, _ in pairs}
+    alone = Counter((r["k"], r["ts"], None) for r in rows if (r["k"], r["ts"]) not in matched)
+    found = [
+        tuple(row.get(name) for name in ("k", "ts", "ts_right"))
+        for path in (world.folder / "out" / "pairs").glob("*.json")
+        for row in map(json.loads, path.read_text("utf-8").splitlines())
+    ]
+    assert Counter(found) == pairs + alone
+
+
+# --- what has died stays dead; what has not is not lost -----------------------------------------
+
+Session = tuple[int, int, int, int]
+"""First and last event, rows, total."""
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(10, 100), (100, 10)])
+def test_a_session_ends_once_by_the_gap_of_its_time(
+    world: World, pipeline: Pipelines, before_s: int, after_s: int
+) -> None:
+    """Chains of chunks still have sessions that are over. A longer gap would have them open again,
+    at the restart after the change and at every later one; under a shorter gap those that were open
+    are over, and due."""
+    old, new = (pipeline(window=windows.session(f"{s} seconds")) for s in (before_s, after_s))
+    # An epoch and a snapshot per file.
+    config = JobConfig(parallelism=2, max_items_per_epoch=1, snapshot_interval="0 ms")
+    with world.jet() as jet:
+        fill_with_sessions(world, range(3))
+        jet.run(old, config, until="drained")
+        until_ms = jet.manifest("changing").watermarks["reached_ms"]["counts"]
+        pieces = sessions(input_rows(world.folder / "in" / "left"), before_s * 1000)
+        assert not [c for c in jet.plan(new) if c.change is not Change.KEPT]
+        for numbers, until in ((range(3, 5), "drained"), (range(5, 6), "completed")):
+            fill_with_sessions(world, numbers)
+            jet.run(new, config, until=until)
+    over = {
+        (k, piece): piece[1] + before_s * 1000
+        for k, mine in pieces.items()
+        for piece in mine
+        if piece[1] + before_s * 1000 < until_ms
+    }
+    later = sessions(
+        [r for r in input_rows(world.folder / "in" / "left") if r["ts"] >= FILE_MS * 3], 1
+    )
+    expected: Rows = Counter()
+    for (k, (first, _, n, total)), end in over.items():
+        expected[k, first, end, n, total] += 1
+    for k in pieces.keys() | later.keys():
+        mine = [piece for piece in pieces.get(k, []) if (k, piece) not in over]
+        if k in later:
+            mine = merged([*mine, *later[k]], after_s * 1000)
+        for first, last, n, total in mine:
+            expected[k, first, last + after_s * 1000, n, total] += 1
+    assert bool(over) == (before_s < after_s)
+    assert committed(world.folder / "out", WINDOW_COLUMNS) == expected
+
+
+FILE_MS = 30_000
+
+
+def fill_with_sessions(world: World, numbers: Iterable[int]) -> None:
+    """A file's rows lie within 20 seconds of its 30; not every key is in every file."""
+    for number in numbers:
+        rng = random.Random(f"sessions {number}")
+        rows = [
+            {"k": f"key-{key}", "ts": number * FILE_MS + 1000 * rng.randrange(20), "v": key}
+            for key in range(100)
+            if rng.random() < 0.3
+            for _ in range(2)
+        ]
+        write_input(world.folder / "in" / "left", number, rows)
+
+
+def sessions(rows: Iterable[dict[str, Any]], gap_ms: int) -> dict[str, list[Session]]:
+    events = defaultdict(list)
+    for row in rows:
+        events[row["k"]].append((row["ts"], row["ts"], 1, row["v"]))
+    return {k: merged(mine, gap_ms) for k, mine in events.items()}
+
+
+def merged(pieces: Iterable[Session], gap_ms: int) -> list[Session]:
+    found: list[Session] = []
+    for first, last, n, total in sorted(pieces):
+        if found and first < found[-1][1] + gap_ms:
+            begin, end, m, sum_ = found.pop()
+            found.append((begin, max(end, last), m + n, sum_ + total))
+        else:
+            found.append((first, last, n, total))
+    return found

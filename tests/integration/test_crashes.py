@@ -5,6 +5,7 @@ The pipeline and the verdict are those of test_killed.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -34,6 +35,7 @@ from dagster_jet.engine.record_keeper import RecordKeeper
 from dagster_jet.errors import (
     ArtifactLostError,
     FencedError,
+    JetError,
     SnapshotFailedError,
     StoreUnavailableError,
 )
@@ -176,6 +178,61 @@ def test_f10_a_commit_that_throws_is_retried_and_told(world: World) -> None:
     world.run()
     assert any("files.commit.file" in e.reason for e in world.events_of(SnapshotFailed))
     assert world.events_of(ExecutionRestarting) == []
+    world.assert_exactly_once()
+
+
+class Interrupt(BaseException):
+    """What nobody expects on the driver's thread."""
+
+
+@pytest.mark.parametrize("how", ["interrupted", "cancelled"])
+def test_f10_a_commit_that_is_given_up_is_the_next_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """However the driver leaves beside it: what was given up is not taken for committed."""
+    world.fill()
+    tries: list[str] = []
+    commit, go_on = FilesSink.commit, execution.Execution._next_commands
+
+    def refuse(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
+        if context.sink != "rollup_out":
+            return commit(self, artifacts, context)
+        tries.append(context.sink)
+        raise OSError(errno.EIO, "the share does not answer")
+
+    def leave(self: Any) -> Any:
+        if len(tries) >= 2:
+            if how == "interrupted":
+                raise Interrupt
+            self._stop_signal.request(StopKind.CANCEL)
+        return go_on(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FilesSink, "commit", refuse)
+        patched.setattr(execution.Execution, "_next_commands", leave)
+        with pytest.raises(Interrupt) if how == "interrupted" else suppress(JetError):
+            world.run()
+    assert world.staged() and not world.record().snapshots[0].committed
+    world.run()
+    world.assert_exactly_once()
+    assert world.staged() == []
+
+
+def test_an_error_that_nobody_expects_ends_the_job_in_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fill()
+
+    def raises(event: Any) -> None:
+        if isinstance(event, EpochCompleted) and event.epoch_id == 3:
+            raise RuntimeError("the callback's own")
+
+    with world.jet() as jet:
+        with pytest.raises(JetError, match="the driver raised RuntimeError: the callback's own"):
+            jet.run(child.crash_pipeline(world.folder), JobConfig(**child.CONFIG), on_event=raises)
+        record = jet.record(child.JOB)
+    assert record is not None and record.status is JobStatus.FAILED
+    world.run()
     world.assert_exactly_once()
 
 

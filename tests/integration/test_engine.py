@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.core import failpoint
 from dagster_jet.engine import execution
 from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionRestarting,
+    ExecutionStarted,
     JobEvent,
     SnapshotCommitted,
 )
@@ -264,6 +267,28 @@ def test_an_idle_source_does_not_hold_windows_back(world: World) -> None:
     assert not oracle.committed(out, WINDOW_COLUMNS) - oracle.windowed(rows, 1000)
 
 
+def test_the_last_windows_close_by_the_clock_in_a_lull(world: World) -> None:
+    for number in range(2):
+        write_input(world.folder / "in", number, random_rows(number, 20, 1))
+    p = Pipeline("lull")
+    times = {"allowed_lag": "500 ms", "idle_timeout": "0 ms", "max_lull": "100 ms"}
+    counted(rows_from(p, world.folder / "in", **times)).write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    expected = oracle.windowed(oracle.input_rows(world.folder / "in"), 1000)
+    with world.jet() as jet:
+        job = jet.submit(p, JobConfig(snapshot_interval="0 ms", poll_interval="20 ms"))
+        try:
+            out = world.folder / "out"
+            wait_until(
+                lambda: oracle.by_manifest(out, ("k",)).total() == expected.total(),
+                "all windows close although nothing follows",
+            )
+        finally:
+            job.suspend()
+    assert oracle.committed(out, WINDOW_COLUMNS) == expected
+
+
 @pytest.mark.parametrize("how", ["left", "inner"])
 def test_enriched_with_a_table(world: World, how: str) -> None:
     (world.folder / "names.csv").write_text("k,name\nkey-0,Zero\nkey-1,One\n")
@@ -387,6 +412,33 @@ def test_asked_to_suspend_by_another_process(world: World) -> None:
     world.assert_exactly_once()
 
 
+@pytest.mark.parametrize("kind", [StopKind.SUSPEND, StopKind.RESTART])
+def test_asked_by_another_process_during_a_back_off(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: StopKind
+) -> None:
+    """The record says RUNNING, so the request is accepted: it ends the back-off and is heard."""
+    for limit in ("_BACKOFF_FIRST_MS", "_BACKOFF_MAX_MS"):
+        monkeypatch.setattr(f"dagster_jet.job.{limit}", 600_000)
+    world.fill(files=3)
+    failpoint.configure("record.snapshot.after:2=raise")
+    with world.jet() as jet, world.jet() as other:
+
+        def ask(event: JobEvent) -> None:
+            world.see(event)
+            if isinstance(event, ExecutionRestarting):
+                other.request(child.JOB, kind)
+
+        settings = JobConfig(**child.CONFIG)
+        job = jet.submit(
+            child.crash_pipeline(world.folder), settings, until="drained", on_event=ask
+        )
+        status = job.result(120).status
+    assert len(world.events_of(ExecutionStarted)) == 2, "the next execution is the restart"
+    assert status is (JobStatus.SUSPENDED if kind is StopKind.SUSPEND else JobStatus.NOT_RUNNING)
+    world.run()
+    world.assert_exactly_once()
+
+
 def test_a_second_driver_is_refused_and_disturbs_nobody(world: World) -> None:
     world.fill(files=3)
     with world.jet() as jet, world.jet() as other:
@@ -444,25 +496,55 @@ def test_state_ledger_and_snapshots(world: World) -> None:
     assert ledger == dict.fromkeys(("counts_out", "rollup_out", "big_out"), snapshots[0].epoch_id)
 
 
-def test_back_to_an_older_snapshot(world: World) -> None:
-    """A new line: what came after the snapshot is processed and written again, nothing else."""
+def run_past_a_snapshot(world: World, files: int) -> tuple[int, dict[str, oracle.Rows]]:
+    """The snapshot's id, and what was written after it, from so many files."""
     world.fill(files=2)
     world.run(until="drained")
     before = world.committed()
     with world.jet() as jet:
         wanted = jet.snapshots(child.JOB)[0].snapshot_id
-    world.fill(files=2, first=2)
+    world.fill(files=files, first=2)
     world.run(until="drained", snapshot_interval="1 hour")
-    abandoned = world.committed()
+    return wanted, {name: rows - before[name] for name, rows in world.committed().items()}
+
+
+def assert_written_again(world: World, abandoned: Mapping[str, oracle.Rows]) -> None:
+    """Everything once, and what the line that was left had written besides."""
+    found, expected = world.committed(), world.expected()
+    for name in expected:
+        assert found[name] == expected[name] + abandoned[name], name
+
+
+def test_back_to_an_older_snapshot(world: World) -> None:
+    """A new line: what came after the snapshot is processed and written again, nothing else."""
+    wanted, abandoned = run_past_a_snapshot(world, files=2)
     with pytest.raises(JetError, match="snapshot 999 is not retained"):
         world.run(initial_snapshot=999)
     world.run(initial_snapshot=wanted)
     with world.jet() as jet:
         record = jet.record(child.JOB)
     assert record is not None and record.line == 2
-    found, expected = world.committed(), world.expected()
-    for name in expected:
-        assert found[name] == expected[name] + (abandoned[name] - before[name]), name
+    assert_written_again(world, abandoned)
+
+
+@pytest.mark.parametrize("end", ["kill", "raise"])
+def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
+    """Whoever begins with the same wish after a crash goes on: this process, or another one."""
+    wanted, abandoned = run_past_a_snapshot(world, files=4)
+    rules = f"record.snapshot.after:2={end}"  # the new line has a snapshot, and one undecided
+    if end == "kill":
+        world.run_child(rules, config={"initial_snapshot": wanted})
+        world.run(until="drained", initial_snapshot=wanted)
+    else:
+        failpoint.configure(rules)
+        world.run(until="drained", initial_snapshot=wanted)
+        assert len(world.events_of(ExecutionRestarting)) == 1
+    with world.jet() as jet:
+        assert wanted not in [ref.snapshot_id for ref in jet.snapshots(child.JOB)]
+    world.run(initial_snapshot=wanted)
+    record = world.record()
+    assert record is not None and (record.line, record.rewound_to) == (2, wanted)
+    assert_written_again(world, abandoned)
 
 
 def test_restarts_do_not_leak_scratch_files(world: World) -> None:

@@ -269,15 +269,7 @@ def test_late_rows_go_to_their_sink_and_nothing_is_lost(world: World) -> None:
     kept = rows.deduplicate(on=("k", "ts", "v"), within="10 ms", name="kept")
     kept.late_to(sinks.files(f"{world.folder}/kept_late", format="json"), name="kept_l")
     kept.write_to(sinks.files(f"{world.folder}/kept", format="json"), name="kept_out")
-    rng = random.Random("late")
-    everything = []
-    for number in range(8):
-        batch = [
-            {"k": rng.choice("abc"), "ts": number * 300 + rng.randrange(1500), "v": place}
-            for place in range(20)
-        ]
-        everything += batch
-        write_input(folder, number, batch)
+    everything = restless_batches(folder)
     with world.jet() as jet:
         result = jet.run(p, JobConfig(max_items_per_epoch=20), until="completed")
     assert result.epochs > 5
@@ -290,6 +282,81 @@ def test_late_rows_go_to_their_sink_and_nothing_is_lost(world: World) -> None:
     both = Counter(committed(world.folder / "kept", "k ts v"))
     both.update(committed(world.folder / "kept_late", "k ts v"))
     assert both == Counter((r["k"], r["ts"], r["v"]) for r in everything)
+
+
+def restless_batches(folder: Path) -> list[Row]:
+    """Every row is another one, and many jump back."""
+    rng = random.Random("late")
+    everything = []
+    for number in range(8):
+        batch = [
+            {
+                "k": rng.choice("abc"),
+                "ts": number * 300 + rng.randrange(1500),
+                "v": 20 * number + place,
+            }
+            for place in range(20)
+        ]
+        everything += batch
+        write_input(folder, number, batch)
+    return everything
+
+
+def test_late_rows_of_functions_processors_and_both_sides_of_a_join(world: World) -> None:
+    """A ttl of 0 is one; what a sink takes the processor does not get; an outer join shows all
+    that is in time; both sides have columns of their own."""
+    folder = world.folder / "in"
+    folder.mkdir()
+    p = Pipeline("late_too")
+    source = sources.files(str(folder), format="json", schema=SCHEMA)
+    rows = p.read_from(source, name="rows").with_timestamps("ts")
+    others = rows.select("k", "ts", "v AS w")
+    mapped = rows.group_by("k").map_stateful(
+        lambda state, row: row, create=int, ttl="0 seconds", output_schema=SCHEMA, name="mapped"
+    )
+    joined = rows.join(others, on="k", within="100 ms", how="outer", name="joined")
+    numbered = processed(rows, "numbered")
+    for stage, name, side in (
+        (mapped, "mapped_late", None),
+        (numbered, "numbered_late", None),
+        (joined, "left_late", "left"),
+        (joined, "right_late", "right"),
+    ):
+        stage.late_to(sinks.files(f"{world.folder}/{name}", format="json"), name=name, side=side)
+    for stage, name in ((mapped, "out"), (numbered, "numbers"), (joined, "pairs")):
+        stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=name)
+    everything = {(r["k"], r["ts"], r["v"]) for r in restless_batches(folder)}
+    with world.jet() as jet:
+        jet.run(p, JobConfig(max_items_per_epoch=20), until="completed", on_event=world.see)
+    late = Counter(committed(world.folder / "mapped_late", "k ts v"))
+    assert late and late == Counter(committed(world.folder / "numbered_late", "k ts v"))
+    assert late == Counter(committed(world.folder / "left_late", "k ts v"))
+    assert late == Counter(committed(world.folder / "right_late", "k ts w"))
+    in_time = everything - set(late)
+    assert Counter(committed(world.folder / "out", "k ts v")) == Counter(in_time)
+    assert len([n for (n,) in committed(world.folder / "numbers", "n") if n > 0]) == len(in_time)
+    pairs = list(committed(world.folder / "pairs", "k ts v ts_right w"))
+    assert {(k, ts, v) for k, ts, v, _, _ in pairs if v is not None} == in_time
+    assert {(k, ts, w) for k, _, _, ts, w in pairs if w is not None} == in_time
+    told = [event for event in world.events if isinstance(event, SnapshotCommitted)][-1].stages
+    counts = {name: told[name].late for name in ("mapped", "numbered", "joined")}
+    assert counts == {"mapped": len(late), "numbered": len(late), "joined": 2 * len(late)}
+
+
+def test_an_event_time_column_may_have_a_dot(world: World) -> None:
+    rows = [{"k": "a", "at.ms": number * 100} for number in range(20)]
+    write_input(world.folder / "in", 1, rows)
+    p = Pipeline("dotted")
+    source = sources.files(f"{world.folder}/in", format="json", schema="k string, `at.ms` long")
+    stream = p.read_from(source, name="rows").with_timestamps("at.ms")
+    # Behind a filter, it is Spark that observes event time.
+    counts = stream.filter("k = 'a'").window(windows.tumbling("1 second"))
+    counts.aggregate(n=agg.count(), name="op").write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    with world.jet() as jet:
+        jet.run(p, until="completed")
+    assert list(committed(world.folder / "out", "n")) == [(10,), (10,)]
 
 
 def test_rolling_totals_end_in_the_truth(world: World) -> None:
@@ -334,6 +401,17 @@ def test_early_results_come_before_the_final_ones_and_change_nothing(world: Worl
         keyed = rows.group_by("k").window(window, early_results="1 ms")
         stage = keyed.aggregate(n=agg.count(), name=name)
         stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=f"{name}_out")
+        renamed = stage.select("k", "window_end", "n AS shown")
+        renamed.write_to(sinks.files(f"{world.folder}/{name}2", format="json"), name=f"{name}2")
+        behind = {
+            "direct": stage.rolling_aggregate(n=agg.sum("n"), name=f"{name}_sum"),
+            "renamed": renamed.window(windows.tumbling("3 seconds")).aggregate(
+                n=agg.sum("shown"), name=f"{name}_again"
+            ),
+        }
+        for how, totals in behind.items():
+            out = sinks.files(f"{world.folder}/{name}_{how}", format="json")
+            totals.write_to(out, name=f"{name}_{how}")
     batches = events("early")
     for number, batch in enumerate(batches):
         write_input(folder, number, batch)
@@ -347,6 +425,11 @@ def test_early_results_come_before_the_final_ones_and_change_nothing(world: Worl
         early = [row for row in shown if row[0]]
         assert len(early) > 5, f"{name}: {early}"
         assert all(0 < row[3] <= len(everything) for row in early)
+        handed_on = Counter(committed(world.folder / f"{name}2", "k window_end shown"))
+        assert handed_on == Counter(row[1:] for row in shown), "early rows pass transforms"
+        assert max(committed(world.folder / f"{name}_direct", "n")) == (len(everything),)
+        again = sum(n for (n,) in committed(world.folder / f"{name}_renamed", "n"))
+        assert again == len(everything), "but enter no state"
 
 
 def test_who_holds_the_watermark_back_is_told(world: World) -> None:

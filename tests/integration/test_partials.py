@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 
 from dagster_jet.core.frames import Frames
+from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.first_stage import (
     FirstStage,
@@ -138,3 +140,35 @@ def test_rolling_aggregates(frames, events):
         mine = [e for e in events if e[0] == row["k"]]
         assert ms(row["at"]) == max(t for _, t, _ in mine)
         assert comparable({n: row[n] for n in AGGREGATES}) == comparable(expected(mine))
+
+
+def one_key(aggregates: dict[str, Any], frame: DataFrame) -> dict[str, Any]:
+    """The totals of one epoch, as Spark sends them and the operator finishes them."""
+    aggregation = Aggregation(tuple(aggregates.items()))
+    arrived = first_stage(KeyPartials(("k",), aggregation), frame)
+    operator = RollingAggregate(arrived.schema, ("k",), aggregation)
+    step = operator.step(StepInput((arrived,), None, None, 1), MemoryState(operator))
+    (row,) = step.results.to_pylist()
+    return row
+
+
+def test_both_zeros_in_one_epoch_are_one_value(spark):
+    frame = spark.createDataFrame([("a", 1, 0.0), ("a", 2, -0.0)], "k string, t bigint, x double")
+    assert one_key({"d": agg.count_distinct("x")}, frame) == {"k": "a", "d": 1}
+
+
+@pytest.mark.parametrize("column", ["it's", "a\\b", "\\'"])
+def test_a_users_aggregate_over_a_column_of_any_name(spark, column):
+    seen = agg.custom(
+        list, lambda rows, row: [*rows, row], list.__add__, str, columns=[column],
+        result_type="string",
+    )  # fmt: skip
+    frame = spark.createDataFrame([("a", 1, 7)], ["k", "t", column])
+    assert one_key({"seen": seen}, frame)["seen"] == str([{column: 7}])
+
+
+def test_spark_refuses_a_sum_that_merging_would_refuse(spark):
+    frame = spark.createDataFrame([("a", t, 2**62) for t in (1, 2)], "k string, t bigint, v bigint")
+    with pytest.raises(ArithmeticException, match="overflow"):
+        one_key({"total": agg.sum("v")}, frame)
+    assert one_key({"mean": agg.mean("v")}, frame.limit(1))["mean"] == 2.0**62

@@ -60,6 +60,7 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
                 shard_count=1,
                 before_ms=None,
                 after_ms=None,
+                dead_until_ms=None,
                 shards=(state,),
             )
             ack = task.run_shard(0, (groups(keys),), str(number), savers).acked()

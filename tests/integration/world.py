@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_CHILD = Path(child.__file__)
 _FIRST_MTIME_NS = 1_700_000_000_000_000_000
 
 
@@ -137,10 +135,7 @@ class World:
 
     def run_child(self, rules: str, *, own_jvm: bool = False, **order: Any) -> Death:
         """Runs the pipeline in a process of its own until a fail point kills it."""
-        if own_jvm:
-            death = self.fail_points.run(self._command(order), rules)
-        else:
-            death = self._run_forked(rules, order)
+        death = self._until_death(rules, order, own_jvm=own_jvm)
         wanted = [rule.partition("=")[0].partition(":")[0] for rule in rules.split(";")]
         assert death.was_killed, f"{rules}: the child ended with {death.returncode}\n{death.output}"
         assert set(wanted) <= set(death.reached), f"{rules}: reached only {death.reached}"
@@ -148,18 +143,19 @@ class World:
 
     def finish_child(self, **order: Any) -> str:
         """Runs the pipeline to its end in a process and a JVM of its own; returns what it said."""
-        death = self.fail_points.run(self._command(order), "")
+        death = self._until_death("", order, own_jvm=True)
         assert death.returncode == 0, death.output
         return death.output
 
-    def start_child(self, rules: str, **order: Any) -> ForkServerProcess:
+    def start_child(self, rules: str, *, own_jvm: bool = False, **order: Any) -> ForkServerProcess:
         """Starts it in a fork, attached to this session's JVM as to a cluster that outlives it."""
-        environment = {**self.gateway(), **self.fail_points.environment(rules)}
+        environment = {} if own_jvm else self.gateway()
+        environment |= self.fail_points.environment(rules)
         return fork(self.driver, self.folder, order, environment, self.child_output)
 
-    def _run_forked(self, rules: str, order: Mapping[str, Any]) -> Death:
+    def _until_death(self, rules: str, order: Mapping[str, Any], *, own_jvm: bool) -> Death:
         before = len(self.fail_points.reached)
-        process = self.start_child(rules, **order)
+        process = self.start_child(rules, own_jvm=own_jvm, **order)
         process.join(120)
         returncode = process.exitcode
         process.kill()
@@ -224,6 +220,3 @@ class World:
             "PYSPARK_GATEWAY_PORT": str(parameters.port),
             "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
         }
-
-    def _command(self, order: Mapping[str, Any]) -> list[str]:
-        return [sys.executable, str(_CHILD), str(self.folder), json.dumps(dict(order))]

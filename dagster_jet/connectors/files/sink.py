@@ -2,21 +2,25 @@
 
     <path>/part-<epoch>-<shard>-<execution>.json     committed, never changed afterwards
     <path>/_epochs/<epoch>.json                      what the epoch consists of: the marker
+    <path>/_epochs/.owner, .store                    whose folder it is
     <path>/.staging/<job>/<sink>/...                 phase 1; invisible to readers
 
 Nothing partial ever stands under a final name. Readers that need whole epochs go by `_epochs`;
-plain listings see whole files. One folder belongs to one sink of one job.
+plain listings see whole files. Only files that a marker lists may be moved or deleted: until then
+recovery looks for them. One folder belongs to one sink of one job of one store's namespace.
 
 At-least-once: rows written since the last snapshot appear again, in files of their own.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +28,18 @@ import pyarrow as pa
 import xxhash
 
 from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
+from dagster_jet.core.durable import sync_folder
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.connector import CommitContext, TransactionId
-from dagster_jet.errors import ArtifactLostError, ConfigurationError, SinkError
+from dagster_jet.errors import (
+    ArtifactLostError,
+    ConfigurationError,
+    SinkError,
+    SinkMismatchError,
+)
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,6 +57,8 @@ class FilesSink:
     path: str
     format: str
     max_guarantee: Guarantee = field(default=Guarantee.EXACTLY_ONCE, init=False)
+    store: str | None = field(default=None, compare=False, repr=False)
+    """Which store, and which namespace of it, the job is known to."""
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -56,11 +69,13 @@ class FilesSink:
     def describe(self) -> dict[str, str]:
         return {"kind": "files", "path": self.path, "format": self.format}
 
+    def with_store(self, store: Store) -> FilesSink:
+        """Nothing is kept there, but names of jobs are only unique within its namespace."""
+        return replace(self, store=f"store {store.store_id}, namespace {store.config.namespace!r}")
+
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        folder = Path(self.path)
         try:
-            (folder / EPOCHS_FOLDER).mkdir(parents=True, exist_ok=True)
-            _staging(self.path, job, stage).mkdir(parents=True, exist_ok=True)
+            self._check_folder(job, stage, is_new_job)
         except OSError as error:
             raise ConfigurationError(
                 f"the output folder {self.path!r} cannot be written: {error.strerror}.",
@@ -68,8 +83,21 @@ class FilesSink:
                 stage=stage,
                 cure="Correct the path or its permissions.",
             ) from None
-        self._check_owner(job, stage)
-        if is_new_job and next((folder / EPOCHS_FOLDER).glob("*.json"), None) is not None:
+
+    def _check_folder(self, job: str, stage: str, is_new_job: bool) -> None:
+        epochs = Path(self.path) / EPOCHS_FOLDER
+        epochs.mkdir(parents=True, exist_ok=True)
+        _staging(self.path, job, stage).mkdir(parents=True, exist_ok=True)
+        owner = f"{job}/{stage}"
+        other = _claim(epochs / ".owner", owner)
+        if other != owner:
+            raise ConfigurationError(
+                f"the output folder {self.path!r} belongs to {other!r}.",
+                job=job,
+                stage=stage,
+                cure="Give each sink a folder of its own.",
+            )
+        if is_new_job and next(epochs.glob("*.json"), None) is not None:
             raise ConfigurationError(
                 f"{self.path!r} holds epochs of an earlier life of this job, but the store knows "
                 "nothing of it: going on would write its rows twice.",
@@ -78,24 +106,18 @@ class FilesSink:
                 cure="Use the old store, or an empty output folder.",
             )
 
-    def _check_owner(self, job: str, stage: str) -> None:
-        owner_file = Path(self.path) / EPOCHS_FOLDER / ".owner"
-        owner = f"{job}/{stage}"
-        mine = owner_file.with_name(f".owner.{os.getpid()}")
-        mine.write_text(owner, encoding="utf-8")
-        try:
-            os.link(mine, owner_file)  # whole or not at all, and only for the first
-        except FileExistsError:
-            other = owner_file.read_text(encoding="utf-8")
-            if other != owner:
-                raise ConfigurationError(
-                    f"the output folder {self.path!r} belongs to {other!r}.",
-                    job=job,
-                    stage=stage,
-                    cure="Give each sink a folder of its own.",
-                ) from None
-        finally:
-            mine.unlink()
+        # A file of its own: folders of older versions have none, and only the first one claims it.
+        if (
+            self.store is not None
+            and (other := _claim(epochs / ".store", self.store)) != self.store
+        ):
+            raise ConfigurationError(
+                f"the output folder {self.path!r} belongs to {owner!r} of another store or "
+                f"namespace: of {other}; this is {self.store}.",
+                job=job,
+                stage=stage,
+                cure="Give each sink a folder of its own; if that store is gone, an empty one.",
+            )
 
     def takes(self, schema: pa.Schema) -> bool:
         return self.format != "json" or can_encode_json(schema)
@@ -122,15 +144,37 @@ class FilesSink:
         for epoch_id, parts in sorted(epochs.items()):
             marker = self._marker(epoch_id, context)
             if marker.exists():
-                # Committed before; readers may have moved the files on since.
+                # Committed before; readers may have moved what it lists on since, nothing else.
+                self._check_marker(marker, parts, context)
                 for artifact in parts:
                     Path(artifact.token).unlink(missing_ok=True)
                 continue
             kept = [part for part in parts if self._commit_file(part, context)]
             fail_point("files.commit.renamed")
-            _sync_folder(self.path)
+            sync_folder(self.path)
             fail_point("files.commit.marker")
             self._write_marker(marker, epoch_id, kept, context)
+
+    def _check_marker(
+        self, marker: Path, parts: Collection[Artifact], context: CommitContext
+    ) -> None:
+        """What is staged may only be removed if the marker is of the same rows.
+
+        It lists the same files at every repetition, or fewer where `accept_loss` left some out.
+        """
+        content = json.loads(marker.read_text(encoding="utf-8"))
+        listed = {(file["name"], file["checksum"]) for file in content["files"]}
+        staged = {(part.target, _hex(part.checksum)) for part in parts}
+        if not listed <= staged:
+            raise SinkMismatchError(
+                f"another job commits into {self.path!r}: the marker lists {_names(listed)}, "
+                f"staged are {_names(staged)}.",
+                job=context.job,
+                stage=context.sink,
+                position=str(marker),
+                cure="Give each sink a folder of its own; what is staged is still there, and is "
+                "committed at the next start.",
+            )
 
     def _commit_file(self, artifact: Artifact, context: CommitContext) -> bool:
         staged, target = Path(artifact.token), Path(self.path) / artifact.target
@@ -140,18 +184,31 @@ class FilesSink:
             return True
         except FileNotFoundError:
             pass
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            raise SinkMismatchError(
+                f"epoch {artifact.epoch_id}: {str(staged)!r} cannot be renamed to "
+                f"{str(target)!r}, which is on another file system.",
+                job=context.job,
+                stage=context.sink,
+                position=artifact.token,
+                cure="Start once with the sink's old path, which commits what is staged there; "
+                "then move the sink.",
+            ) from error
         if target.exists() and file_checksum(target) == artifact.checksum:
             return True
         if context.accept_loss:
             return False
         raise ArtifactLostError(
             f"epoch {artifact.epoch_id}: the staged file with {artifact.rows} rows is gone, and "
-            f"{artifact.target!r} is not there (or is another file). The rows are in no output.",
+            f"{artifact.target!r} is not there (or is another file). The rows are in no output, "
+            "unless a reader took the file away before `_epochs` listed it.",
             job=context.job,
             stage=context.sink,
             position=artifact.token,
-            cure="Bring the staged file back, or let the job go on without these rows with "
-            "JobConfig(accept_loss=True).",
+            cure="Bring the staged file back, or put the one that was taken into the folder "
+            "again, or let the job go on without these rows with JobConfig(accept_loss=True).",
         )
 
     def _marker(self, epoch_id: int, context: CommitContext) -> Path:
@@ -173,7 +230,7 @@ class FilesSink:
                     "name": part.target,
                     "rows": part.rows,
                     "bytes": part.bytes,
-                    "checksum": f"{part.checksum:016x}",
+                    "checksum": _hex(part.checksum),
                 }
                 for part in parts
             ],
@@ -184,7 +241,7 @@ class FilesSink:
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, marker)
-        _sync_folder(marker.parent)
+        sync_folder(marker.parent)
 
     def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
         removed = 0
@@ -228,7 +285,7 @@ class FilesWriter:
         with self._errors_named():
             fail_point("files.prepare.before")
             self._encoder.close()
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             fail_point("files.prepare.after")
         return (
             Artifact(
@@ -280,9 +337,24 @@ def _staging(path: str, job: str, sink: str) -> Path:
     return Path(path) / STAGING_FOLDER / job / sink
 
 
-def _sync_folder(path: str | Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _claim(file: Path, owner: str) -> str:
+    """Who owns the file: the first who asked, with its text whole in it or not there at all."""
+    mine = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+    mine.write_text(owner, encoding="utf-8")
     try:
-        os.fsync(descriptor)
+        os.link(mine, file)
+        return owner
+    except FileExistsError:
+        return file.read_text(encoding="utf-8")
     finally:
-        os.close(descriptor)
+        mine.unlink()
+
+
+def _hex(checksum: int) -> str:
+    return f"{checksum:016x}"
+
+
+def _names(files: Collection[tuple[str, str]]) -> str:
+    """The first few with their checksums, for a message."""
+    shown = [f"{name} ({checksum})" for name, checksum in sorted(files)[:3]]
+    return ", ".join(shown) + (f" and {len(files) - 3} more" if len(files) > 3 else "")

@@ -5,26 +5,35 @@ every snapshot, with size and time, so that a file that arrives late is not miss
 changes after it was read is an error instead of a silent difference. Hidden and temporary names
 are ignored: write elsewhere, then rename.
 
+A file is known by its absolute path, however the source spells it; symbolic links are not followed,
+so that a link at the old place keeps the paths of a folder that has moved.
+
 At-least-once: after a restart the files of the epochs since the last snapshot are read again.
 """
 
 from __future__ import annotations
 
 import glob
+import logging
 import os
-from collections.abc import Mapping
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
-from dagster_jet.errors import ConfigurationError, SourceError
+from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
+from dagster_jet.pipeline.ddl import quoted_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+_logger = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet")
 CORRUPT_COLUMN = "__corrupt"
@@ -32,11 +41,13 @@ FILE_COLUMN = "__file"
 REASON_COLUMN = "__reason"
 _IGNORED_SUFFIXES = (".tmp", ".crc", ".inprogress", ".part", "._COPYING_")
 _FIRST_GUESS_BYTES_PER_ROW = 100.0
+_MAGIC_TO_SPARK = re.compile(r"[\\{}\[\]*?]")
 
 
 @dataclass(frozen=True)
 class FilesTable:
-    """A batch table for enrichment: read whole when an execution starts."""
+    """A batch table for enrichment: read whole when an execution starts, and anew as often as
+    `enrich(refresh=...)` says."""
 
     path: str
     format: str
@@ -60,7 +71,7 @@ class FilesTable:
             reader = reader.option("inferSchema", "true")
         if self.format == "csv":
             reader = reader.option("header", "true")
-        return reader.format(self.format).load(self.path)
+        return reader.format(self.format).load(_literally(self.path))
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class FilesSource:
     """A folder, or a glob pattern, of JSON lines, CSV or Parquet files.
 
     Args:
-        path: local folder or pattern.
+        path: local folder or pattern; a folder that exists under this very name is no pattern.
         format: "json" (lines), "csv" or "parquet".
         schema: columns and types as DDL; required for JSON and CSV.
         options: passed to Spark's reader, for example {"header": "true"}.
@@ -127,18 +138,41 @@ class FilesReader:
     _configured: DataFrameReader | None = None
 
     def __post_init__(self) -> None:
-        self._list()
+        with suppress(SourceUnavailableError):  # `poll` tells, where the job can restart
+            self._list()
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._bytes_per_row = position.get("bytes_per_row", _FIRST_GUESS_BYTES_PER_ROW)
-        for row in journal.to_pylist() if journal is not None else []:
-            self._read[row["path"]] = InputFile(row["mtime_ns"], row["path"], row["size"])
-        if len(self._read) != position["files"]:
+        rows = journal.to_pylist() if journal is not None else []
+        for row in rows:
+            path = os.path.abspath(row["path"])  # older snapshots have paths as they were spelled
+            self._read[path] = InputFile(row["mtime_ns"], path, row["size"])
+        # What was read under two spellings is one file now.
+        if position["files"] not in (len(self._read), len(rows)):
             raise SourceError(
                 f"the snapshot lists {len(self._read)} files read, its position "
                 f"{position['files']}.",
                 job=self.job,
                 stage=self.stage,
+            )
+        self._warn_of_another_folder()
+
+    def _warn_of_another_folder(self) -> None:
+        """A folder that has moved would be read again, whole; a new one is meant to be read."""
+        folder = os.path.join(_folder_of(self.source.path), "")
+        if not self._read or any(path.startswith(folder) for path in self._read):
+            return
+        if waiting := len(self._list()):
+            _logger.warning(
+                "job %r, stage %r: none of the %d files read so far, such as %s, was in %s: the %d "
+                "files there are read as new ones. If the folder has moved, stop the job, put a "
+                "symbolic link at the old place, and let the source name that.",
+                self.job,
+                self.stage,
+                len(self._read),
+                next(iter(self._read)),
+                folder,
+                waiting,
             )
 
     def poll(self) -> Lag:
@@ -183,13 +217,13 @@ class FilesReader:
     def frame(self, spark: SparkSession, split: tuple[InputFile, ...]) -> SourceFrame:
         from pyspark.sql import functions as F
 
-        frame = self._spark_reader(spark).load([file.path for file in split])
+        frame = self._spark_reader(spark).load([_literally(file.path) for file in split])
         if not self._sets_rejects_aside or self.rejection is None:
             return SourceFrame(frame)
-        columns = [name for name in frame.columns if name != CORRUPT_COLUMN]
+        columns = [quoted_name(name) for name in frame.columns if name != CORRUPT_COLUMN]
         reason = F.when(F.col(CORRUPT_COLUMN).isNotNull(), "does not fit the schema")
         for column in self.rejection.required:
-            reason = reason.when(F.col(column).isNull(), f"{column} is null")
+            reason = reason.when(F.col(quoted_name(column)).isNull(), f"{column} is null")
         shared = frame.withColumn(FILE_COLUMN, F.col("_metadata.file_path"))
         shared = shared.withColumn(REASON_COLUMN, reason)
         rejects = shared.where(F.col(REASON_COLUMN).isNotNull()).select(
@@ -220,7 +254,9 @@ class FilesReader:
 
     def verify(self, split: tuple[InputFile, ...], rows: int) -> None:
         for file in split:
-            if _stat(file.path) != file:
+            with self._errors_named(file.path):
+                found = _stat(file.path)
+            if found != file:
                 raise SourceError(
                     "the file changed or vanished while it was read.",
                     job=self.job,
@@ -242,14 +278,15 @@ class FilesReader:
         reader = reader.schema(f"{self.source.schema}, {CORRUPT_COLUMN} string")
         reader = reader.option("mode", "PERMISSIVE")
         frame = reader.option("columnNameOfCorruptRecord", CORRUPT_COLUMN).load(
-            [file.path for file in split]
+            [_literally(file.path) for file in split]
         )
         bad = frame.where(F.col(CORRUPT_COLUMN).isNotNull())
         row = bad.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN)).first()
         if row is None:
             return None
         path, raw = unquote(urlsplit(row[FILE_COLUMN]).path), row[CORRUPT_COLUMN].strip()
-        with open(path, encoding="utf-8", errors="replace") as lines:
+        number = None
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as lines:
             number = next((n for n, line in enumerate(lines, start=1) if line.strip() == raw), None)
         where = path if number is None else f"{path}:{number}"
         return f"{where}: {raw[:200]}"
@@ -274,21 +311,63 @@ class FilesReader:
         return 0  # a file that vanishes after it was planned is an error
 
     def _list(self) -> list[InputFile]:
-        path = self.source.path
-        if glob.has_magic(path):
-            names = glob.glob(path)
-        else:
-            try:
-                names = [entry.path for entry in os.scandir(path)]
-            except (FileNotFoundError, NotADirectoryError):
-                raise SourceError(
-                    f"the source folder {path!r} does not exist.",
-                    job=self.job,
-                    stage=self.stage,
-                    cure="Create it, or correct the path.",
-                ) from None
-        files = (_stat(name) for name in names if _is_finished(Path(name).name))
+        with self._errors_named(self.source.path):
+            names = [name for name in self._names() if _is_finished(os.path.basename(name))]
+            files = [_stat(name) for name in names]
         return [file for file in files if file is not None]
+
+    def _names(self) -> list[str]:
+        """Absolute paths, each once."""
+        path = self.source.path
+        if _is_pattern(path):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.scandir(_folder_of(path)).close()  # glob finds nothing where this raises
+            return list(dict.fromkeys(map(os.path.abspath, glob.glob(path))))
+        try:
+            with os.scandir(_folder_of(path)) as entries:
+                return [entry.path for entry in entries]
+        except (FileNotFoundError, NotADirectoryError):
+            raise SourceError(
+                f"the source folder {path!r} does not exist.",
+                job=self.job,
+                stage=self.stage,
+                cure="Create it, or correct the path.",
+            ) from None
+
+    @contextmanager
+    def _errors_named(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SourceUnavailableError(
+                f"the file system cannot be read now: {error.strerror}.",
+                job=self.job,
+                stage=self.stage,
+                position=error.filename or path,
+                cure="Correct the permissions, or bring the file system back; meanwhile the job "
+                "restarts from its last snapshot.",
+            ) from error
+
+
+def _literally(path: str) -> str:
+    """As Spark's readers want it: they take every path for a pattern, `part-[1]` for `part-1`.
+
+    Not with their option `__globPaths__`: per name that looks like a pattern, Spark 4.3 then reads
+    all the others once more.
+    """
+    return _MAGIC_TO_SPARK.sub(r"\\\g<0>", path)
+
+
+def _is_pattern(path: str) -> bool:
+    return glob.has_magic(path) and not os.path.isdir(path)
+
+
+def _folder_of(path: str) -> str:
+    """Absolute: the folder, or the innermost one that a pattern cannot leave."""
+    if _is_pattern(path):
+        while glob.has_magic(path):
+            path = os.path.dirname(path)
+    return os.path.abspath(path)
 
 
 def _is_finished(name: str) -> bool:
@@ -296,11 +375,12 @@ def _is_finished(name: str) -> bool:
 
 
 def _stat(path: str) -> InputFile | None:
+    """None where there is no file (any more)."""
     try:
         status = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    if not os.path.isfile(path):
+    if not stat.S_ISREG(status.st_mode):
         return None
     return InputFile(status.st_mtime_ns, path, status.st_size)
 

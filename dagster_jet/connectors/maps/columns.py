@@ -10,6 +10,7 @@ from dagster_jet.engine.connector import Rejection, SourceFrame
 from dagster_jet.errors import SourceError
 from dagster_jet.maps.keys import decode_key
 from dagster_jet.maps.log_state import LogState
+from dagster_jet.pipeline.ddl import quoted_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -78,7 +79,7 @@ class ValueColumn:
         is_bad = F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
         reason = F.when(is_bad & F.lit(self.schema is not None), "does not fit the schema")
         for column in rejection.required:
-            reason = reason.when(F.col(column).isNull(), f"{column} is null")
+            reason = reason.when(F.col(quoted_name(column)).isNull(), f"{column} is null")
         shared = shared.withColumn(_REASON, reason)
         rejects = shared.where(F.col(_REASON).isNotNull()).select(
             F.lit(stage).alias("source"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.maps.columns import existing
 from dagster_jet.connectors.maps.entries import MapEntriesSource
+from dagster_jet.pipeline.ddl import quoted_name
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
@@ -47,5 +48,5 @@ class MapTable:
         partitions = range(reader.map.partition_count)
         rows = reader.frame(spark, partitions).rows.withColumnRenamed("key", self.key_column)
         if isinstance(rows.schema["value"].dataType, StructType):
-            return rows.select(F.col(f"`{self.key_column}`"), "value.*")
+            return rows.select(F.col(quoted_name(self.key_column)), "value.*")
         return rows

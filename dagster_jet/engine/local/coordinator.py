@@ -73,6 +73,7 @@ class SnapshotCoordinator:
         context: how the tasklets hear of it.
         participants: all tasklets of the execution.
         snapshots: where a snapshot is kept.
+        partition_count: what the participants' entries are partitioned by.
         interval_ms: from the end of one snapshot's phase 2 to the start of the next; None: never.
         awaited: vertices that must have ended before a snapshot may begin.
         now_ms: of the start.
@@ -84,11 +85,13 @@ class SnapshotCoordinator:
         participants: Sequence[Participant],
         snapshots: Snapshots,
         *,
+        partition_count: int,
         interval_ms: int | None,
         awaited: Collection[str],
         now_ms: int,
     ) -> None:
         self._context, self._participants, self._snapshots = context, participants, snapshots
+        self._partition_count = partition_count
         self._interval_ms = interval_ms
         self._awaited = [p.tasklet for p in participants if p.vertex in awaited]
         self._due_ms = None if interval_ms is None else now_ms + interval_ms
@@ -100,11 +103,16 @@ class SnapshotCoordinator:
         self._error: Exception | None = None
         self.stage = Stage.WAITING
         self.taken = self.failed = 0
+        self.ended_by_request = False
+        """A terminal snapshot was carried through: the execution ends with it."""
 
     # --- from any thread ------------------------------------------------------------------------
 
     def request(self, *, terminal: bool = False, export_only: bool = False) -> Future[Snapshot]:
-        """Queues a snapshot. The future ends when its phase 2 is over everywhere."""
+        """Queues a snapshot. The future ends when its phase 2 is over everywhere.
+
+        It can be cancelled as long as the snapshot has not begun.
+        """
         request = _Request(terminal, export_only)
         with self._lock:
             if self.stage is Stage.ENDED:
@@ -117,16 +125,16 @@ class SnapshotCoordinator:
         with self._lock:
             if self.stage is not Stage.ENDED:
                 self._move(Stage.ENDED)
-            waiting = [r for r in (self._request, *self._queue) if r is not None]
-            self._queue.clear()
+            waiting = [] if self._request is None else [self._request]
+            while (request := self._next_request()) is not None:
+                waiting.append(request)
         for request in waiting:
-            if not request.result.done():
-                failure = SnapshotFailedError(
-                    "the job ended before the snapshot was taken.",
-                    cure="Its result or its error says why.",
-                )
-                failure.__cause__ = error
-                request.result.set_exception(failure)
+            failure = SnapshotFailedError(
+                "the job ended before the snapshot was taken.",
+                cure="Its result or its error says why.",
+            )
+            failure.__cause__ = error
+            request.result.set_exception(failure)
 
     # --- on the cooperative thread --------------------------------------------------------------
 
@@ -145,14 +153,21 @@ class SnapshotCoordinator:
 
     def _begin(self, now_ms: int) -> bool:
         with self._lock:
-            if self._queue:
-                self._request = self._queue.popleft()
-            elif self._due_ms is not None and now_ms >= self._due_ms:
-                self._request = _Request()
-            else:
-                return False
+            self._request = self._next_request()
+        if self._request is None and self._due_ms is not None and now_ms >= self._due_ms:
+            self._request = _Request()
+        if self._request is None:
+            return False
         self._move(Stage.POSTPONED)
         return True
+
+    def _next_request(self) -> _Request | None:
+        """The first that nobody has cancelled; from here on nobody can."""
+        while self._queue:
+            request = self._queue.popleft()
+            if request.result.set_running_or_notify_cancel():
+                return request
+        return None
 
     def _start_phase1(self) -> bool:
         assert self._request is not None
@@ -169,7 +184,7 @@ class SnapshotCoordinator:
         return all(t.has_committed(snapshot_id) for t in tasklets)
 
     def _decide(self) -> bool:
-        snapshot = Snapshot(self._next_id, self._collect(), self._ended())
+        snapshot = Snapshot(self._next_id, self._collect(), self._ended(), self._partition_count)
         # Decision point: before `put` returns the snapshot is nothing, after it is the one that a
         # restart restores, whether or not phase 2 has reached anybody.
         # An export is kept by whoever asked for it: sinks have promised nothing for it.
@@ -192,6 +207,7 @@ class SnapshotCoordinator:
         assert request is not None
         self._next_id += 1
         self._due_ms = None if self._interval_ms is None else now_ms + self._interval_ms
+        self.ended_by_request = request.terminal
         with self._lock:
             self._move(Stage.ENDED if request.terminal else Stage.WAITING)
         if self._snapshot is not None:

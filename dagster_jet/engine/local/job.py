@@ -14,7 +14,7 @@ from enum import Enum
 
 from dagster_jet.core import DAG, Guarantee, Partitioning, ProcessorContext, SnapshotContext
 from dagster_jet.core.calls import Callback
-from dagster_jet.core.scheduler import Scheduler
+from dagster_jet.core.scheduler import GRACE_S, Scheduler
 from dagster_jet.core.tasklet import INBOX_LIMIT
 from dagster_jet.engine.local.coordinator import SnapshotCoordinator
 from dagster_jet.engine.local.holdup import Holdup, holdups
@@ -26,6 +26,9 @@ from dagster_jet.errors import ConfigurationError, JetError, JobStateError
 _logger = logging.getLogger(__name__)
 
 SLOW_CALL_S = 0.01
+
+_MOMENT_S = 1.0
+"""For what remains to be done when those that block have been left behind."""
 
 
 class LocalStatus(str, Enum):
@@ -61,7 +64,8 @@ class LocalJob:
     """Runs a DAG without Spark: same processors, same barriers, threads instead of executors.
 
     It is started once. To restart, make another one with ``restore=`` a snapshot of this one, at
-    whatever parallelism: entries go to the instance that owns their key now.
+    whatever parallelism: entries go to the instance that owns their key now. Only the number of
+    partitions stays: it says which that is.
 
     Args:
         dag: validated at the start.
@@ -76,7 +80,8 @@ class LocalJob:
         slow_call_s: cooperative calls that take longer are logged, once per vertex and callback.
         now_ms: a clock that does not jump, for intervals and retained watermarks.
         name: of the job in errors; default: the DAG's.
-        on_completed: called on the last thread when every processor is through.
+        on_completed: called on the last thread when every processor is through; the job fails with
+            what it raises.
 
     Example:
         >>> from dagster_jet.core import DAG, Processor
@@ -126,13 +131,14 @@ class LocalJob:
         self._ended = threading.Event()
         self._now_ms = now_ms
         self._on_completed = on_completed
+        partitioning = partitioning or default_partitioning()
         context = SnapshotContext(0 if restore is None else restore.snapshot_id + 1)
         wiring = Wiring(
             dag=dag,
             job=self.name,
             guarantee=self.guarantee,
             parallelism=parallelism,
-            partitioning=partitioning or default_partitioning(),
+            partitioning=partitioning,
             inbox_limit=inbox_limit,
             max_retention_ms=max_retention_ms,
             now_ms=now_ms,
@@ -149,6 +155,7 @@ class LocalJob:
             context,
             participants,
             self.snapshots,
+            partition_count=partitioning.partition_count,
             interval_ms=snapshot_interval_ms,
             awaited=dag.awaited(),
             now_ms=now_ms(),
@@ -175,7 +182,7 @@ class LocalJob:
 
         Raises:
             ProcessorError: a processor broke its contract or raised.
-            TimeoutError: it has not ended in time; it is cancelled.
+            TimeoutError: it has not ended in time; it is cancelled, and `cancel` takes its own.
         """
         self.start()
         try:
@@ -227,10 +234,10 @@ class LocalJob:
         """Asks for a snapshot and returns at once; the future ends with its phase 2.
 
         Args:
-            terminal: the job ends with it: nothing is processed behind its barrier.
+            terminal: the job ends with it: nothing is processed behind its barrier. If all
+                processors are through before, the job is completed, and the future fails.
         """
         self._require_snapshots()
-        self._cancelled = self._cancelled or terminal
         return self._coordinator.request(terminal=terminal)
 
     def snapshot(self, timeout_s: float | None = 60) -> Snapshot:
@@ -261,15 +268,21 @@ class LocalJob:
         if self.is_running:
             self.cancel()
 
-    def cancel(self) -> None:
-        """Ends it without a snapshot, as a crash would, but in order: processors are closed."""
+    def cancel(self, timeout_s: float = GRACE_S) -> None:
+        """Ends it without a snapshot, as a crash would, but in order: processors are closed.
+
+        Args:
+            timeout_s: for calls that block. A processor that does not return is named in the log,
+                and its thread is left behind; a cooperative one keeps the job from ending.
+        """
         if self._status is LocalStatus.NOT_RUNNING:
             return
         self._cancelled = True
-        self._scheduler.stop()
+        self._scheduler.stop(timeout_s)
         if self._is_stepped:
             self.step()
-        self._scheduler.join()
+        if not self._scheduler.join(timeout_s + _MOMENT_S):
+            _logger.warning("job %r is cancelled, but has not ended yet", self.name)
 
     def held_back_by(self) -> list[Holdup]:
         """What holds watermarks back now, and since when. A look from outside: it may be stale."""
@@ -284,14 +297,18 @@ class LocalJob:
             raise JobStateError(f"the job is {self._status.value}, not running.", job=self.name)
 
     def _end(self, error: BaseException | None) -> None:
+        is_completed = not self._cancelled and not self._coordinator.ended_by_request
+        try:
+            self._coordinator.end(error)
+            if error is None and is_completed and self._on_completed is not None:
+                self._on_completed()
+        except BaseException as failure:  # noqa: BLE001 - whatever it is, `result` must raise it
+            error = failure if error is None else error
         self._error = error
         if error is not None:
             self._status = LocalStatus.FAILED
         else:
-            self._status = LocalStatus.CANCELLED if self._cancelled else LocalStatus.COMPLETED
-        self._coordinator.end(error)
-        if self._status is LocalStatus.COMPLETED and self._on_completed is not None:
-            self._on_completed()
+            self._status = LocalStatus.COMPLETED if is_completed else LocalStatus.CANCELLED
         self._ended.set()
 
     def _slow(self, context: ProcessorContext, callback: Callback, took_s: float) -> None:

@@ -29,6 +29,8 @@ class Snapshot:
     snapshot_id: int
     entries: Mapping[str, tuple[SavedEntry, ...]]
     ended: Mapping[str, Ended] = field(default_factory=dict)
+    partition_count: int | None = None
+    """By which keys have partitions in `entries`; None: an older version did not say."""
 
     def state(self, vertex: str) -> list[SnapshotEntry]:
         """The saved (key, value) entries of a vertex."""
@@ -46,7 +48,10 @@ class Snapshots(Protocol):
         ...
 
     def latest(self) -> Snapshot | None:
-        """The last one that was kept."""
+        """The last one that was kept, whatever its id.
+
+        A job that goes on from an older one comes to ids that another timeline has had.
+        """
         ...
 
 
@@ -56,14 +61,15 @@ class MemorySnapshots:
     def __init__(self, retained: int = 3) -> None:
         self._retained = retained
         self._kept: dict[int, Snapshot] = {}
+        """In the order in which they were put."""
 
     def put(self, snapshot: Snapshot) -> None:
-        self._kept[snapshot.snapshot_id] = snapshot
-        for old in sorted(self._kept)[: -self._retained]:
-            del self._kept[old]
+        kept = [old for old in self._kept.values() if old.snapshot_id != snapshot.snapshot_id]
+        # In one step: other threads ask for the latest.
+        self._kept = {s.snapshot_id: s for s in [*kept, snapshot][-self._retained :]}
 
     def latest(self) -> Snapshot | None:
-        return self._kept[max(self._kept)] if self._kept else None
+        return next(reversed(self._kept.values()), None)
 
     def get(self, snapshot_id: int) -> Snapshot | None:
         return self._kept.get(snapshot_id)

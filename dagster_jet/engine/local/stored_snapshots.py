@@ -23,6 +23,8 @@ class _Header:
     """(vertex, key of a chunk). A vertex without entries has none."""
     vertices: tuple[str, ...]
     ended: dict[str, Ended]
+    partition_count: int | None = None
+    """Headers of older versions do not have it."""
 
 
 class StoredSnapshots:
@@ -43,21 +45,31 @@ class StoredSnapshots:
         names are written over by the next attempt.
         """
         before = self._header()
+        old = set() if before is None else {key for _, key in before.chunks}
         chunks: dict[tuple[str, MapKey], list[SavedEntry]] = {}
         for vertex, entries in snapshot.entries.items():
             for entry in entries:
                 partition = (entry.partition or 0) % self._map.partition_count
                 name = f"{snapshot.snapshot_id}/{vertex}/{entry.partition}"
-                chunks.setdefault((vertex, MapKey(partition, name)), []).append(entry)
+                key = MapKey(partition, name)
+                if key in old:
+                    # Crash window: a job that went on from an older snapshot comes to this id
+                    # again, and until the decision the header names the chunks of the first.
+                    key = MapKey(partition, f"again/{name}")
+                chunks.setdefault((vertex, key), []).append(entry)
         self._map.put_all({key: pickle.dumps(part) for (_, key), part in chunks.items()})
         header = _Header(
-            snapshot.snapshot_id, tuple(chunks), tuple(snapshot.entries), dict(snapshot.ended)
+            snapshot.snapshot_id,
+            tuple(chunks),
+            tuple(snapshot.entries),
+            dict(snapshot.ended),
+            snapshot.partition_count,
         )
         # Decision point.
         self._map.put_all({self._latest: pickle.dumps(header)})
-        if before is not None and before.snapshot_id != snapshot.snapshot_id:
+        if old:
             with suppress(StoreError):  # garbage, found by nobody
-                self._map.delete_all([key for _, key in before.chunks])
+                self._map.delete_all(sorted(old))
 
     def latest(self) -> Snapshot | None:
         header = self._header()
@@ -74,7 +86,10 @@ class StoredSnapshots:
                 )
             entries[vertex] += pickle.loads(data)
         return Snapshot(
-            header.snapshot_id, {v: tuple(saved) for v, saved in entries.items()}, header.ended
+            header.snapshot_id,
+            {v: tuple(saved) for v, saved in entries.items()},
+            header.ended,
+            header.partition_count,
         )
 
     def clear(self) -> None:

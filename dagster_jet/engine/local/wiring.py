@@ -14,7 +14,6 @@ from dagster_jet.core import (
     OutboundEdge,
     Outbox,
     Partitioning,
-    Processor,
     ProcessorCalls,
     ProcessorContext,
     ProcessorInput,
@@ -22,12 +21,13 @@ from dagster_jet.core import (
     Routing,
     SnapshotContext,
     Vertex,
+    new_processor,
 )
 from dagster_jet.core.calls import Callback
 from dagster_jet.core.saved_entry import redistribute
 from dagster_jet.engine.local.coordinator import Participant
 from dagster_jet.engine.local.snapshots import Snapshot, SnapshotWriter
-from dagster_jet.errors import JetError, PipelineError, ProcessorError, SnapshotInvalidError
+from dagster_jet.errors import PipelineError, SnapshotInvalidError
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,10 @@ class Wiring:
         if restore is not None:
             self._check_restore(restore)
         queues = {edge: self._queues(edge) for edge in self.dag.edges}
-        return [
-            participant
-            for vertex in self.dag
-            for participant in self._vertex(vertex, queues, context, restore)
-        ]
+        made: list[Participant] = []
+        for vertex in self.dag:
+            self._vertex(vertex, queues, context, restore, made)
+        return made
 
     def parallelism_of(self, name: str) -> int:
         return self.dag[name].local_parallelism or self.parallelism
@@ -89,7 +88,9 @@ class Wiring:
         queues: dict[Edge, list[list[BoundedQueue | None]]],
         context: SnapshotContext,
         restore: Snapshot | None,
-    ) -> list[Participant]:
+        made: list[Participant],
+    ) -> None:
+        """Adds its participants to those that were made before."""
         parallelism = self.parallelism_of(vertex.name)
         known = restore is not None and vertex.name in restore.entries
         ended = self._ended(vertex.name, restore)
@@ -98,7 +99,6 @@ class Wiring:
             if restore is not None and known
             else None
         )
-        made: list[Participant] = []
         for index in range(parallelism):
             writer = SnapshotWriter(self.partitioning)
             outbound = [
@@ -111,7 +111,7 @@ class Wiring:
                 for edge in self.dag.outbound(vertex.name)
             ]
             tasklet = ProcessorTasklet(
-                self._calls(vertex, index, Outbox(outbound, writer)),
+                self._calls(vertex, index, Outbox(outbound, writer), made),
                 self._input(vertex.name, index, queues),
                 context,
                 restored=None if shares is None else (entry.load() for entry in shares[index]),
@@ -120,9 +120,10 @@ class Wiring:
                 now_ms=self.now_ms,
             )
             made.append(Participant(tasklet, writer, vertex.name, index))
-        return made
 
-    def _calls(self, vertex: Vertex, index: int, outbox: Outbox) -> ProcessorCalls:
+    def _calls(
+        self, vertex: Vertex, index: int, outbox: Outbox, made: list[Participant]
+    ) -> ProcessorCalls:
         context = ProcessorContext(
             vertex.name,
             index,
@@ -131,27 +132,8 @@ class Wiring:
             self.job,
             self.fencing_token,
         )
-        try:
-            processor: object = vertex.supplier()
-        except Exception as error:
-            found = ProcessorError(
-                f"raised {type(error).__name__}: {error}",
-                vertex=vertex.name,
-                index=index,
-                callback="supplier()",
-                cure="The supplier's own code is at the end of the traceback above.",
-            )
-            if isinstance(error, JetError):
-                found.reaction = error.reaction
-            raise found from error
-        if not isinstance(processor, Processor):
-            raise ProcessorError(
-                f"returned {processor!r}, which is not a Processor.",
-                vertex=vertex.name,
-                index=index,
-                callback="supplier()",
-                cure="Let the vertex's supplier return a new Processor at each call.",
-            )
+        others = [participant.tasklet.calls.processor for participant in made]
+        processor = new_processor(vertex.supplier, vertex.name, index, job=self.job, others=others)
         return ProcessorCalls(
             processor,
             outbox,
@@ -186,6 +168,14 @@ class Wiring:
     # --- restore --------------------------------------------------------------------------------
 
     def _check_restore(self, restore: Snapshot) -> None:
+        was, now = restore.partition_count, self.partitioning.partition_count
+        if was is not None and was != now:
+            raise SnapshotInvalidError(
+                f"snapshot {restore.snapshot_id} was taken with {was} partitions, and this job has"
+                f" {now}: instances would get items of keys whose state is elsewhere.",
+                job=self.job,
+                cure=f"Restart with partitioning=partitioning({was}), or your own with that count.",
+            )
         lost = sorted(
             name
             for name, entries in restore.entries.items()

@@ -26,7 +26,9 @@ from dagster_jet.pipeline.graph import EnrichNode, Graph, TransformNode
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.processors.operator import Operator
 from dagster_jet.processors.processor_operator import ProcessorOperator
+from dagster_jet.processors.saved_schema import saved_columns
 from dagster_jet.snapshot.manifest import Ack, ShardState
+from dagster_jet.snapshot.plan import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +41,7 @@ class StageInput:
     shards: tuple[ShardState, ...]
     before_ms: int | None
     after_ms: int | None
+    dead_until_ms: int | None
     obsolete: tuple[str, ...]
     early: bool = False
 
@@ -193,6 +196,13 @@ class EpochRunner:
     def operator(self, stage: str) -> Operator:
         """The operator of a stateful stage, known after `prepare`."""
         return self.stages[stage].plan.operator
+
+    def plan(self) -> dict[str, Any]:
+        """`Graph.plan` with what only the analysis knows, the columns of every stage's state; known
+        after `prepare`."""
+        plan = self.graph.plan()
+        columns = {name: {COLUMNS: saved_columns(self.operator(name))} for name in self.stages}
+        return {name: {**stage, **columns.get(name, {})} for name, stage in plan.items()}
 
     @property
     def stages_in_two_phases(self) -> list[str]:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, TimestampType
 
 from dagster_jet.engine.connector import PARTITION_COLUMN
+from dagster_jet.engine.spark.stages.plan import event_time_ms
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.snapshot.manifest import Arrived
@@ -61,10 +62,7 @@ def plan_time(job: str, node: TimestampsNode, frame: DataFrame) -> TimePlan:
             job=job,
             stage=node.upstream[0],
         )
-    time = F.col(column)
-    if isinstance(frame.schema[column].dataType, TimestampType):
-        time = F.unix_millis(time)
-    elif not isinstance(frame.schema[column].dataType, LongType):
+    if not isinstance(frame.schema[column].dataType, TimestampType | LongType):
         raise PipelineError(
             f"event time {column!r} is {frame.schema[column].dataType.simpleString()}, "
             "expected timestamp, or bigint with milliseconds.",
@@ -72,6 +70,7 @@ def plan_time(job: str, node: TimestampsNode, frame: DataFrame) -> TimePlan:
             stage=node.upstream[0],
             cure="Declare it so in the schema, or convert it before with_timestamps().",
         )
+    time = event_time_ms(frame, column)
     return TimePlan(
         (
             F.count(F.lit(1)).alias("rows"),

@@ -9,6 +9,7 @@ the same rows. All branches end in frames of acks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from dagster_jet.engine.spark.event_time import Observed, plan_time
 from dagster_jet.engine.spark.partition_column import carried_through
 from dagster_jet.engine.spark.sink_task import SinkTask
 from dagster_jet.engine.spark.stage_task import REJECTED_COLUMN, StageTask
-from dagster_jet.engine.spark.wiring import ACK_TYPE, StageWiring, wire_stage
+from dagster_jet.engine.spark.wiring import ACK_TYPE, wire_stage
 from dagster_jet.errors import PipelineError, UserFunctionError
 from dagster_jet.pipeline.graph import (
     EnrichNode,
@@ -39,6 +40,7 @@ from dagster_jet.pipeline.graph import (
     TransformNode,
 )
 from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.processors.window_results import IS_EARLY
 from dagster_jet.snapshot.manifest import Ack, Arrived
 
 if TYPE_CHECKING:
@@ -53,15 +55,19 @@ class EpochFrames:
 
     runner: EpochRunner
     epoch: EpochInput | None
-    _frames: dict[str, DataFrame | None] = field(default_factory=dict)
+    _frames: dict[tuple[str, bool], DataFrame | None] = field(default_factory=dict)
+    """By node, and whether they are early results."""
+    _early: dict[str, DataFrame] = field(default_factory=dict)
+    """Of stages that show early results in this epoch."""
     _with_partition: dict[str, DataFrame] = field(default_factory=dict)
     """The same frames with the column that says which partition a row is of."""
     _partitions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Per source, the partitions that are observed."""
     _acks: dict[str, list[DataFrame]] = field(default_factory=dict)
     _rejects: dict[str, DataFrame] = field(default_factory=dict)
-    _late: dict[str, DataFrame] = field(default_factory=dict)
-    _late_counts: dict[str, Observation] = field(default_factory=dict)
+    _late: dict[tuple[str, int], DataFrame] = field(default_factory=dict)
+    """By stage and input."""
+    _late_counts: dict[tuple[str, int], Observation] = field(default_factory=dict)
     _observations: dict[str, Observation] = field(default_factory=dict)
     _told: list[str] = field(default_factory=list)
     """Timestamps nodes whose rows of this epoch a stage's tasks count."""
@@ -71,17 +77,24 @@ class EpochFrames:
     written_sinks: dict[str, DataFrame | None] = field(default_factory=dict)
     """What each sink was given; None where the stage's own task writes."""
 
-    def frame(self, node: Node) -> DataFrame | None:
-        """The rows of this epoch at `node`; None if there certainly are none."""
-        if node.name not in self._frames:
-            frame = self._guarded(node, lambda: self._make(node))
+    def frame(self, node: Node, *, early: bool = False) -> DataFrame | None:
+        """The rows of this epoch at `node`; None if there certainly are none.
+
+        Args:
+            early: of these, instead, what comes from early results of windows. Transforms are
+                applied to them on their own, so that they get to sinks, but into no state: that
+                would count them besides the final rows.
+        """
+        key = node.name, early
+        if key not in self._frames:
+            frame = self._guarded(node, lambda: self._make(node, early))
             if frame is not None and self._is_shared(node):
                 frame = self._persist(frame)
             if frame is not None and node.name in self.runner.carrying:
                 self._with_partition[node.name] = frame
                 frame = frame.drop(PARTITION_COLUMN)
-            self._frames[node.name] = frame
-        return self._frames[node.name]
+            self._frames[key] = frame
+        return self._frames[key]
 
     def acks_of(self, node: Node) -> list[DataFrame]:
         """Frames of acks that this node contributes to the epoch's action."""
@@ -111,7 +124,10 @@ class EpochFrames:
         return {name: o.get["rows"] for name, o in self._row_counts.items()}
 
     def late_rows(self) -> dict[str, int]:
-        return {name: o.get["late"] for name, o in self._late_counts.items()}
+        late: Counter[str] = Counter()
+        for (name, _), observation in self._late_counts.items():
+            late[name] += observation.get["late"]
+        return late
 
     def release(self) -> None:
         for frame in self.persisted:
@@ -119,29 +135,34 @@ class EpochFrames:
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def _make(self, node: Node) -> DataFrame | None:
+    def _make(self, node: Node, early: bool) -> DataFrame | None:
         match node:
             case SourceNode():
-                return self._source(node)
+                return None if early else self._source(node)
             case TimestampsNode():
-                return self._timestamps(node)
+                # They are of windows that have not ended: no watermark may move by them.
+                return None if early else self._timestamps(node)
             case StatefulNode():
+                if early:
+                    self.frame(node)
+                    return self._early.get(node.name)
                 return self._stateful(node)
             case SinkNode():
                 return None
             case MergeNode():
-                inputs = [f for f in map(self._input, node.upstream) if f is not None]
-                return reduce(lambda a, b: a.unionByName(b), inputs) if inputs else None
+                inputs = [self._input(name, early) for name in node.upstream]
+                known = [frame for frame in inputs if frame is not None]
+                return reduce(lambda a, b: a.unionByName(b), known) if known else None
             case TransformNode():
-                return self._transform(node)
+                return self._transform(node, early)
             case EnrichNode():
-                frame = self._input(node.upstream[0])
+                frame = self._input(node.upstream[0], early)
                 if frame is None:
                     return None
                 return frame.join(F.broadcast(self.runner.table(node)), list(node.on), node.how)
 
-    def _input(self, name: str) -> DataFrame | None:
-        return self.frame(self.runner.graph[name])
+    def _input(self, name: str, early: bool = False) -> DataFrame | None:
+        return self.frame(self.runner.graph[name], early=early)
 
     def _is_shared(self, node: Node) -> bool:
         if self.epoch is None or isinstance(node, StatefulNode | SinkNode):
@@ -157,8 +178,8 @@ class EpochFrames:
         self.persisted.append(frame.persist())
         return frame
 
-    def _transform(self, node: TransformNode) -> DataFrame | None:
-        frame = self._input(node.upstream[0])
+    def _transform(self, node: TransformNode, early: bool) -> DataFrame | None:
+        frame = self._input(node.upstream[0], early)
         if frame is None:
             return None
         if node.name not in self.runner.carrying:
@@ -282,8 +303,10 @@ class EpochFrames:
         stage, given = self.runner.stages[node.name], self.epoch.stages[node.name]
         own_sinks = (*stage.sinks, *stage.reject_sinks)
         self.written_sinks.update(dict.fromkeys(sink.name for sink in own_sinks))
-        if stage.takes_out_late and given.before_ms is not None and inputs[0] is not None:
-            inputs = [self._without_late(node, stage, inputs[0], given.before_ms)]
+        if given.before_ms is not None:
+            for ordinal, frame in enumerate(inputs):
+                if frame is not None and stage.takes_out_late(ordinal):
+                    inputs[ordinal] = self._without_late(node, ordinal, frame, given.before_ms)
         source = stage.plan.frame(inputs)
         task = StageTask(
             barrier=self.epoch.barrier,
@@ -292,6 +315,7 @@ class EpochFrames:
             shard_count=self.runner.shard_count,
             before_ms=given.before_ms,
             after_ms=given.after_ms,
+            dead_until_ms=given.dead_until_ms,
             shards=given.shards,
             sinks=tuple((n.name, n.sink) for n in stage.sinks),
             reject_sinks=tuple((n.name, n.sink) for n in stage.reject_sinks),
@@ -315,18 +339,22 @@ class EpochFrames:
             is_rejected = F.col(REJECTED_COLUMN).isNotNull()
             self._rejects[node.name] = out.where(is_rejected).select(f"{REJECTED_COLUMN}.*")
             out = out.where(~is_rejected).drop(REJECTED_COLUMN)
+        if given.early:
+            self._early[node.name] = out.where(IS_EARLY)
+            out = out.where(f"NOT {IS_EARLY}")
         return out if stage.passes_on else None
 
     def _without_late(
-        self, node: StatefulNode, stage: StageWiring, frame: DataFrame, before_ms: int
+        self, node: StatefulNode, ordinal: int, frame: DataFrame, before_ms: int
     ) -> DataFrame:
         """Takes out, and counts, what the watermark has passed; keeps it for its sink."""
-        assert stage.plan.late is not None
-        late = stage.plan.late(before_ms)
-        if stage.wants_late:
+        stage = self.runner.stages[node.name]
+        # A row without event time is neither late nor in time: the operator is to refuse it.
+        late = F.coalesce(stage.plan.late[ordinal](before_ms), F.lit(False))
+        if ordinal in stage.late_inputs:
             frame = self._persist(frame)
-            self._late[node.name] = frame.where(late)
-        observation = self._late_counts[node.name] = Observation()
+            self._late[node.name, ordinal] = frame.where(late)
+        observation = self._late_counts[node.name, ordinal] = Observation()
         return frame.observe(observation, F.count_if(late).alias("late")).where(~late)
 
     def _by_shard(self, source: DataFrame | None) -> DataFrame:
@@ -349,7 +377,9 @@ class EpochFrames:
         if node.of_rejects:
             frame = self._rejects.get(upstream.name)
         elif node.of_late:
-            frame = self._late.get(upstream.name)
+            frame = self._late.get((upstream.name, node.late_input))
+        elif frame is not None and (early := self.frame(upstream, early=True)) is not None:
+            frame = frame.union(early)
         if frame is None or self.epoch is None:
             return []
         self.written_sinks[node.name] = frame

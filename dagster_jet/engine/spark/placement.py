@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from dagster_jet.engine.spark.barrier import SHARD_COLUMN
 from dagster_jet.engine.spark.executor_watch import ExecutorWatch
 from dagster_jet.engine.spark.session import executors, executors_wanted
+from dagster_jet.pipeline.ddl import quoted_name
 from dagster_jet.processors.operator import PARTITION_COLUMN
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Anchored:
         rows = source.withColumn(_SLOT, F.expr(self._slot_sql))
         rows = rows.repartition(self._shards, F.col(_SLOT))
         joined = self._anchors.hint("shuffle_hash").join(rows, _SLOT, "left")
-        names = [F.col(f"`{name}`") for name in source.columns]
+        names = [F.col(quoted_name(name)) for name in source.columns]
         return joined.select(*names, F.col(SHARD_COLUMN))
 
     def shards(self) -> DataFrame:

@@ -23,7 +23,7 @@ def restore_shards(
     runner: EpochRunner,
     barrier: Barrier,
     chains: Mapping[str, tuple[tuple[ChunkSet, ...], ...]],
-    reached_ms: Mapping[str, int | None],
+    dead_until_ms: Mapping[str, int],
 ) -> dict[str, tuple[ShardState, ...]]:
     """The state of every stage as local runs, divided among as many shards as there are now.
 
@@ -39,7 +39,7 @@ def restore_shards(
             chains=old if len(old) != count else (old[shard],),
             old_shard_count=len(old),
             new_shard_count=count,
-            reached_ms=reached_ms.get(vertex),
+            dead_until_ms=dead_until_ms.get(vertex),
         )
         for vertex, old in chains.items()
         for shard in range(count)

@@ -28,8 +28,8 @@ class RestoreItem:
     chains: tuple[tuple[ChunkSet, ...], ...]
     old_shard_count: int
     new_shard_count: int
-    reached_ms: int | None
-    """The stage's watermark at the snapshot."""
+    dead_until_ms: int | None
+    """Rows up to this time had died by the snapshot. Chunks may still have them."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,9 @@ class RestoreTask:
                 store, chain, vertex=item.vertex, partition_count=count, wanted=wanted
             ).tables(ROWS_AT_ONCE)
         )
-        dead = item.operator.dead_until(item.reached_ms)
         saved: list[Run] = []
         for tables in _gathered(portions, ROWS_AT_ONCE):
-            saved += runs.write(item.operator.merge(runs.alive(tables, dead)))
+            saved += runs.write(item.operator.merge(runs.alive(tables, item.dead_until_ms)))
         fail_point("restore.after")
         if item.old_shard_count == item.new_shard_count:
             return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))

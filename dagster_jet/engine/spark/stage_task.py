@@ -25,6 +25,7 @@ from dagster_jet.engine.spark.barrier import (
     new_attempt,
     saving_folder,
 )
+from dagster_jet.engine.spark.errors import at_stage
 from dagster_jet.engine.spark.sink_writers import SinkWriters
 from dagster_jet.engine.spark.state_save import StateSave
 from dagster_jet.engine.state import MERGE_FAN_IN, RunFolder, RunState, delete_runs
@@ -88,6 +89,9 @@ class StageTask:
     """The stage's watermark after earlier epochs: what it closes off is late."""
     after_ms: int | None
     """The stage's watermark after this epoch: what it closes is emitted."""
+    dead_until_ms: int | None
+    """What has died in earlier epochs. Not always what the operator says of `before_ms`: it may
+    have been another when they ran, and what it let live has to be emitted."""
     shards: tuple[ShardState, ...]
     sinks: tuple[tuple[str, Sink], ...] = ()
     """Sinks that take the results right here, without another hop."""
@@ -121,7 +125,8 @@ class StageTask:
         with ThreadPoolExecutor(saving.AT_ONCE, "jet-save") as savers:
             for shard in owned:
                 rows = table if len(owned) == 1 else _of_shard(table, shard)
-                run = self.run_shard(shard, self._by_input(rows), attempt, savers)
+                with at_stage(self.vertex):
+                    run = self.run_shard(shard, self._by_input(rows), attempt, savers)
                 runs.append(run)
                 for batch in run.step.results.to_batches():
                     results.write(batch)
@@ -134,7 +139,9 @@ class StageTask:
             for ack in (*results.prepare(), *rejects.prepare()):
                 yield self._ack_row(ack)
             for run in runs:
-                yield self._ack_row(run.acked())
+                with at_stage(self.vertex):
+                    ack = run.acked()
+                yield self._ack_row(ack)
         fail_point("stage.after")
 
     # --- input and output -----------------------------------------------------------------------
@@ -234,7 +241,7 @@ class StageTask:
                 early=self.early,
                 fencing_token=self.barrier.fencing_token,
             ),
-            RunState(runs, operator, state, operator.dead_until(self.before_ms)),
+            RunState(runs, operator, state, self.dead_until_ms),
         )
         dead = operator.dead_until(self.after_ms)
         saved = runs.drop_dead(state.saved, dead)

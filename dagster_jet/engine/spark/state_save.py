@@ -43,8 +43,10 @@ class StateSave:
 
     @property
     def is_little(self) -> bool:
-        """It fits into one batch: to hold it for another epoch costs no memory to speak of."""
-        return not self._is_base and sum(table.nbytes for table in self.new) <= BATCH_BYTES
+        """Something, and it fits into one batch: to hold it for another epoch costs no memory to
+        speak of."""
+        nbytes = sum(table.nbytes for table in self.new)
+        return self._changed > 0 and not self._is_base and nbytes <= BATCH_BYTES
 
     @cached_property
     def _changed(self) -> int:

@@ -41,14 +41,17 @@ class StageWiring:
     """Others read the results too."""
     passes_rejects: bool
     """Others read the rows set aside."""
-    wants_late: bool
+    late_inputs: frozenset[int]
+    """Whose late rows a sink wants."""
     told: tuple[str | None, ...] = ()
     """By input: the timestamps node whose rows and newest event the stage's tasks tell. None:
     Spark observes them, or there is nothing to observe."""
 
-    @property
-    def takes_out_late(self) -> bool:
-        return self.plan.late is not None and (self.plan.filters_late or self.wants_late)
+    def takes_out_late(self, ordinal: int) -> bool:
+        """Late rows of this input do not reach the operator."""
+        return ordinal < len(self.plan.late) and (
+            self.plan.filters_late or ordinal in self.late_inputs
+        )
 
     @property
     def output_type(self) -> StructType:
@@ -93,7 +96,7 @@ def wire_stage(
         reject_sinks,
         passes_on=len(sinks) < len(others),
         passes_rejects=len(reject_sinks) < len(rejects),
-        wants_late=bool(late),
+        late_inputs=frozenset(n.late_input for n in late),
         told=() if plan.filters_late or not any(told) else told,
     )
 

@@ -17,7 +17,14 @@ import pyarrow as pa
 
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.processors.partials.lists import AllValues
-from dagster_jet.processors.partials.partial import Groups, Merger, Partial, sql_name, struct_of
+from dagster_jet.processors.partials.partial import (
+    Groups,
+    Merger,
+    Partial,
+    sql_name,
+    sql_text,
+    struct_of,
+)
 
 
 @dataclass(frozen=True)
@@ -30,10 +37,11 @@ class Accumulator(Partial):
     combine_two: Callable[[Any, Any], Any]
 
     def column_name(self, result: str) -> str:
+        # Functions have no name that stays. So the result may not be renamed (docs/operators.md).
         return f"__custom({result})"
 
     def sql(self, time: str) -> str:
-        pairs = ", ".join(f"'{name}', {sql_name(name)}" for name in self.columns)
+        pairs = ", ".join(f"{sql_text(name)}, {sql_name(name)}" for name in self.columns)
         return f"collect_list(named_struct({pairs}))"
 
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_jet.errors import PipelineError
+from dagster_jet.processors.keys import one_zero_and_nan
 from dagster_jet.processors.partials.by_time import timed, timed_sql
 from dagster_jet.processors.partials.ordering import order_in_groups
 from dagster_jet.processors.partials.partial import (
@@ -25,7 +26,7 @@ from dagster_jet.processors.partials.partial import (
 
 @dataclass(frozen=True)
 class DistinctValues(Partial):
-    """Every value once, in no order: exact, and as large as that."""
+    """Every value once, in no order: exact, and as large as that. -0.0 is 0.0, any NaN the same."""
 
     column: str
 
@@ -54,15 +55,21 @@ class DistinctValues(Partial):
             )
         return arrived
 
+    def admit(self, arrived: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+        if not pa.types.is_floating(arrived.type.value_type):
+            return arrived
+        return self._each(one_array(arrived))  # Spark's set has both zeros
+
     def _gather(self, values: pa.Array, groups: Groups) -> pa.Array:
-        lists = _gathered(values, groups)
-        starts = np.arange(groups.count + 1)
-        return self._union(lists, Groups(np.arange(groups.count), starts))
+        return self._each(_gathered(values, groups))
+
+    def _each(self, lists: pa.Array) -> pa.Array:
+        return self._union(lists, Groups(np.arange(len(lists)), np.arange(len(lists) + 1)))
 
     def _union(self, lists: pa.Array, groups: Groups) -> pa.Array:
         values, starts = take_groups(lists, groups)
         numbers = np.repeat(np.arange(groups.count), np.diff(starts))
-        pairs = pa.table({"group": numbers, "value": values})
+        pairs = pa.table({"group": numbers, "value": one_zero_and_nan(values)})
         once = pairs.group_by(["group", "value"], use_threads=False).aggregate([])
         # A hash aggregation promises no order of its groups.
         owners = once["group"].to_numpy()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_jet.errors import PipelineError
 from dagster_jet.processors.partials.partial import Merger, Partial, sql_name
 
 
@@ -52,6 +53,9 @@ class Sum(Partial):
     def combine(self) -> Merger:
         return "sum"
 
+    def state_type(self, arrived: pa.DataType) -> pa.DataType:
+        return _merged_by_arrow(arrived, f"sum({self.column!r})")
+
 
 @dataclass(frozen=True)
 class Minimum(Partial):
@@ -69,6 +73,9 @@ class Minimum(Partial):
     @property
     def combine(self) -> Merger:
         return "min"
+
+    def state_type(self, arrived: pa.DataType) -> pa.DataType:
+        return _merged_by_arrow(arrived, f"min({self.column!r})")
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,19 @@ class Maximum(Partial):
     @property
     def combine(self) -> Merger:
         return "max"
+
+    def state_type(self, arrived: pa.DataType) -> pa.DataType:
+        return _merged_by_arrow(arrived, f"max({self.column!r})")
+
+
+def _merged_by_arrow(kind: pa.DataType, what: str) -> pa.DataType:
+    """`kind`, unless only Spark can compare and add its values."""
+    if pa.types.is_nested(kind) or pa.types.is_duration(kind):
+        raise PipelineError(
+            f"{what}: partial results of type {kind} cannot be merged.",
+            cure="Take one of its fields, or cast it to a number, in a select() before the stage.",
+        )
+    return kind
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:

@@ -85,6 +85,12 @@ def sql_name(column: str) -> str:
     return ".".join(f"`{part}`" for part in column.split("."))
 
 
+def sql_text(text: str) -> str:
+    """`text` as a Spark SQL literal."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """The same values in one piece."""
     if isinstance(column, pa.Array):

@@ -110,7 +110,7 @@ class KllSketch(Partial):
         return f"kll_sketch_agg_double(cast({sql_name(self.column)} AS double), {self.k})"
 
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        return rows.column(self.column).cast(pa.float64())
+        return rows.column(self.column).cast(pa.float64(), safe=False)
 
     @property
     def gather(self) -> Merger:

@@ -26,13 +26,14 @@ from typing import NamedTuple, TypeVar
 
 import lmdb
 
+from dagster_jet.core.durable import sync_folder
 from dagster_jet.errors import (
     StoreError,
     StoreMismatchError,
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.members.segments import Segments, UnknownPlaceError, sync_folder
+from dagster_jet.store.members.segments import Segments, UnknownPlaceError
 from dagster_jet.store.members.writer_gate import WriterGate
 
 T = TypeVar("T")

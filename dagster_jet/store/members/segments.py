@@ -21,6 +21,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from dagster_jet.core.durable import sync_folder
+
 _FOLDER = "segments"
 _SUFFIX = ".values"
 _FORMAT = 1
@@ -165,15 +167,6 @@ class Segments:
 
     def _path(self, segment: bytes) -> str:
         return os.path.join(self._folder, segment.hex() + _SUFFIX)
-
-
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write(descriptor: int, value: bytes) -> None:

@@ -1,18 +1,21 @@
 """A processor that breaks its contract: the error names it, the callback and the cure."""
 
 import pickle
+import sys
 
 import pytest
 
 from dagster_jet.core import (
     DONE,
     ItemProcessor,
+    Partitioning,
     Phase2,
     Processor,
     SnapshotBarrier,
     SnapshotEntry,
     Watermark,
 )
+from dagster_jet.core.saved_entry import SavedEntry
 from dagster_jet.errors import ProcessorError, Reaction, StoreUnavailableError
 from tests.unit.core.rig import Echo, Rig
 
@@ -232,3 +235,47 @@ def test_the_error_can_travel_between_processes():
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error) and copy.vertex == "echo"
     assert copy.reaction is Reaction.RESTART and copy.callback == "process()"
+
+
+def test_an_item_that_a_snapshot_keeps_out_is_not_lost():
+    """A blocked outbox owes nothing, but the item has not gone out either."""
+
+    class Ignores(Echo):
+        def complete(self):
+            self.outbox.block()  # as the runtime does while a snapshot waits
+            self.outbox.offer("item")
+            return True
+
+    assert "which would be lost" in str(error_of(Ignores(), shape=()))
+
+
+class Unreadable(Exception):
+    def __init__(self, code, text):
+        super().__init__(code)
+
+
+def test_state_that_cannot_be_read_back():
+    saved = SavedEntry.of(SnapshotEntry("key", Unreadable(1, "x")), Partitioning(lambda k, n: 0, 1))
+    error = error_of(Echo(), restored=(entry.load() for entry in [saved]))
+    assert error.callback == "restore_from_snapshot()"
+    assert "cannot be read back: TypeError" in str(error)
+
+
+def test_leaving_the_interpreter():
+    class Exits(Echo):
+        def process(self, ordinal, inbox):
+            sys.exit(3)
+
+    error = error_of(Exits(), 1)
+    assert error.callback == "process()" and "raised SystemExit: 3" in str(error)
+
+
+def test_a_processor_that_does_not_know_whether_it_is_cooperative():
+    class Unsure(Echo):
+        @property
+        def is_cooperative(self):
+            raise KeyError("threads")
+
+    with pytest.raises(ProcessorError, match="raised KeyError: 'threads'") as caught:
+        Rig(Unsure())
+    assert caught.value.callback == "is_cooperative()"

@@ -3,6 +3,7 @@
 import pytest
 
 from dagster_jet.core import (
+    DONE,
     ContractError,
     Edge,
     OutboundEdge,
@@ -74,8 +75,16 @@ def test_a_partition_key_is_not_hashed():
     assert Partitioning(partition_id, 271).partition_of(PartitionKey(17, "run")) == 17
 
 
-def test_a_key_that_has_no_partition_is_named():
+@pytest.mark.parametrize("key", [{}, 2**64, "\ud800"])
+def test_a_key_that_has_no_partition_is_named(key):
     partitioning = Partitioning(lambda key, n: partition_id(key, partition_count=n), 271)
     edge, _ = outbound(Edge("a").partitioned(lambda item: item), [9], partitioning=partitioning)
-    with pytest.raises(ContractError, match=r"key \{\} has no partition"):
-        edge.offer({})
+    with pytest.raises(ContractError, match="has no partition"):
+        edge.offer(key)
+
+
+@pytest.mark.parametrize("part", [None, DONE, Watermark(1)])
+def test_a_part_is_an_item(part):
+    edge, _ = outbound(Edge("a").partitioned_by(lambda item, n: [(0, 1), (0, part)]), [9])
+    with pytest.raises(ContractError, match="splits into"):
+        edge.offer("item")

@@ -5,7 +5,10 @@ import pytest
 from dagster_jet.core import (
     DONE,
     IDLE,
+    BoundedQueue,
     Emitter,
+    InboundEdge,
+    Inbox,
     Phase1,
     Phase2,
     Processor,
@@ -174,6 +177,18 @@ def test_a_coalescer_with_retention_lets_the_watermark_go_on():
     rig.now_ms = 20
     rig.run()
     assert rig.out == ["event", Watermark(100)]
+
+
+def test_a_queue_that_lags_is_passed_while_it_is_busy():
+    ahead, behind = BoundedQueue(), BoundedQueue()
+    edge = InboundEdge(0, [ahead, behind], exactly_once=True, max_retention_ms=20)
+    ahead.offer(Watermark(100))
+    looks = []
+    for now_ms in range(40):
+        behind.offer(now_ms)
+        looks.append(edge.drain_to(Inbox(), 10, now_ms))
+    assert [n for n, look in enumerate(looks) if look.in_band == Watermark(100)] == [20]
+    assert all(look.events for look in looks)
 
 
 class Doubling(Processor):

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from dagster_jet.engine.snapshot_store import execution_of
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.snapshot import chunks
 from dagster_jet.snapshot.chains import ChainReader, read_chain
@@ -18,7 +19,7 @@ from dagster_jet.snapshot.chunks import (
     turn,
     write_chunk_set,
 )
-from dagster_jet.snapshot.manifest import ChunkSet
+from dagster_jet.snapshot.manifest import ChunkSet, Manifest
 from dagster_jet.store import MapKey, Store, StoreConfig
 
 COUNT = 271
@@ -171,8 +172,10 @@ def test_a_base_is_due_first_and_when_history_outweighs_state():
 
 
 def test_names_say_who_wrote_a_set():
-    name = ChunkSetName("my-stage", 12, 3, 1, "77.ab12cd")
-    assert ChunkSetName.parse(str(name)) == name
+    for vertex in ("my-stage", "manifest", "a/b-9"):
+        assert execution_of(str(ChunkSetName(vertex, 12, 3, 1, "77.ab12cd"))) == 3
+    manifest = Manifest("j", 12, 5, 3, 1, "", COUNT, {}, {}, {}, ())
+    assert execution_of(manifest.name) == 3
 
 
 def test_filtering_by_partition():

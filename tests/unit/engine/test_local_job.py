@@ -2,6 +2,8 @@
 
 import logging
 from collections import Counter
+from dataclasses import replace
+from itertools import count
 from threading import Event
 
 import pytest
@@ -15,7 +17,7 @@ from dagster_jet.core import (
     Processor,
     Watermark,
 )
-from dagster_jet.engine.local import LocalJob, LocalStatus, MemorySnapshots
+from dagster_jet.engine.local import LocalJob, LocalStatus, MemorySnapshots, partitioning
 from dagster_jet.engine.local.coordinator import Stage
 from dagster_jet.errors import (
     ConfigurationError,
@@ -24,6 +26,7 @@ from dagster_jet.errors import (
     ProcessorError,
     SnapshotFailedError,
     SnapshotInvalidError,
+    StoreError,
 )
 from tests.unit.engine.local_processors import (
     Collect,
@@ -271,6 +274,45 @@ def test_snapshots_wait_for_a_prioritised_edge():
     steps(job)
 
 
+def test_a_terminal_request_at_any_time_is_the_end_or_comes_too_late():
+    outcomes = Counter()
+    for request_after in count(1):
+        place, completed = Place(), []
+        job = LocalJob(counting_dag(3, place), on_completed=lambda told=completed: told.append(1))
+        if not all(job.step() for _ in range(request_after)):
+            break
+        future = job.request_snapshot(terminal=True)
+        steps(job)
+        outcomes[job.status] += 1
+        if job.status is LocalStatus.CANCELLED:
+            assert not completed
+            steps(LocalJob(counting_dag(3, place), restore=future.result(0)))
+        else:
+            assert completed
+            with pytest.raises(SnapshotFailedError, match="the job ended before"):
+                future.result(0)
+        assert Counter(place.committed) == expected_counts(3)
+    assert outcomes.keys() == {LocalStatus.CANCELLED, LocalStatus.COMPLETED}
+
+
+def test_a_request_that_is_cancelled_is_skipped():
+    gate, place = Event(), Place()
+    job = LocalJob(counting_dag(3, place, gate))
+    job.step()
+    first, second = job.request_snapshot(), job.request_snapshot()
+    assert first.cancel()
+    steps(job, until=second.done)
+    assert second.result(0).snapshot_id == 0, "the first was none"
+    third, fourth = job.request_snapshot(), job.request_snapshot()
+    steps(job, until=lambda: job._coordinator.stage is Stage.SAVING)
+    assert not third.cancel(), "it has begun"
+    assert fourth.cancel()
+    job.cancel()
+    with pytest.raises(SnapshotFailedError, match="the job ended before"):
+        third.result(0)
+    assert fourth.cancelled() and job.result(0).status is LocalStatus.CANCELLED
+
+
 # --- restoring --------------------------------------------------------------------------------
 
 
@@ -335,6 +377,30 @@ def test_state_of_a_vertex_that_is_gone_is_refused():
     other.new_vertex("renamed", Processor)
     with pytest.raises(SnapshotInvalidError, match="counts, numbers"):
         LocalJob(other, restore=snapshot)
+
+
+def test_another_number_of_partitions_is_refused():
+    gate, place = Event(), Place()
+    job = LocalJob(counting_dag(3, place, gate), parallelism=3, partitioning=partitioning(100))
+    snapshot = job.start().cancel_and_snapshot()
+    assert snapshot.partition_count == 100
+    with pytest.raises(SnapshotInvalidError, match=r"100 partitions.*271.*partitioning\(100\)"):
+        LocalJob(counting_dag(3, place, gate), parallelism=3, restore=snapshot)
+    LocalJob(counting_dag(3, Place(), gate), restore=replace(snapshot, partition_count=None))
+
+
+def test_the_latest_snapshot_is_of_the_timeline_that_was_restored_last():
+    gate, snapshots = Event(), MemorySnapshots(retained=3)
+    first = LocalJob(counting_dag(3, Place(), gate), snapshots=snapshots).start()
+    oldest, *_ = [first.snapshot() for _ in range(3)]
+    first.cancel()
+    again = LocalJob(counting_dag(3, Place(), gate), restore=oldest, snapshots=snapshots).start()
+    taken = again.snapshot()
+    assert taken.snapshot_id == 1 and snapshots.latest() is taken
+    for _ in range(3):
+        taken = again.snapshot()
+        assert snapshots.latest() is taken and len(snapshots) == 3
+    again.cancel()
 
 
 def test_snapshot_ids_go_on_after_a_restart():
@@ -477,6 +543,57 @@ def test_cancelling_closes_everybody_and_tells_those_who_wait():
         future.result(0)
 
 
+class Stuck(Processor):
+    """Does not return until the test lets it."""
+
+    is_cooperative = False
+
+    def __init__(self, called: Event, release: Event) -> None:
+        self.called, self.release = called, release
+
+    def complete(self):
+        self.called.set()
+        return self.release.wait(60)
+
+
+def test_whoever_does_not_return_is_named_and_left_behind(caplog):
+    called, release = Event(), Event()
+    dag = DAG("stuck")
+    dag.new_vertex("source", lambda: Stuck(called, release))
+    job = LocalJob(dag).start()
+    assert called.wait(30)
+    job.cancel(timeout_s=0.05)
+    assert job.result(30).status is LocalStatus.CANCELLED
+    assert "source#0 does not return from its callback; its thread is left behind" in caplog.text
+    release.set()
+
+
+def test_a_run_that_is_over_time_says_so_whatever_blocks():
+    class Impatient(LocalJob):
+        def cancel(self, timeout_s=0.05):
+            super().cancel(timeout_s)
+
+    release = Event()
+    dag = DAG("stuck")
+    dag.new_vertex("source", lambda: Stuck(Event(), release))
+    with pytest.raises(TimeoutError, match=r"'stuck' has not ended within 0\.05 s"):
+        Impatient(dag).run(timeout_s=0.05)
+    release.set()
+
+
+@pytest.mark.parametrize("error", [StoreError("two of three members are away."), SystemExit(3)])
+def test_a_completion_that_fails_fails_the_job(error):
+    def on_completed():
+        raise error
+
+    dag = DAG("completes")
+    dag.new_vertex("source", Processor)
+    job = LocalJob(dag, on_completed=on_completed).start()
+    with pytest.raises(type(error)) as raised:
+        job.result(30)
+    assert raised.value is error and job.status is LocalStatus.FAILED
+
+
 def test_a_hog_is_named_once(caplog):
     now = iter(range(10**6))
 
@@ -536,6 +653,17 @@ def test_suppliers_that_supply_nothing(supplier, message):
     dag.new_vertex("v", supplier)
     with pytest.raises(ProcessorError, match=message):
         LocalJob(dag)
+
+
+@pytest.mark.parametrize("parallelisms", [(2,), (1, 1)], ids=["one vertex", "two vertices"])
+def test_one_instance_supplied_twice(parallelisms):
+    shared = Processor()
+    dag = DAG("shared")
+    for number, parallelism in enumerate(parallelisms):
+        dag.new_vertex(f"v{number}", lambda: shared, local_parallelism=parallelism)
+    with pytest.raises(ProcessorError, match="had been returned before") as caught:
+        LocalJob(dag)
+    assert caught.value.callback == "supplier()" and "a new Processor" in caught.value.cure
 
 
 def test_what_cannot_be_serialised_is_found_when_it_is_saved():

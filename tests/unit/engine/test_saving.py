@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dagster_jet.engine.process import start_ticks
 from dagster_jet.engine.saving import await_saved, save_beside
 from dagster_jet.errors import StoreUnwritableError
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Saving
@@ -57,6 +59,31 @@ def test_the_process_that_saves_is_killed(tmp_path: Path) -> None:
     threading.Thread(target=worker.wait, daemon=True).start()  # as Spark's daemon reaps its workers
     told = await_saved(ack, NEVER)
     assert told.saving is None and "gone" in str(told.snapshot_error)
+
+
+def test_a_zombie_saves_nothing(tmp_path: Path) -> None:
+    """As where the daemon died too, and process 1 of a container reaps nobody."""
+    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    saving = Saving(str(tmp_path / "told.json"), worker.pid, start_ticks(worker.pid) or 0)
+    threading.Timer(0.2, worker.kill).start()
+    assert "gone" in str(await_saved(replace(ACK, saving=saving), NEVER).snapshot_error)
+    worker.wait()
+
+
+def test_another_process_that_got_its_pid_saves_nothing(tmp_path: Path) -> None:
+    path, pid = str(tmp_path / "told.json"), os.getpid()
+    other = Saving(path, pid, (start_ticks(pid) or 0) + 1)
+    assert "gone" in str(await_saved(replace(ACK, saving=other), NEVER).snapshot_error)
+
+
+def test_somebody_deletes_the_folder_for_what_is_told(tmp_path: Path) -> None:
+    """Cleaners of temporary folders do. The worker cannot say anything then, and lives."""
+    folder = tmp_path / "saving"
+    folder.mkdir()
+    saving = Saving(str(folder / "told.json"), os.getpid(), start_ticks(os.getpid()) or 0)
+    threading.Timer(0.1, folder.rmdir).start()
+    told = str(await_saved(replace(ACK, saving=saving), NEVER).snapshot_error)
+    assert f"{folder} is gone" in told
 
 
 def test_nobody_waits_any_more(tmp_path: Path) -> None:

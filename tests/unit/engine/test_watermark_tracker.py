@@ -16,12 +16,13 @@ def tracker(
     idle: str = "10 ms",
     names: tuple[str, ...] = ("in",),
     retention_ms: int | None = None,
+    lull: str = "0 ms",
 ):
     p = Pipeline("j")
     read = [
         p.read_from(
             sources.files("/x", format="json", schema="ts long"), name=name
-        ).with_timestamps("ts", allowed_lag=lag, idle_timeout=idle)
+        ).with_timestamps("ts", allowed_lag=lag, idle_timeout=idle, max_lull=lull)
         for name in names
     ]
     rows = read[0].merge(*read[1:]) if len(read) > 1 else read[0]
@@ -174,6 +175,18 @@ def test_partitions_that_change_never_move_the_watermark_back(change):
     assert again.next_ms("counts", final=False) == 90
 
 
+def test_what_has_died_stays_dead_whatever_the_stage_says_later():
+    t = tracker()
+    t.bury("counts", None)
+    assert t.to_json()["dead_until_ms"] == {}
+    for until in (70, 40, None):
+        t.bury("counts", until)
+    restored = tracker()
+    restored.restore({**json.loads(json.dumps(t.to_json())), "reached_ms": {"counts": 100}}, 0)
+    restored.bury("counts", 60)
+    assert restored.dead_until_ms == {"counts": 70}
+
+
 def test_a_snapshot_from_before_partitions_had_watermarks():
     """One state per source, and as the holder a pair."""
     state = {
@@ -266,3 +279,77 @@ def test_alone_a_source_has_nothing_to_pass():
     t.observe(NODE, 1, 100, 0)
     t.check_time(0)
     assert t.watermark_ms("counts") == 97
+
+
+# --- lulls ----------------------------------------------------------------------------------------
+
+
+def test_in_a_lull_the_watermark_goes_on_with_the_clock_a_second_at_a_time():
+    t = tracker(lag="3 ms", idle="0 ms", lull="5 seconds")
+    observe(t, 1_000, a=100)
+    seen = {}
+    for now_ms in range(1_000, 9_000, 100):
+        t.check_time(now_ms)
+        seen.setdefault(t.watermark_ms("counts"), now_ms)
+    assert seen == {97: 1_000, 1_097: 7_000, 2_097: 8_000}
+    assert t.wants_epoch()
+    observe(t, 9_000, a=5_000)
+    assert t.watermark_ms("counts") == 4_997
+    t.check_time(14_999)
+    assert t.watermark_ms("counts") == 4_997, "a new lull"
+
+
+def test_a_late_row_ends_a_lull_and_takes_nothing_back():
+    t = tracker(idle="0 ms", lull="1 second")
+    observe(t, 0, a=100)
+    t.check_time(5_000)
+    assert t.watermark_ms("counts") == 4_100
+    observe(t, 5_000, a=200)
+    t.check_time(5_900)
+    assert t.watermark_ms("counts") == 4_100
+    t.check_time(7_000)
+    assert t.watermark_ms("counts") == 5_100
+
+
+def test_while_rows_wait_there_is_no_lull():
+    """The driver slept, say: what has come meanwhile is not late."""
+    t = tracker(idle="0 ms", lull="1 second")
+    observe(t, 0, a=100)
+    t.check_time(60_000, ["in"])
+    assert t.watermark_ms("counts") == 100
+    t.check_time(60_999, [])
+    assert t.watermark_ms("counts") == 100
+
+
+def test_only_the_quiet_source_goes_on_by_the_clock():
+    t = tracker(idle="0 ms", lull="1 second", names=("left", "right"))
+    observe(t, 0, "left.timestamps", a=100)
+    observe(t, 0, "right.timestamps", a=50)
+    t.check_time(3_000, ["left"])
+    assert t.watermark_ms("counts") == 100
+    assert t.held_back_by("counts").source == "left"
+
+
+def test_a_restart_begins_a_new_lull():
+    t = tracker(idle="0 ms", lull="1 second")
+    observe(t, 0, a=100)
+    t.check_time(3_000)
+    again = restarted(t, 90_000, idle="0 ms", lull="1 second")
+    again.check_time(91_500)
+    assert again.watermark_ms("counts") == 2_100
+    again.check_time(92_000)
+    assert again.watermark_ms("counts") == 3_100
+
+
+def test_a_quiet_partition_goes_on_by_the_clock_but_not_while_rows_wait_in_it():
+    t = tracker(idle="0 ms", lull="1 second")
+    t.expect(NODE, {"a": 0, "b": 0}, 0)
+    observe(t, 0, a=100, b=20)
+    for now_ms in range(0, 5_001, 500):
+        observe(t, now_ms, a=100 + now_ms)
+        t.expect(NODE, {"a": 0, "b": 5}, now_ms)
+        t.check_time(now_ms)
+    assert t.watermark_ms("counts") == 20
+    t.expect(NODE, {"a": 0, "b": 0}, 5_000)
+    t.check_time(8_000)
+    assert t.watermark_ms("counts") == 2_020

@@ -62,11 +62,47 @@ def test_a_window_without_event_time_is_refused():
         stage.group_by("k").window(windows.tumbling("1 hour"))
 
 
-def test_an_aggregate_must_not_take_a_column_that_is_there_already():
+def hourly(stage, *keys, early=None, **aggregates):
+    window = stage.group_by(*keys).window(windows.tumbling("1 hour"), early_results=early)
+    return window.aggregate(name="a", **(aggregates or {"n": agg.count()}))
+
+
+@pytest.mark.parametrize(
+    ("column", "stage"),
+    [
+        ("window_end", lambda s: hourly(s, "origin", window_end=agg.count())),
+        ("window_start", lambda s: hourly(s, "origin", "window_start")),
+        ("is_early", lambda s: hourly(s, "is_early", early="1 second")),
+        ("origin", lambda s: hourly(s, "origin", origin=agg.count())),
+        ("at", lambda s: s.group_by("origin").rolling_aggregate(name="a", at=agg.max("delay"))),
+        ("at", lambda s: s.group_by("at").rolling_aggregate(name="a", n=agg.count())),
+        ("at", lambda s: s.rolling_aggregate(name="a", at=agg.count())),
+        ("k", lambda s: s.deduplicate(on=["k", "k"], within="1 hour", name="a")),
+        ("k", lambda s: s.join(s, on=["k", "k"], within="1 hour", name="a")),
+    ],
+)
+def test_two_columns_of_one_name_are_refused(column, stage):
+    with pytest.raises(PipelineError, match=f"job 'p', stage 'a': two .* named '{column}'.*select"):
+        stage(flights(Pipeline("p")))
+
+
+def test_a_key_is_named_once():
+    with pytest.raises(PipelineError, match="two columns would be named 'k'"):
+        flights(Pipeline("p")).group_by("k", "j", "k")
+
+
+def test_columns_are_taken_only_where_a_stage_adds_them():
     p = Pipeline("p")
-    window = flights(p).group_by("origin").window(windows.tumbling("1 hour"))
-    with pytest.raises(PipelineError, match="window_end"):
-        window.aggregate(window_end=agg.count(), name="a")
+    source = sources.files("in", format="json", schema="k string, is_early boolean, at timestamp")
+    stage = p.read_from(source, name="in")
+    stage.group_by("k").rolling_aggregate(name="untimed", at=agg.max("at"))
+    hourly(stage.with_timestamps("at"), "is_early")
+
+
+def test_a_last_word_needs_a_time_to_live():
+    with pytest.raises(PipelineError, match=r"job 'p', stage 'mapped': on_evict .* Give a ttl"):
+        mapped(Pipeline("p"), on_evict=print)
+    mapped(Pipeline("p"), on_evict=print, ttl="1 hour")
 
 
 def test_merging_streams_with_different_event_time_columns_is_refused():
@@ -105,6 +141,35 @@ def test_dead_letters_of_a_function_need_both_the_option_and_the_sink():
     assert p.graph.named_upstreams("dead") == ("mapped",)
     with pytest.raises(PipelineError, match="directly after"):
         stage.filter("true").dead_letter_to(dead, name="more")
+
+
+def numbered(p: Pipeline, rows):
+    return rows.apply_processor(max, output_schema="n int", name="numbered")
+
+
+def test_late_rows_of_a_join_are_those_of_one_side():
+    p = Pipeline("p")
+    joined = flights(p).join(flights(p, "more"), on="origin", within="1 hour", name="joined")
+    late = sinks.files("late", format="json")
+    for side in (None, "both"):
+        with pytest.raises(PipelineError, match=r"stage 'joined': .*'left' or 'right'\. Each side"):
+            joined.late_to(late, name="late", side=side)
+    joined.late_to(late, name="l", side="left").late_to(late, name="r", side="right")
+    assert [(n.name, n.late_input) for n in p.graph.sinks] == [("l", 0), ("r", 1)]
+    with pytest.raises(PipelineError, match=r"side='left'\): expected None"):
+        numbered(p, flights(p, "others")).late_to(late, name="late", side="left")
+
+
+def test_late_rows_of_a_processor_need_event_time():
+    p = Pipeline("p")
+    late = sinks.files("late", format="json")
+    numbered(p, flights(p)).late_to(late, name="late")
+    p = Pipeline("p")
+    untimed = p.read_from(sources.files("in", format="json", schema="k string"), name="untimed")
+    with pytest.raises(PipelineError, match="stage 'numbered': without event time no row is late"):
+        numbered(p, untimed).late_to(late, name="late")
+    with pytest.raises(PipelineError, match=r"stage 'untimed': late_to.. belongs directly after"):
+        untimed.late_to(late, name="late")
 
 
 def test_a_reaction_that_does_not_exist():

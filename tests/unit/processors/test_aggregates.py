@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
+import struct
 import sys
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pytest
 
-from dagster_jet.errors import ConfigurationError, PipelineError, UserFunctionError
+from dagster_jet.errors import ConfigurationError, PipelineError, ResultError, UserFunctionError
 from dagster_jet.pipeline import aggregates as agg
-from dagster_jet.processors.aggregation import Aggregation
+from dagster_jet.processors.aggregation import ROW_COUNT, Aggregation
+from dagster_jet.processors.grouping import merge_groups
 
 from .frame_stage import FrameStage
 from .naive import AGGREGATES, comparable, definitions, expected
@@ -176,3 +181,71 @@ def test_the_sql_of_every_partial():
         "__custom(product)": "collect_list(named_struct('v', `v`))",
         "__rows": "count(1)",
     }
+
+
+@pytest.mark.parametrize(("column", "text"), [("it's", r"it\'s"), ("a\\b", r"a\\b")])
+def test_a_column_name_is_quoted_as_text_too(column, text):
+    custom = agg.custom(list, min, max, len, columns=[column], result_type="bigint")
+    (partial,) = custom.partials
+    assert partial.sql("0L") == f"collect_list(named_struct('{text}', `{column}`))"
+
+
+def test_a_mean_of_integers_is_that_of_a_sum_beyond_what_a_double_holds_exactly():
+    stage = FrameStage(10, 10, mean=agg.mean("v"))
+    stage.step(*[("a", 1, 1_763_000_000_001)] * 6_000)
+    stage.step(("a", 1, 2**53 + 1))
+    (row,) = stage.step(wm=FINAL)
+    assert row["mean"] == pytest.approx((1_763_000_000_001 * 6_000 + 2**53 + 1) / 6_001)
+
+
+def test_a_quantile_of_an_integer_that_no_double_is():
+    stage = FrameStage(10, 10, median=agg.quantile("v", 0.5))
+    stage.step(("a", 1, 2**53 + 1))
+    assert stage.step(wm=FINAL)[0]["median"] == 2.0**53
+
+
+def test_a_sum_is_exact_up_to_the_end_of_its_type_and_refused_beyond():
+    stage = FrameStage(10, 10, total=agg.sum("v"), mean=agg.mean("v"))
+    for value in (2**62, 2**62 - 1, -5, 5):
+        stage.step(("a", 1, value))
+    stage.step(("b", 1, 1))
+    totals = {row["k"]: row["total"] for row in stage.step(wm=10)}
+    assert totals == {"a": 2**63 - 1, "b": 1}
+    stage.step(("a", 11, 2**62))
+    stage.step(("a", 11, 2**62))
+    with pytest.raises(ResultError, match=r"sum\(v\) of a group .*int64.* decimal or double"):
+        stage.step(wm=FINAL)
+
+
+def test_rows_that_come_together_overflow_as_those_that_come_apart():
+    with pytest.raises(ResultError, match=r"sum\(v\)"):
+        FrameStage(10, 10, total=agg.sum("v")).step(("a", 1, 2**62), ("a", 2, 2**62))
+
+
+@pytest.mark.parametrize(("digits", "fits"), [(19, True), (20, False), (37, True), (38, False)])
+def test_sums_of_decimals(digits, fits):
+    kind = pa.decimal128(20 if digits <= 20 else 38, 2)
+    most = Decimal("9" * (digits - 2) + ".99")
+    least = most.copy_negate()  # not `-most`: that rounds to 28 digits
+    table = pa.table({"k": ["a", "a", "b"], "d": pa.array([most, most, least], kind)})
+    if not fits:
+        with pytest.raises(ResultError, match=re.escape(f"does not fit {kind}")):
+            merge_groups(table, ["k"], [("d", "sum")])
+        return
+    merged = merge_groups(table, ["k"], [("d", "sum")])
+    assert merged.schema.field("d").type == kind
+    sums = dict(zip(*merged.to_pydict().values(), strict=True))
+    assert sums == {"a": Context(prec=40).multiply(most, 2), "b": least}
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_distinct_floats_are_counted_as_keys_are_told_apart(steps):
+    floats = [0.0, -0.0, math.nan, struct.unpack("d", struct.pack("Q", 0xFFF8000000000001))[0]]
+    aggregation = Aggregation((("d", agg.count_distinct("x")),))
+    kind = pa.list_(pa.field("element", pa.float64(), nullable=False))
+    sets = [floats] if steps == 1 else [[x] for x in [*floats, 1.0]]
+    arrived = pa.table({"k": ["a"] * len(sets), "__distinct(x)": pa.array(sets, kind)})
+    arrived = arrived.append_column(ROW_COUNT, pa.array([1] * len(sets)))
+    merged = aggregation.merge(aggregation.admit(arrived), ["k"])
+    (counted,) = aggregation.finish(merged)
+    assert counted.to_pylist() == [2 if steps == 1 else 3]

@@ -294,6 +294,16 @@ def test_a_commit_that_gets_stuck_or_fails_is_named(monkeypatch: pytest.MonkeyPa
         Job(operator(Fails)).commit()
 
 
+@pytest.mark.parametrize(
+    "supplier, message",
+    [(lambda: None, "returned None, which is not a Processor"), (lambda: 1 / 0, "ZeroDivision")],
+)
+def test_suppliers_that_supply_nothing(supplier: Any, message: str) -> None:
+    with pytest.raises(ProcessorError, match=message) as caught:
+        Job(operator(supplier)).epoch()
+    assert caught.value.vertex == "s" and caught.value.callback == "supplier()"
+
+
 def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
     rows = [{"k": k, "v": 1} for k in "abab"]
     verify_processor(
@@ -302,3 +312,28 @@ def test_the_processor_keeps_the_contract(tmp_path: Path) -> None:
         expect=[{**row, "n": 1 + number // 2} for number, row in enumerate(rows)],
         key=lambda row: row["k"],
     )
+
+
+class Slowly(ItemProcessor):
+    """Emits what it has kept in its third `complete`."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.calls = 0
+
+    def process_item(self, ordinal: int, item: Any) -> bool:
+        self.rows.append(item)
+        return True
+
+    def complete(self) -> bool:
+        self.calls += 1
+        return self.calls >= 3 and self.outbox.offer({**self.rows[0], "n": len(self.rows)})
+
+    def snapshot_commit_finish(self, *, success: bool) -> bool:
+        return True
+
+
+def test_completing_may_take_calls_that_emit_nothing() -> None:
+    job = Job(operator(Slowly))
+    last = job.epoch([{"k": "a", "v": 1}, {"k": "a", "v": 2}], FINAL_WATERMARK_MS)
+    assert last == [{"k": "a", "v": 1, "n": 2}]

@@ -5,15 +5,20 @@ from __future__ import annotations
 import pickle
 import re
 
+import pyarrow as pa
 import pytest
 
 from dagster_jet.core.frames import Frames
-from dagster_jet.errors import PipelineError
+from dagster_jet.errors import BadRowError, PipelineError
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.processors import window as window_module
+from dagster_jet.processors.operator import StepInput
 from dagster_jet.processors.partials.numbers import Count, Maximum
+from dagster_jet.processors.window import WINDOW_END_MS
 
 from .frame_stage import FrameStage
+from .rolling_stage import RollingStage
+from .session_stage import SessionStage
 from .stage import FINAL, ms
 
 
@@ -102,6 +107,15 @@ def test_lateness_is_by_frame_a_watermark_of_14_takes_12_and_drops_9():
     stage.sums((12, 1), (9, 1))
     assert stage.late == 1
     assert stage.sums(wm=20) == {20: 1}
+
+
+def test_rows_that_no_window_takes_are_refused_also_before_there_is_a_watermark():
+    stage = FrameStage(10, 10)
+    rows = stage.first_stage([("k", 1, 1)])
+    place = rows.schema.get_field_index(WINDOW_END_MS)
+    rows = rows.set_column(place, rows.schema.field(place), pa.nulls(1, pa.int64()))
+    with pytest.raises(BadRowError, match="in no window"):
+        stage.operator.step(StepInput((rows,), None, None, 1), stage.state)
 
 
 def test_an_offset_moves_every_window():
@@ -207,3 +221,24 @@ def test_aggregates_share_partials_and_columns_name_what_is_in_them():
 def test_an_operator_travels():
     operator = FrameStage(4, 2).operator
     assert pickle.loads(pickle.dumps(operator)) == operator
+
+
+@pytest.mark.parametrize("time", [1_763_000_000_000_000_000, -9_300_000_000_000_000])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        lambda: FrameStage(10_000, 10_000),
+        lambda: SessionStage(10),
+        lambda: RollingStage(result_time="at"),
+    ],
+    ids=["window", "session", "rolling"],
+)
+def test_an_event_time_that_no_timestamp_can_say_is_refused_before_it_is_saved(stage, time):
+    with pytest.raises(BadRowError, match=r"event time near -?\d+ ms is beyond .*is milliseconds"):
+        stage().step(("a", time, 1))
+
+
+def test_how_late_a_row_is_does_not_matter():
+    stage = FrameStage(10_000, 10_000)
+    assert stage.step(("a", 5, 1), ("a", 25_000, 1), wm=20_000)
+    assert stage.step(("a", -9_300_000_000_000_000, 1)) == [] and stage.late == 1

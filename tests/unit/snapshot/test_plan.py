@@ -59,10 +59,8 @@ def distinct(*on: str, within: str = "1 hour") -> Build:
     return lambda rows, _: rows.deduplicate(on=on, within=within, name="s")
 
 
-def join(how: Any = "inner", within: str = "1 hour", suffix: str = "_right") -> Build:
-    return lambda rows, others: rows.join(
-        others, on="k", within=within, how=how, suffix=suffix, name="s"
-    )
+def join(how: Any = "inner", within: str = "1 hour") -> Build:
+    return lambda rows, others: rows.join(others, on="k", within=within, how=how, name="s")
 
 
 def mapped(ttl: str | None, create: Callable[[], Any] = int) -> Build:
@@ -88,10 +86,10 @@ def mapped(ttl: str | None, create: Callable[[], Any] = int) -> Build:
         ),
         (rolling(n=agg.count()), rolling(count=agg.count())),
         (distinct("k"), distinct("k", within="9 hours")),
-        (join("left"), join("left", "9 hours", "_other")),
+        (join("left"), join("left", "9 hours")),
         (mapped("1 hour"), mapped("9 hours", lambda: 1)),
     ],
-    ids=["same", "size", "slides now", "gap", "results", "names", "within", "suffix", "ttl"],
+    ids=["same", "size", "slides now", "gap", "results", "names", "within", "of a join", "ttl"],
 )
 def test_state_is_kept(before: Build, after: Build) -> None:
     assert change(before, after) == (Change.KEPT, "")

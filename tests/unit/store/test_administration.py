@@ -1,6 +1,7 @@
 """Members join, leave, are lost and replaced: afterwards every copy is where the table says."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -304,7 +305,8 @@ def test_writers_and_readers_go_on_while_members_come_and_go(places: Any) -> Non
 
 
 def test_several_operators_at_once_get_one_store(places: Any) -> None:
-    """Each of them succeeds, or is told that the store has changed and may try again."""
+    """Each of them succeeds, or is told why to try again: the store has changed, or b has lost its
+    data and nobody has repaired that yet."""
     with Store.open(places.config("abcdef")) as store:
         items = filled(store)
     places.empty("b")
@@ -317,6 +319,11 @@ def test_several_operators_at_once_get_one_store(places: Any) -> None:
                     try:
                         change(store)
                     except StaleConfigurationError:
+                        continue
+                    except StoreUnavailableError as error:
+                        if "rebuild it: dagster-jet store repair" not in str(error):
+                            raise
+                        time.sleep(0.01)  # others here are doing that
                         continue
                     return
         except BaseException as error:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.core import (
+    DONE,
     IDLE,
     BroadcastKey,
     Emitter,
@@ -19,6 +20,7 @@ from dagster_jet.core import (
 )
 from dagster_jet.errors import ProcessorError
 from dagster_jet.testing import verify_processor
+from tests.unit.core.rig import Rig
 
 
 class Totals(ItemProcessor):
@@ -167,6 +169,72 @@ def test_watermarks_of_several_edges_are_coalesced():
     )
 
 
+W5, W10 = Watermark(5), Watermark(10)
+
+
+@pytest.mark.parametrize(
+    "turns, expect, ordered",
+    [
+        (
+            [(0, [1]), (1, [IDLE]), (0, [2, W10]), (0, [DONE]), (1, [5, 6, DONE])],
+            [1, 2, W10, IDLE, "end of 0", 5, 6, "end of 1"],
+            False,
+        ),
+        (
+            [(0, [1, W10, DONE]), (1, [W5]), (1, [IDLE]), (1, [2, DONE])],
+            [1, "end of 0", W5, W10, IDLE, 2, "end of 1"],
+            True,
+        ),
+        ([(0, [W5]), (1, [1, DONE]), (0, [2, DONE])], [1, W5, "end of 1", 2, "end of 0"], True),
+    ],
+    ids=["idle behind the end", "idle behind the last watermark", "a watermark by the end"],
+)
+def test_what_is_coalesced_when_an_edge_ends_is_what_a_job_coalesces(turns, expect, ordered):
+    rig, inputs = Rig(TellsEndsOnce(), shape=(1, 1)), [[], []]
+    for ordinal, items in turns:
+        rig.put(ordinal, *items).run()
+        inputs[ordinal] += [item for item in items if item is not DONE]
+    assert rig.out == [*expect, DONE]
+    verify_processor(TellsEndsOnce, inputs=inputs, expect=expect, ordered=ordered)
+
+
+class TellsEnds(ItemProcessor):
+    """Emits that an edge has ended, and forgets that over a restart."""
+
+    def __init__(self) -> None:
+        self.told: set[int] = set()
+
+    def process_item(self, ordinal, item):
+        return self.outbox.offer(item)
+
+    def complete_edge(self, ordinal):
+        if ordinal not in self.told and not self.outbox.offer(f"end of {ordinal}"):
+            return False
+        self.told.add(ordinal)
+        return True
+
+
+class TellsEndsOnce(TellsEnds):
+    def init(self, outbox, context):
+        super().init(outbox, context)
+        self.entries = snapshot_emitter(outbox.offer_to_snapshot)
+
+    def save_to_snapshot(self):
+        return self.entries.emit(lambda: [(broadcast_key(o), True) for o in self.told])
+
+    def restore_from_snapshot(self, inbox):
+        self.told.update(entry.key.key for entry in inbox.drain())
+        return True
+
+
+def test_edges_end_again_after_a_restart():
+    """Those that had ended at the snapshot, as in a job: its ended sources are not run again."""
+    inputs, expect = [[1], [2, 3, 4]], [1, 2, 3, 4, "end of 0", "end of 1"]
+    verify_processor(TellsEndsOnce, inputs=inputs, expect=expect, ordered=False)
+    with pytest.raises(AssertionError, match=r"mode: restore after(.|\n)*extra    \['end of 0'"):
+        verify_processor(TellsEnds, inputs=inputs, expect=expect, ordered=False)
+
+
 class Timer(Processor):
     """Works without input, from try_process, and with what its neighbours saved."""
 
@@ -306,6 +374,25 @@ def test_saving_what_it_cannot_restore():
         verify_processor(Saves)
 
 
+class Unreadable(Exception):
+    def __init__(self, code, text):
+        super().__init__(code)
+
+
+def test_saving_what_cannot_be_read_back():
+    class Saves(Processor):
+        def save_to_snapshot(self):
+            return self.outbox.offer_to_snapshot("key", Unreadable(1, "x"))
+
+        def restore_from_snapshot(self, inbox):
+            inbox.drain()
+            return True
+
+    with pytest.raises(ProcessorError, match="cannot be read back: TypeError") as caught:
+        verify_processor(Saves)
+    assert caught.value.callback == "save_to_snapshot()"
+
+
 def test_a_prepare_that_is_not_re_entrant_is_found():
     """The classic defect: the second call sees nothing to prepare and says it is done."""
 
@@ -442,6 +529,26 @@ def test_two_outbound_edges():
             return self.outbox.offer(item, item % 2)
 
     verify_processor(Splits, input=[1, 2, 3, 4], expect_each=[[2, 4], [1, 3]])
+
+
+@pytest.mark.parametrize(
+    "supplier, message",
+    [
+        (lambda: None, "returned None, which is not a Processor"),
+        (lambda: 1 / 0, "raised ZeroDivisionError"),
+    ],
+)
+def test_suppliers_that_supply_nothing(supplier, message):
+    with pytest.raises(ProcessorError, match=message) as caught:
+        verify_processor(supplier)
+    assert caught.value.callback == "supplier()" and "mode: " in str(caught.value)
+
+
+def test_an_instance_that_lives_on_after_a_restart():
+    """It would pass without saving anything."""
+    shared = Processor()
+    with pytest.raises(ProcessorError, match=r"had been returned before.*mode: restore after"):
+        verify_processor(lambda: shared)
 
 
 def test_the_questions_that_make_no_sense_are_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dagster_jet.engine.spark.errors import naming
 from dagster_jet.engine.spark.stages.aggregation import plan_rolling, plan_sessions, plan_windows
 from dagster_jet.engine.spark.stages.plan import Partitions, StagePlan
 from dagster_jet.engine.spark.stages.rows import (
@@ -46,21 +47,22 @@ def plan_stage(
         PipelineError: a key or an event-time column does not exist, or types do not fit.
     """
     partitions = Partitions(partition_count)
-    match node:
-        case AggregateNode(window=SessionWindow()):
-            return plan_sessions(node, sources[0], partitions)
-        case AggregateNode():
-            return plan_windows(node, sources[0], partitions, tells_arrivals)
-        case RollingNode():
-            return plan_rolling(node, sources[0], partitions, tells_arrivals)
-        case DeduplicateNode():
-            return plan_deduplicate(node, sources[0], partitions)
-        case JoinNode():
-            return plan_join(node, sources, partitions, job)
-        case StatefulMapNode():
-            return plan_map(node, sources[0], partitions)
-        case ProcessorNode():
-            return plan_processor(node, sources[0], partitions, job)
+    with naming(node.name, job):
+        match node:
+            case AggregateNode(window=SessionWindow()):
+                return plan_sessions(node, sources[0], partitions)
+            case AggregateNode():
+                return plan_windows(node, sources[0], partitions, tells_arrivals)
+            case RollingNode():
+                return plan_rolling(node, sources[0], partitions, tells_arrivals)
+            case DeduplicateNode():
+                return plan_deduplicate(node, sources[0], partitions)
+            case JoinNode():
+                return plan_join(node, sources, partitions, job)
+            case StatefulMapNode():
+                return plan_map(node, sources[0], partitions)
+            case ProcessorNode():
+                return plan_processor(node, sources[0], partitions, job)
     raise PipelineError(f"there is no operator for {node.kind}.", job=job, stage=node.name)
 
 

@@ -16,6 +16,7 @@ from dagster_jet.engine.spark.stages.plan import (
     Shape,
     StagePlan,
     arrow_schema,
+    behind_watermark,
     quoted,
     spark_schema,
     time_sql,
@@ -85,8 +86,7 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
         aggregation=aggregation,
         early_results=node.early_results_ms is not None,
     )
-    moment = F.expr(time)
-    return _plan(operator, stage, shape, lambda before_ms: moment < F.lit(before_ms))
+    return _plan(operator, stage, shape, behind_watermark(source, node.time_column))
 
 
 def plan_rolling(
@@ -118,7 +118,7 @@ def _plan(
     return StagePlan(
         operator=operator,
         shapes=(shape,),
-        late=late,
+        late=() if late is None else (late,),
         filters_late=stage.late_rows_are_left_out,
         result_type=spark_schema(operator.result_schema),
         appended=appended,

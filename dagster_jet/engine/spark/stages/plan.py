@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from dagster_jet.engine.spark.stage_task import ORDINAL_COLUMN
+from dagster_jet.pipeline.ddl import quoted_name
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class StagePlan:
     operator: Operator
     shapes: tuple[Shape, ...]
     """Per input."""
-    late: Late | None
-    """Which rows are too late: for a sink that wants them."""
+    late: tuple[Late, ...]
+    """Per input, which rows are too late: for a sink that wants them. Empty: none ever are."""
     filters_late: bool
     """Late rows are always taken out before: a row that the operator gets stands for several, and
     it could not tell."""
@@ -112,9 +113,14 @@ def event_time_ms(frame: DataFrame, column: str) -> Column:
     return F.expr(time_sql(frame, column))
 
 
+def behind_watermark(frame: DataFrame, column: str) -> Late:
+    time = event_time_ms(frame, column)
+    return lambda before_ms: time < F.lit(before_ms)
+
+
 def time_sql(frame: DataFrame, column: str) -> str:
     """Event time in ms as SQL over `frame`'s columns."""
-    name = "`" + column.replace("`", "``") + "`"
+    name = quoted_name(column)
     if isinstance(frame.schema[column].dataType, TimestampType):
         return f"unix_millis({name})"
     return f"cast({name} as bigint)"
@@ -122,7 +128,7 @@ def time_sql(frame: DataFrame, column: str) -> str:
 
 def quoted(columns: Sequence[str]) -> list[Column]:
     """Columns by their whole names, dots and all."""
-    return [F.col("`" + name.replace("`", "``") + "`").alias(name) for name in columns]
+    return [F.col(quoted_name(name)).alias(name) for name in columns]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dagster_jet.core import Processor
+from dagster_jet.core import Processor, new_processor
 from dagster_jet.engine.spark.stages.plan import (
     Partitions,
     StagePlan,
     arrow_schema,
+    behind_watermark,
     event_time_ms,
     quoted,
     spark_schema,
@@ -33,7 +34,7 @@ from dagster_jet.processors.stateful_map import StatefulMap
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from dagster_jet.engine.spark.stages.plan import Late, Shape
+    from dagster_jet.engine.spark.stages.plan import Shape
 
 
 def plan_deduplicate(node: DeduplicateNode, source: DataFrame, partitions: Partitions) -> StagePlan:
@@ -90,7 +91,7 @@ def plan_join(
     return StagePlan(
         operator=operator,
         shapes=(left_shape, lambda frame: right_shape(frame.withColumnsRenamed(other))),
-        late=None,
+        late=tuple(map(behind_watermark, sources, node.time_columns)),
         filters_late=False,
         result_type=spark_schema(operator.result_schema),
     )
@@ -111,20 +112,16 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         has_time=node.time_column is not None,
     )
     shape = _addressed(source, node.keys, node.time_column, partitions)
-    return _row_plan(operator, [shape], source, node.time_column if node.ttl_ms else None)
+    # As the operator: a ttl of 0 is one, too.
+    time_column = None if node.ttl_ms is None else node.time_column
+    return _row_plan(operator, [shape], source, time_column)
 
 
 def plan_processor(
     node: ProcessorNode, source: DataFrame, partitions: Partitions, job: str
 ) -> StagePlan:
     """A user's processor: whole rows, or batches of them."""
-    processor = type(node.supplier())
-    if not issubclass(processor, Processor):
-        raise PipelineError(
-            f"the supplier makes a {processor.__name__}, not a dagster_jet.core.Processor.",
-            job=job,
-            stage=node.name,
-        )
+    processor = type(new_processor(node.supplier, node.name, 0, job=job))
     operator = ProcessorOperator(
         stage=node.name,
         supplier=node.supplier,
@@ -142,7 +139,8 @@ def plan_processor(
     # A processor works out the partition of a key by itself, where every integer is a bigint.
     key_hash = partitions.hash(node.keys, of=source)
     shape = _addressed(source, node.keys, node.time_column, partitions, key_hash=key_hash)
-    return _row_plan(operator, [shape], source, None)
+    # The processor is the one to say what is late, unless a sink takes such rows away from it.
+    return _row_plan(operator, [shape], source, node.time_column)
 
 
 def _parsed(ddl: str) -> StructType:
@@ -172,14 +170,10 @@ def _addressed(
 def _row_plan(
     operator: Operator, shapes: Sequence[Shape], source: DataFrame, time_column: str | None
 ) -> StagePlan:
-    late: Late | None = None
-    if time_column is not None:
-        time = event_time_ms(source, time_column)
-        late = lambda before_ms: time < F.lit(before_ms)  # noqa: E731
     return StagePlan(
         operator=operator,
         shapes=tuple(shapes),
-        late=late,
+        late=() if time_column is None else (behind_watermark(source, time_column),),
         filters_late=False,
         result_type=spark_schema(operator.result_schema),
     )

@@ -1,0 +1,197 @@
+"""The files sink without Spark: whose folder it is, and what a commit finds in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.core import failpoint
+from dagster_jet.core.failpoint import FailPointError
+from dagster_jet.engine.connector import CommitContext, TransactionId
+from dagster_jet.errors import ArtifactLostError, ConfigurationError, Reaction, SinkMismatchError
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.store import Store, StoreConfig
+
+
+@pytest.fixture(autouse=True)
+def no_fail_points() -> Iterator[None]:
+    yield
+    failpoint.configure("")
+
+
+# --- whose folder ---------------------------------------------------------------------------------
+
+
+def store_of(name: str, namespace: str = "default") -> Store:
+    urls = tuple(f"memory://{name}{m}" for m in "abc")
+    return Store.open(StoreConfig(urls, allow_memory=True, partition_count=5, namespace=namespace))
+
+
+def test_one_name_in_two_stores_or_namespaces_does_not_share_a_folder(tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    sink = FilesSink(str(tmp_path), "json")
+    with (
+        store_of(name) as mine,
+        store_of(name) as reopened,
+        store_of(name, "test") as namespace,
+        store_of(uuid.uuid4().hex) as other,
+    ):
+        sink.with_store(mine).check("j", "out", is_new_job=True)
+        sink.with_store(reopened).check("j", "out", is_new_job=True)
+        for stranger in (namespace, other):
+            with pytest.raises(ConfigurationError, match="belongs to 'j/out' of another") as told:
+                sink.with_store(stranger).check("j", "out", is_new_job=True)
+            for part in (mine.store_id, stranger.store_id, stranger.config.namespace):
+                assert part in str(told.value)
+
+
+def test_a_folder_of_an_older_version_belongs_to_the_first_store_that_comes(tmp_path: Path) -> None:
+    sink = FilesSink(str(tmp_path), "json")
+    sink.check("j", "out", is_new_job=True)  # which said nothing of a store
+    assert (tmp_path / "_epochs/.owner").read_text() == "j/out"
+    with store_of(uuid.uuid4().hex) as mine, store_of(uuid.uuid4().hex) as other:
+        sink.with_store(mine).check("j", "out", is_new_job=False)
+        with pytest.raises(ConfigurationError, match="another store"):
+            sink.with_store(other).check("j", "out", is_new_job=False)
+
+
+def test_two_jobs_of_one_process_that_start_at_once(tmp_path: Path) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for number in range(200):
+            assert sorted(_both_claim(tmp_path / str(number))) == ["ConfigurationError", "owner"]
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _both_claim(folder: Path) -> list[str]:
+    barrier, found = threading.Barrier(2), []
+
+    def claim(job: str) -> None:
+        barrier.wait()
+        try:
+            FilesSink(str(folder), "json").check(job, "out", is_new_job=True)
+            found.append("owner")
+        except Exception as error:
+            found.append(type(error).__name__)
+
+    threads = [threading.Thread(target=claim, args=(job,)) for job in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.name for path in (folder / "_epochs").iterdir()] == [".owner"]
+    return found
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> FilesSink:
+    sink = FilesSink(str(tmp_path / "out"), "json")
+    sink.check("j", "out", is_new_job=True)
+    return sink
+
+
+def stage(
+    sink: FilesSink, *values: int, execution_id: int = 1, attempt: str = "x"
+) -> list[Artifact]:
+    artifacts: list[Artifact] = []
+    for shard, value in enumerate(values):
+        writer = sink.open_writer(TransactionId("j", "out", 1, execution_id, 1, shard, attempt))
+        writer.write(pa.record_batch({"a": pa.array([value])}))
+        artifacts += writer.prepare()
+    return artifacts
+
+
+def by(execution_id: int, *, accept_loss: bool = False) -> CommitContext:
+    return CommitContext("j", "out", 1, execution_id, execution_id > 1, accept_loss)
+
+
+def visible(sink: FilesSink) -> list[str]:
+    return [path.read_text().strip() for path in sorted(Path(sink.path).glob("part-*"))]
+
+
+def test_a_commit_that_is_repeated_after_its_marker(sink: FilesSink) -> None:
+    parts = stage(sink, 1, 2)
+    sink.commit(parts, by(1))
+    for path in Path(sink.path).glob("part-*"):
+        path.unlink()  # a reader has moved on what the marker lists
+    sink.commit(parts, by(2))
+    assert visible(sink) == []
+
+
+def test_a_commit_without_what_was_lost_is_repeated(sink: FilesSink) -> None:
+    parts = stage(sink, 1, 2)
+    Path(parts[0].token).unlink()
+    sink.commit(parts, by(1, accept_loss=True))
+    sink.commit(parts, by(2))
+    assert visible(sink) == ['{"a":2}']
+
+
+@pytest.mark.parametrize("of_other", [1, 2])
+def test_the_marker_of_another_job_of_this_name(sink: FilesSink, of_other: int) -> None:
+    mine = stage(sink, 4, 5, attempt="x")
+    others = stage(sink, 1, 2, execution_id=of_other, attempt="y")
+    sink.commit(others, by(of_other))
+    with pytest.raises(SinkMismatchError) as told:
+        sink.commit(mine, by(1))
+    assert told.value.reaction is Reaction.FAIL
+    for part in (mine[0].target, f"{mine[0].checksum:016x}", others[0].target, "0000000001.json"):
+        assert part in str(told.value)
+    assert all(Path(part.token).exists() for part in mine)
+    assert visible(sink) == ['{"a":1}', '{"a":2}']
+    # The cure: a folder of its own, which what is staged reaches.
+    own = FilesSink(f"{sink.path}2", "json")
+    own.check("j", "out", is_new_job=False)
+    own.commit(mine, by(2))
+    assert visible(own) == ['{"a":4}', '{"a":5}']
+
+
+def test_a_reader_that_takes_a_file_before_the_marker_lists_it(
+    sink: FilesSink, tmp_path: Path
+) -> None:
+    parts = stage(sink, 1)
+    failpoint.configure("files.commit.marker=raise")
+    with pytest.raises(FailPointError):
+        sink.commit(parts, by(1))
+    failpoint.configure("")
+    (target,) = Path(sink.path).glob("part-*")
+    target.rename(tmp_path / "taken.json")
+    with pytest.raises(ArtifactLostError, match=r"unless a reader took the file.*was taken into"):
+        sink.commit(parts, by(2))
+    (tmp_path / "taken.json").rename(target)
+    sink.commit(parts, by(2))
+    assert visible(sink) == ['{"a":1}']
+
+
+def test_a_sink_that_was_moved_to_another_file_system(
+    sink: FilesSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = stage(sink, 1)
+    moved = FilesSink(str(tmp_path / "moved"), "json")
+    moved.check("j", "out", is_new_job=False)
+
+    def rename(old: Any, new: Any) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(old), None, str(new))
+
+    with monkeypatch.context() as mounted:
+        mounted.setattr(os, "rename", rename)
+        with pytest.raises(SinkMismatchError, match="another file system") as told:
+            moved.commit(parts, by(2))
+    assert told.value.reaction is Reaction.FAIL
+    assert parts[0].token in str(told.value) and f"{moved.path}/part-" in str(told.value)
+    sink.commit(parts, by(2))  # the cure
+    assert visible(sink) == ['{"a":1}']

@@ -1,0 +1,152 @@
+"""The files source without Spark: what is listed, and what is remembered of it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import sources
+from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.errors import Reaction, SourceError, SourceUnavailableError
+
+
+def reader_of(path: str | Path) -> FilesReader:
+    return sources.files(str(path), format="json", schema="a long").open("j", "in", None)
+
+
+def write_rows(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text('{"a": 1}\n')
+
+
+def take_all(reader: FilesReader) -> list[str]:
+    reader.poll()
+    return [Path(file.path).name for file in reader.plan(10**6) or ()]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, whose own name is a pattern, with two files in `in`."""
+    folder = tmp_path / "run [1]"
+    write_rows(folder / "in", "0.json", "1.json")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+SPELLINGS = ["in", "./in", "in/", "../run [1]/in", "in/*.json", "{here}/in", "{here}/in/"]
+
+
+@pytest.mark.parametrize("then", SPELLINGS)
+@pytest.mark.parametrize("now", SPELLINGS)
+def test_a_file_is_the_same_however_the_source_spells_its_folder(
+    here: Path, then: str, now: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = reader_of(then.format(here=here))
+    assert take_all(before) == ["0.json", "1.json"]
+    after = reader_of(now.format(here=here))
+    after.restore(before.position(), before.take_journal())
+    assert after.poll().items == 0
+    write_rows(here / "in", "2.json")
+    assert take_all(after) == ["2.json"]
+    assert after.position()["files"] == 3
+    assert not caplog.records
+
+
+def snapshot_with(*paths: str) -> tuple[dict[str, Any], pa.Table]:
+    """As versions wrote it that kept paths as they were spelled."""
+    found = [(path, os.stat(path)) for path in paths]
+    rows = [{"path": p, "size": s.st_size, "mtime_ns": s.st_mtime_ns} for p, s in found]
+    return {"files": len(paths)}, pa.Table.from_pylist(rows)
+
+
+def test_relative_paths_of_an_older_snapshot_are_those_of_the_current_directory(here: Path) -> None:
+    reader = reader_of(here / "in")
+    reader.restore(*snapshot_with("in/0.json"))
+    assert take_all(reader) == ["1.json"]
+
+
+def test_what_was_read_under_two_spellings_is_one_file_from_then_on(here: Path) -> None:
+    position, journal = snapshot_with("in/0.json", "./in/0.json")
+    reader = reader_of("in")
+    reader.restore(position, journal)
+    assert take_all(reader) == ["1.json"]
+    appended = reader.take_journal()
+    assert appended is not None
+    again = reader_of("in")
+    again.restore(reader.position(), pa.concat_tables([journal, appended]))
+    assert again.poll().items == 0
+
+
+def test_a_snapshot_whose_rows_do_not_fit_its_position_is_refused(here: Path) -> None:
+    _, journal = snapshot_with("in/0.json")
+    with pytest.raises(SourceError, match="lists 1 files read, its position 2"):
+        reader_of("in").restore({"files": 2}, journal)
+
+
+def test_a_folder_that_was_never_read_from_is_told(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = reader_of("in")
+    take_all(before)
+    position, journal = before.position(), before.take_journal()
+    (here / "in").rename(here / "moved")
+    with caplog.at_level(logging.WARNING):
+        after = reader_of("moved")
+        after.restore(position, journal)
+    assert take_all(after) == ["0.json", "1.json"]  # a new folder is legitimate
+    (told,) = caplog.records
+    assert "job 'j', stage 'in'" in told.getMessage() and str(here / "moved") in told.getMessage()
+    # The cure that it names.
+    (here / "in").symlink_to(here / "moved")
+    linked = reader_of("in")
+    linked.restore(position, journal)
+    assert linked.poll().items == 0
+
+
+def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in[1]", "a.json")
+    write_rows(tmp_path / "in1", "b.json")
+    assert take_all(reader_of(tmp_path / "in[1]")) == ["a.json"]
+    assert take_all(reader_of(f"{tmp_path}/in[1]/*.json")) == ["b.json"]
+
+
+def test_remote_places_are_not_taken_for_empty_ones() -> None:
+    for url in ("s3://bucket/in", "file:///in", "hdfs://host/in"):
+        with pytest.raises(SourceError, match="does not exist"):
+            reader_of(url)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("call", ["scandir", "stat"])
+@pytest.mark.parametrize("pattern", ["", "/*.json"])
+def test_a_file_system_that_cannot_be_read_restarts_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str, pattern: str
+) -> None:
+    write_rows(tmp_path, "a.json")
+    reader = reader_of(f"{tmp_path}{pattern}")
+    reader.poll()
+    split = reader.plan(100)
+    assert split is not None
+
+    def fail(path: Any, *_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        with pytest.raises(SourceUnavailableError) as told:
+            reader.poll()
+        reader_of(f"{tmp_path}{pattern}")  # `poll` is to tell, where the job can restart
+        if call == "stat":
+            with pytest.raises(SourceUnavailableError):
+                reader.verify(split, 1)
+    assert told.value.reaction is Reaction.RESTART
+    for part in ("job 'j', stage 'in'", str(tmp_path), os.strerror(number), "permissions"):
+        assert part in str(told.value)
+    assert reader.poll().items == 0
