@@ -60,11 +60,20 @@ def _tell(path: Path, told: str) -> None:
         hidden.rename(path)
     except FileNotFoundError:
         pass  # the folder is gone, and whoever waited has seen that
-    except OSError:
+    except OSError as failure:
         try:
-            path.touch()  # on a full disk there is room for a name
+            # On a full disk there is room for a name, and for what a short link points to.
+            path.symlink_to(failure.strerror or type(failure).__name__)
         except OSError:
             os._exit(1)  # whoever waits sees at least that nobody will tell
+
+
+def _told(path: Path) -> dict[str, Any]:
+    if not path.is_symlink():
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return told
+    unwritten = f"what became of saving state could not be written to {path.parent}"
+    return {"snapshot_error": f"{unwritten}: {path.readlink()}"}
 
 
 def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
@@ -72,7 +81,7 @@ def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
     if ack.saving is None:
         return ack
     path = Path(ack.saving.path)
-    while not path.exists():
+    while not os.path.lexists(path):
         why_not = None
         if give_up.wait(_LOOK_EVERY_S):
             why_not = "the execution has ended"
@@ -80,12 +89,10 @@ def await_saved(ack: Ack, give_up: threading.Event) -> Ack:
             why_not = "the process that was saving state is gone"
         elif not path.parent.is_dir():
             why_not = f"{path.parent} is gone, where a task says what became of saving state"
-        if why_not is not None and not path.exists():
+        if why_not is not None and not os.path.lexists(path):
             return replace(ack, saving=None, snapshot_error=why_not)
-    text = path.read_text(encoding="utf-8")
+    told = _told(path)
     path.unlink()
-    unsaid = {"snapshot_error": f"{path.parent} had no room for what became of saving state"}
-    told: dict[str, Any] = json.loads(text) if text else unsaid
     if told.get("chunk_set") is not None:
         told["chunk_set"] = ChunkSet(**told["chunk_set"])
     return replace(ack, saving=None, **told)

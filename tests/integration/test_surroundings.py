@@ -42,10 +42,9 @@ def test_f19_a_full_disk(world: World) -> None:
     for disk in ("store", "out", "work"):
         assert "No space left on device" in told[disk], told
     assert told["store"].startswith("SnapshotFailed") and "/store/c" in told["store"]
-    assert told["out"].startswith(("ExecutionRestarting", "SnapshotFailed"))
-    assert f"{world.folder}/out" in told["out"]
-    assert told["work"].startswith("ExecutionRestarting")
-    assert f"{world.folder}/work" in told["work"]
+    for disk in ("out", "work"):  # whichever writes to it first: an epoch, or what it leaves behind
+        assert told[disk].startswith(("ExecutionRestarting", "SnapshotFailed"))
+        assert f"{world.folder}/{disk}" in told[disk]
     assert told["status"] == JobStatus.COMPLETED.value
     world.assert_exactly_once()
 

@@ -120,8 +120,10 @@ def test_there_is_no_room_to_say_how_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, "no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
     ack = replace(ACK, saving=save_beside(lambda: (SET, 0), tmp_path / "told.json"))
-    assert "had no room" in str(await_saved(ack, NEVER).snapshot_error)
+    error = str(await_saved(ack, NEVER).snapshot_error)
+    assert error.endswith(f"could not be written to {tmp_path}: No space left on device")
+    assert list(tmp_path.iterdir()) == []
