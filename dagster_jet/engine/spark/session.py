@@ -57,6 +57,14 @@ CLUSTER_REQUIRED: Mapping[str, str] = {
     "spark.stage.maxConsecutiveAttempts": "1",
 }
 
+LOOKED_UP_OFTEN = (
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.api.python.PythonRDD",
+    "org.apache.spark.api.python.SimplePythonFunction",
+)
+"""PySpark asks for these without their package, some 20 times per epoch. Unless they are imported
+one by one, the JVM looks for them in the other packages first, in each of Spark's 250 jars."""
+
 
 def open_session(settings: Mapping[str, str]) -> SparkSession:
     """Starts Spark, or returns the process's running session if it fits.
@@ -69,6 +77,7 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
     """
     _require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from py4j.java_gateway import java_import
     from pyspark.sql import SparkSession
 
     _forget_dead_session()
@@ -90,6 +99,8 @@ def open_session(settings: Mapping[str, str]) -> SparkSession:
         if handler is not None:
             # PySpark's handler would abort the epoch; Dagster's lets it drain.
             signal.signal(signal.SIGINT, handler)
+    for name in LOOKED_UP_OFTEN:
+        java_import(running.sparkContext._jvm, name)
     # For fail points in tasks. Not in our own environment: other children would inherit it.
     running.sparkContext.environment["JET_DRIVER_PID"] = str(os.getpid())
     if _is_on_this_host(str(running.sparkContext.master)):
