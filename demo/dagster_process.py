@@ -108,7 +108,7 @@ class DagsterProcess:
         content = {"pid": self.pid, "created": process.create_time(), "url": self.url}
         (self.home / "process.json").write_text(json.dumps(content), encoding="utf-8")
 
-    def wait_until_up(self, timeout_seconds: float = 90) -> None:
+    def wait_until_up(self, timeout_seconds: float = 180) -> None:
         """Wait for the webserver.
 
         Raises:

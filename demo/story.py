@@ -33,7 +33,7 @@ from demo.replay import (
 from demo.report import Figures, print_report
 
 POLL_SECONDS = 0.1
-STEP_TIMEOUT_SECONDS = 120
+STEP_TIMEOUT_SECONDS = 240
 _STOP_COMMAND = ".venv/bin/python -m demo --stop"
 
 

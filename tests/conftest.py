@@ -5,6 +5,8 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
+from .jvm import start_quickly
+
 # Two cores and other work: how long an example takes says nothing.
 settings.register_profile(
     "shared",
@@ -13,6 +15,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("shared")
+
+start_quickly()
 
 
 def pytest_configure() -> None:

@@ -18,7 +18,7 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from demo.dagster_process import DagsterProcess, graphql
 from demo.observer import DAGSTER_JOB, PIPELINE, Observer
 
-TIMEOUT_SECONDS = 150
+TIMEOUT_SECONDS = 300
 
 TERMINATE = """
 mutation Terminate($run: String!) { terminateRun(runId: $run) { __typename } }
@@ -129,7 +129,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         dagster.stop()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_stream_under_dagster(world: World) -> None:
     world.put_flights(0)
     world.wait_for("the sensor starts the job", world.is_running)

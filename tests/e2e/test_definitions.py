@@ -30,7 +30,7 @@ def test_definitions_load(command: list[str]) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

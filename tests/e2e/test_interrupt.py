@@ -22,7 +22,7 @@ from dagster_jet.snapshot.record import JobStatus
 from .tiny import committed_rows, put_file
 
 REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 240
 
 
 @dataclass

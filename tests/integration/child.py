@@ -34,8 +34,6 @@ SPARK = {
     "spark.master": "local[2]",
     "spark.driver.memory": "768m",
     "spark.sql.shuffle.partitions": "2",
-    # Small and short-lived: a quick start is worth more than peak speed.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
 }
 CONFIG: dict[str, Any] = {
     "parallelism": 2,

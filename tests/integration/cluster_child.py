@@ -47,14 +47,11 @@ DEADLY = -1
 VICTIM = "0"
 """Spark's number of the executor."""
 WINDOW_MS, ROLLUP_MS, GAP_MS, LAG_MS = 1_000, 4_000, 150, 400
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 SPARK = {
     "spark.master": "local-cluster[2,2,1024]",
     "spark.driver.memory": "768m",
     "spark.executor.memory": "768m",
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": QUICK_START,
-    "spark.executor.extraJavaOptions": QUICK_START,
 }
 
 

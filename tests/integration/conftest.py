@@ -41,10 +41,11 @@ def spark(fail_points: FailPoints) -> Iterator[SparkSession]:
 def interpreted(spark: SparkSession) -> Iterator[None]:
     """For the many short jobs of crash tests: compiling whole stages is a fifth of their time.
     What compiled stages compute is compared everywhere else."""
-    setting = "spark.sql.codegen.wholeStage"
-    spark.conf.set(setting, "false")
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield
-    spark.conf.unset(setting)
+    spark.conf.unset("spark.sql.codegen.wholeStage")
+    spark.conf.unset("spark.sql.codegen.factoryMode")
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) ->
             command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
         try:
-            child.wait(240)
+            child.wait(480)
         finally:
             child.kill()
             child.wait()

@@ -35,7 +35,7 @@ def test_f19_a_full_disk(world: World) -> None:
     """
     world.fill(files=12)
     run = subprocess.run(
-        full_disk.command(world.folder), capture_output=True, text=True, timeout=200, check=False
+        full_disk.command(world.folder), capture_output=True, text=True, timeout=400, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
     told = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
@@ -120,7 +120,7 @@ def test_f19_the_clock_jumps(world: World, monkeypatch: pytest.MonkeyPatch, jump
             env={**os.environ, **world.gateway()},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=200,
             check=False,
         )
         assert "ended by LeaseHeldError" in refused.stdout, refused.stdout

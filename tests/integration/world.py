@@ -57,7 +57,7 @@ def random_rows(number: int, rows: int, seed: int, keys: int = 5) -> list[dict[s
     ]
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
     """Polls a condition; fails loudly when it does not come true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -156,7 +156,7 @@ class World:
     def _until_death(self, rules: str, order: Mapping[str, Any], *, own_jvm: bool) -> Death:
         before = len(self.fail_points.reached)
         process = self.start_child(rules, own_jvm=own_jvm, **order)
-        process.join(120)
+        process.join(240)
         returncode = process.exitcode
         process.kill()
         process.join()
