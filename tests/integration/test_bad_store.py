@@ -140,7 +140,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]
     command = ["unshare", *namespaces, sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path)]
     root = Path(__file__).parents[2]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=root)
+    run = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=root
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"file://{folder}" in run.stdout and "with free space" in run.stdout
 
