@@ -67,6 +67,10 @@ class WatermarkTracker:
             self._retained = {stage: RetainedTops(self.max_retention_ms) for stage in self._stages}
         self._passed_ms: dict[str, int] = {}
         """Per stage, the highest watermark that retention has let pass."""
+        self._awaited: set[str] = set()
+        """Timestamps nodes in whose sources rows waited at the last look."""
+        self._fruitless: set[str] = set()
+        """Those of them that got no event of the rows, until they get one."""
         for name, inputs in self._inputs.items():
             self.reached_ms.setdefault(name, None)
             for node, _ in inputs:
@@ -107,6 +111,9 @@ class WatermarkTracker:
         state = self.nodes.get(node, EventTimeState())
         if rows:
             self.nodes[node] = state.observe(top_event_ms, lag_ms, now_ms)
+            self._fruitless.discard(node)
+        elif node in self._awaited:
+            self._fruitless.add(node)
         for partition, top_ms in (tops or {}).items():
             states = self.partitions.setdefault(node, {})
             known = states.get(partition, EventTimeState())
@@ -118,12 +125,14 @@ class WatermarkTracker:
 
         Args:
             now_ms: wall clock.
-            waiting: the sources in which rows wait: there is no lull, however long it takes to
-                read them.
+            waiting: the sources in which rows wait: they are neither idle nor in a lull, however
+                long the driver slept. Not so if the last that were read held no event: a
+                filter drops them all, or they are rejected.
 
         Retention counts from the first look at a watermark, in a new execution anew.
         """
-        self._check_quiet(now_ms, waiting)
+        self._awaited = {n for n in self.nodes if not self._sources[n].isdisjoint(waiting)}
+        self._check_quiet(now_ms)
         for stage, tops in self._retained.items():
             highest = [
                 watermark_ms - delay_ms
@@ -136,15 +145,16 @@ class WatermarkTracker:
             if passed_ms is not None:
                 self._passed_ms[stage] = passed_ms
 
-    def _check_quiet(self, now_ms: int, waiting: Collection[str]) -> None:
+    def _check_quiet(self, now_ms: int) -> None:
         for name, timestamps in self._timestamps.items():
             idle_ms, lull_ms = timestamps.idle_timeout_ms, timestamps.max_lull_ms
             if name in self.nodes:
-                state = self.nodes[name].check_idle(idle_ms, now_ms)
-                if self._sources[name].isdisjoint(waiting):
-                    self.nodes[name] = state.check_lull(lull_ms, now_ms)
-                else:
+                state = self.nodes[name]
+                if name in self._awaited - self._fruitless:
                     self.nodes[name] = replace(state, last_event_at_ms=now_ms)
+                else:
+                    state = state.check_idle(idle_ms, now_ms)
+                    self.nodes[name] = state.check_lull(lull_ms, now_ms)
             states = self.partitions.get(name, {})
             for partition, rows in self._expected.get(name, {}).items():
                 if not rows:

@@ -108,6 +108,33 @@ def test_a_partition_with_rows_waiting_is_not_idle_however_slowly_it_is_read():
     assert t.held_back_by("counts") == Holder("in", 106, "b"), "since its return"
 
 
+def test_a_source_with_rows_waiting_is_not_idle_however_long_the_driver_slept():
+    t = tracker(names=("in", "other"))
+    for node, top_ms in ((NODE, 100), ("other.timestamps", 500)):
+        t.observe(node, 1, top_ms, 0)
+    t.check_time(1_000, ["in", "other"])
+    assert t.watermark_ms("counts") == 100, "the rows that wait are not late"
+    t.observe("other.timestamps", 1, 600, 1_000)
+    t.check_time(1_009)
+    assert t.watermark_ms("counts") == 100, "a full time-out from then on"
+    t.check_time(1_010, ["other"])
+    assert t.watermark_ms("counts") == 600
+
+
+def test_a_source_whose_rows_are_all_dropped_becomes_idle_however_many_wait():
+    t = tracker(names=("in", "other"))
+    for node, top_ms in ((NODE, 100), ("other.timestamps", 500)):
+        t.observe(node, 1, top_ms, 0)
+    for now_ms in range(5, 16, 5):
+        t.check_time(now_ms, ["in"])
+        t.observe(NODE, 0, None, now_ms)
+        t.observe("other.timestamps", 1, 500 + now_ms, now_ms)
+    assert t.watermark_ms("counts") == 515
+    t.observe(NODE, 1, 200, 20)
+    t.check_time(100, ["in"])
+    assert t.watermark_ms("counts") == 200, "it is no such source any more"
+
+
 def test_a_source_whose_partitions_are_all_read_is_as_far_as_its_newest_event():
     """A map's journal names only partitions where events wait."""
     t = tracker(names=("in", "other"), idle="10 ms")
