@@ -162,7 +162,8 @@ class Jet:
         processors are through, its snapshots are dropped.
 
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
-        stays completed: the run ends at once and reads nothing.
+        stays completed: the run ends at once and reads nothing, unless it is to go back to an
+        `initial_snapshot`.
         """
         if isinstance(pipeline, DAG):
             return self._submit_dag(pipeline, config or JobConfig())

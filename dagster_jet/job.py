@@ -193,13 +193,18 @@ class Job:
 
     def _run_executions(self) -> JobResult:
         record = read_record(self._store, self.name)
-        if record is not None and record.status is JobStatus.COMPLETED:
+        if record is not None and self._stays_completed(record):
             return self._summary(record, self._totals(record))
         last_execution_id = record.execution_id if record is not None else 0
         with RequestWatcher(
             self._store, self.name, self._stop_signal, last_execution_id=last_execution_id
         ):
             return self._run_until_ended()
+
+    def _stays_completed(self, record: ExecutionRecord) -> bool:
+        goes_back_to = self._config.initial_snapshot
+        goes_back = goes_back_to is not None and goes_back_to != record.rewound_to
+        return record.status is JobStatus.COMPLETED and not goes_back
 
     def _run_until_ended(self) -> JobResult:
         restarts: deque[float] = deque()

@@ -496,7 +496,9 @@ def test_state_ledger_and_snapshots(world: World) -> None:
     assert ledger == dict.fromkeys(("counts_out", "rollup_out", "big_out"), snapshots[0].epoch_id)
 
 
-def run_past_a_snapshot(world: World, files: int) -> tuple[int, dict[str, oracle.Rows]]:
+def run_past_a_snapshot(
+    world: World, files: int, until: str = "drained"
+) -> tuple[int, dict[str, oracle.Rows]]:
     """The snapshot's id, and what was written after it, from so many files."""
     world.fill(files=2)
     world.run(until="drained")
@@ -504,7 +506,7 @@ def run_past_a_snapshot(world: World, files: int) -> tuple[int, dict[str, oracle
     with world.jet() as jet:
         wanted = jet.snapshots(child.JOB)[0].snapshot_id
     world.fill(files=files, first=2)
-    world.run(until="drained", snapshot_interval="1 hour")
+    world.run(until=until, snapshot_interval="1 hour")
     return wanted, {name: rows - before[name] for name, rows in world.committed().items()}
 
 
@@ -525,6 +527,16 @@ def test_back_to_an_older_snapshot(world: World) -> None:
         record = jet.record(child.JOB)
     assert record is not None and record.line == 2
     assert_written_again(world, abandoned)
+
+
+def test_back_from_the_end(world: World) -> None:
+    """A completed job goes back when it is told to, once, and is completed again."""
+    wanted, abandoned = run_past_a_snapshot(world, files=2, until="completed")
+    for _ in range(2):
+        assert world.run(initial_snapshot=wanted).status is JobStatus.COMPLETED
+        assert_written_again(world, abandoned)
+    record = world.record()
+    assert record is not None and (record.line, record.rewound_to) == (2, wanted)
 
 
 @pytest.mark.parametrize("end", ["kill", "raise"])
