@@ -34,7 +34,10 @@ def write_archive() -> None:
         hidden = Path(folder) / ARCHIVE.name
         os.environ[_VARIABLE] = f'{_OPTIONS} "-XX:ArchiveClassesAtExit={hidden}"'
         _run_a_job(Path(folder))
-        hidden.rename(ARCHIVE)
+        if hidden.exists():
+            hidden.rename(ARCHIVE)
+        else:
+            print("This JVM keeps no classes for the next; tests take a little longer.")
 
 
 def _run_a_job(folder: Path) -> None:
