@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from dagster_jet.engine.execution import Execution
 from dagster_jet.engine.members_watcher import MembersWatcher
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
+from dagster_jet.engine.restarts import Restarts
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.stopping import StopSignal, Until
 from dagster_jet.errors import (
@@ -39,9 +38,6 @@ from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_BACKOFF_FIRST_MS, _BACKOFF_MAX_MS = 500, 30_000
-_RESTART_WINDOW_S = 600
 
 
 @dataclass(frozen=True)
@@ -207,16 +203,18 @@ class Job:
         return record.status is JobStatus.COMPLETED and not goes_back
 
     def _run_until_ended(self) -> JobResult:
-        restarts: deque[float] = deque()
+        restarts = Restarts(self._config.restart_attempts_max)
         while True:
             # Asked anew each time: what ended the last execution may have been Spark's own end.
-            stop, execution = self._run_one(self._open_session())
+            stop, execution = self._run_one(self._open_session(), restarts)
+            if restarts.exhausted:
+                self._tell_end(stop, execution)
+                raise execution.failure or JetError(f"{stop.reason}.", job=self.name)
             if not stop.restart:
                 return self._ended(stop, execution)
             if stop.reason != StopKind.RESTART.value:
-                delay_ms = self._delay_before_restart(restarts, stop, execution)
-                self._tell_restart(stop, execution, len(restarts), delay_ms)
-                self._stop_signal.event.wait(delay_ms / 1000)
+                self._tell_restart(stop, execution, restarts)
+                self._stop_signal.event.wait(restarts.pause_ms / 1000)
                 if self._stop_signal.kind is StopKind.SHUTDOWN:
                     # Any other kind needs an execution that carries it out.
                     return self._ended(
@@ -225,7 +223,7 @@ class Job:
             # Whatever it was that ended the last one: the next execution is the restart asked for.
             self._stop_signal.restarted()
 
-    def _run_one(self, session: SparkSession) -> tuple[Stop, Execution]:
+    def _run_one(self, session: SparkSession, restarts: Restarts) -> tuple[Stop, Execution]:
         if self._keeper is not None:
             with suppress(StoreUnavailableError):  # then the claim will fail, and is tried again
                 self._store.refresh()
@@ -251,14 +249,14 @@ class Job:
         stop: Stop | None = None
         try:
             with MembersWatcher(self._store, self.name, self._config, self._stop_signal):
-                stop = execution.run()
+                stop = _or_give_up(execution.run(), restarts)
         finally:
             record = execution.record
             keeper.release(
                 replace(
                     record,
                     status=stop.status,
-                    failure=_failure_text(stop),
+                    failure=_failure_text(stop, restarts),
                 )
                 if stop is not None and stop.write_status and record is not None
                 else None
@@ -266,28 +264,22 @@ class Job:
             self._epochs += execution.epochs
         return stop, execution
 
-    def _delay_before_restart(
-        self, restarts: deque[float], stop: Stop, execution: Execution
-    ) -> int:
-        now = time.monotonic()
-        while restarts and now - restarts[0] > _RESTART_WINDOW_S:
-            restarts.popleft()
-        restarts.append(now)
-        if len(restarts) > self._config.restart_attempts_max:
-            raise execution.failure or JetError(
-                f"gave up after {len(restarts) - 1} restarts: {stop.reason}", job=self.name
+    def _tell_restart(self, stop: Stop, execution: Execution, restarts: Restarts) -> None:
+        self._emit(
+            ExecutionRestarting(
+                self.name,
+                _execution_id(execution),
+                stop.reason,
+                restarts.attempts,
+                restarts.pause_ms,
             )
-        return min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS << (len(restarts) - 1))
+        )
 
-    def _tell_restart(self, stop: Stop, execution: Execution, attempt: int, delay_ms: int) -> None:
-        record = execution.record
-        execution_id = record.execution_id if record else 0
-        self._emit(ExecutionRestarting(self.name, execution_id, stop.reason, attempt, delay_ms))
+    def _tell_end(self, stop: Stop, execution: Execution) -> None:
+        self._emit(ExecutionEnded(self.name, _execution_id(execution), stop.status, stop.reason))
 
     def _ended(self, stop: Stop, execution: Execution) -> JobResult:
-        record = execution.record
-        execution_id = record.execution_id if record else 0
-        self._emit(ExecutionEnded(self.name, execution_id, stop.status, stop.reason))
+        self._tell_end(stop, execution)
         if stop.reason.startswith("fenced"):
             raise FencedError(
                 "a newer execution has taken the job over; this one has stopped.", job=self.name
@@ -301,6 +293,7 @@ class Job:
                 job=self.name,
                 cure="Run again: the job goes on from the snapshot before.",
             )
+        record = execution.record
         assert record is not None
         return self._summary(replace(record, status=stop.status), execution.stages())
 
@@ -328,5 +321,27 @@ class Job:
             self._on_event(event)
 
 
-def _failure_text(stop: Stop) -> str | None:
-    return stop.reason if stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED) else None
+def _or_give_up(stop: Stop, restarts: Restarts) -> Stop:
+    """What follows an end: where too many came unasked, no restart, and the record says why."""
+    if not stop.restart or stop.reason == StopKind.RESTART.value:
+        return stop
+    restarts.failed()
+    if not restarts.exhausted:
+        return stop
+    several = f"gave up after {restarts.attempts} failed executions: "
+    return replace(
+        stop,
+        reason=f"{several if restarts.attempts > 1 else ''}{stop.reason}",
+        restart=False,
+        # Another status than this one: a write is on its way, and the record not ours to touch.
+        write_status=stop.status is JobStatus.NOT_RUNNING,
+    )
+
+
+def _execution_id(execution: Execution) -> int:
+    return execution.record.execution_id if execution.record else 0
+
+
+def _failure_text(stop: Stop, restarts: Restarts) -> str | None:
+    failed = stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED)
+    return stop.reason if failed or restarts.exhausted else None

@@ -203,4 +203,5 @@ def _why_down(record: ExecutionRecord, situation: Situation) -> str:
         return f"{execution} is presumed dead: no renewal for {record.lease.ttl_ms / 1000:.0f} s"
     if record.status is JobStatus.FAILED:
         return f"{execution} failed: {record.failure or 'no reason recorded'}"
-    return f"{execution} ended ({record.status.value})"
+    why = f": {record.failure}" if record.failure else ""
+    return f"{execution} ended ({record.status.value}){why}"

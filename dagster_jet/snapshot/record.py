@@ -20,7 +20,8 @@ class JobStatus(str, Enum):
     """Where a job is in its life. Only `COMPLETED` and `FAILED` are final for an execution."""
 
     NOT_RUNNING = "NOT_RUNNING"
-    """Known, owned by nobody; the next start continues from the last snapshot."""
+    """Known, owned by nobody; the next start continues from the last snapshot. With an
+    `ExecutionRecord.failure` where executions failed until the job gave up."""
     STARTING = "STARTING"
     """An execution won the record and is restoring, committing again, rolling back."""
     RUNNING = "RUNNING"

@@ -31,6 +31,7 @@ from dagster_jet.errors import (
     StoreUnwritableError,
     UserFunctionError,
 )
+from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.store import FileMember
 from dagster_jet.testing.failpoints import FailPoints
 
@@ -435,14 +436,19 @@ def test_a_member_folder_deleted_while_running(world: World) -> None:
         if isinstance(event, EpochCompleted) and event.epoch_id == 3 and lost.exists():
             os.rename(lost, kept)
 
-    with world.jet() as jet, pytest.raises(JetError) as told:
-        jet.run(
-            child.crash_pipeline(world.folder),
-            JobConfig(**child.CONFIG, restart_attempts_max=1),
-            until="completed",
-            on_event=lose_member,
-        )
+    with world.jet() as jet:
+        with pytest.raises(JetError) as told:
+            jet.run(
+                child.crash_pipeline(world.folder),
+                JobConfig(**child.CONFIG, restart_attempts_max=1),
+                until="completed",
+                on_event=lose_member,
+            )
+        record = jet.record(child.JOB)
     assert "/store/b" in str(told.value)
+    assert record is not None and record.lease is None, "it has given up, and says so"
+    assert record.status is JobStatus.NOT_RUNNING
+    assert str(record.failure).startswith("gave up after 2 failed executions: ")
     world.assert_nothing_doubled()
     shutil.rmtree(lost, ignore_errors=True)
     os.rename(kept, lost)

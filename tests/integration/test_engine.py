@@ -417,8 +417,8 @@ def test_asked_by_another_process_during_a_back_off(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: StopKind
 ) -> None:
     """The record says RUNNING, so the request is accepted: it ends the back-off and is heard."""
-    for limit in ("_BACKOFF_FIRST_MS", "_BACKOFF_MAX_MS"):
-        monkeypatch.setattr(f"dagster_jet.job.{limit}", 600_000)
+    for limit in ("_PAUSE_FIRST_MS", "_PAUSE_MAX_MS"):
+        monkeypatch.setattr(f"dagster_jet.engine.restarts.{limit}", 600_000)
     world.fill(files=3)
     failpoint.configure("record.snapshot.after:2=raise")
     with world.jet() as jet, world.jet() as other:

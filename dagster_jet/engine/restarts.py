@@ -1,0 +1,41 @@
+"""How often executions may fail in a row, and how long to pause before the next one."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+_PAUSE_FIRST_MS, _PAUSE_MAX_MS = 500, 30_000
+_WINDOW_S = 600
+
+
+class Restarts:
+    """Failed executions of the last ten minutes. Longer ago is another matter.
+
+    Args:
+        attempts_max: how many of them are followed by another execution.
+    """
+
+    def __init__(self, attempts_max: int) -> None:
+        self._attempts_max = attempts_max
+        self._failed_at: deque[float] = deque()
+
+    @property
+    def attempts(self) -> int:
+        return len(self._failed_at)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.attempts > self._attempts_max
+
+    @property
+    def pause_ms(self) -> int:
+        """Twice as long after each failure."""
+        return min(_PAUSE_MAX_MS, _PAUSE_FIRST_MS << (self.attempts - 1))
+
+    def failed(self) -> None:
+        """An execution has ended without having been asked to."""
+        now = time.monotonic()
+        while self._failed_at and now - self._failed_at[0] > _WINDOW_S:
+            self._failed_at.popleft()
+        self._failed_at.append(now)
