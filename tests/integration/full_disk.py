@@ -45,7 +45,8 @@ class Incidents:
 
     def see(self, event: JobEvent) -> None:
         print(event, file=sys.stderr, flush=True)
-        if isinstance(event, SnapshotFailed | ExecutionRestarting) and self.full is not None:
+        if isinstance(event, SnapshotFailed | ExecutionRestarting) and self._is_named(event.reason):
+            assert self.full is not None
             name = self.full.partition("/")[0]
             print(f"{name}: {type(event).__name__} {event.reason}".replace("\n", " "), flush=True)
             (self.folder / self.full / ".ballast").unlink()
@@ -55,6 +56,10 @@ class Incidents:
             if event.epoch_id >= epoch:
                 self.full = self.left.pop(epoch)
                 fill_up(self.folder / disk)
+
+    def _is_named(self, reason: str) -> bool:
+        """The disk before may be complained of once more: of several sinks, each tells."""
+        return self.full is not None and f"{self.folder}/{self.full}" in reason
 
 
 def fill_up(disk: Path) -> None:

