@@ -146,11 +146,12 @@ class WatermarkTracker:
                 self._passed_ms[stage] = passed_ms
 
     def _check_quiet(self, now_ms: int) -> None:
+        to_be_read = self._awaited - self._fruitless
         for name, timestamps in self._timestamps.items():
             idle_ms, lull_ms = timestamps.idle_timeout_ms, timestamps.max_lull_ms
             if name in self.nodes:
                 state = self.nodes[name]
-                if name in self._awaited - self._fruitless:
+                if name in to_be_read:
                     self.nodes[name] = replace(state, last_event_at_ms=now_ms)
                 else:
                     state = state.check_idle(idle_ms, now_ms)

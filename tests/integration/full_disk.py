@@ -45,21 +45,19 @@ class Incidents:
 
     def see(self, event: JobEvent) -> None:
         print(event, file=sys.stderr, flush=True)
-        if isinstance(event, SnapshotFailed | ExecutionRestarting) and self._is_named(event.reason):
-            assert self.full is not None
-            name = self.full.partition("/")[0]
+        disk = self.full
+        if isinstance(event, SnapshotFailed | ExecutionRestarting) and disk is not None:
+            if f"{self.folder}/{disk}" not in event.reason:
+                return  # of several sinks each tells: the disk before, once more
+            name = disk.partition("/")[0]
             print(f"{name}: {type(event).__name__} {event.reason}".replace("\n", " "), flush=True)
-            (self.folder / self.full / ".ballast").unlink()
+            (self.folder / disk / ".ballast").unlink()
             self.full = None
         if isinstance(event, EpochCompleted) and self.full is None and self.left:
             epoch, disk = next(iter(self.left.items()))
             if event.epoch_id >= epoch:
                 self.full = self.left.pop(epoch)
                 fill_up(self.folder / disk)
-
-    def _is_named(self, reason: str) -> bool:
-        """The disk before may be complained of once more: of several sinks, each tells."""
-        return self.full is not None and f"{self.folder}/{self.full}" in reason
 
 
 def fill_up(disk: Path) -> None:

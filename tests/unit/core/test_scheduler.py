@@ -40,6 +40,18 @@ class End:
         self.told.set()
 
 
+class Blocks:
+    """A call that does not return until it is released."""
+
+    def __init__(self) -> None:
+        self.called, self.release = threading.Event(), threading.Event()
+
+    def __call__(self) -> Progress:
+        self.called.set()
+        self.release.wait(60)
+        return Progress.NONE
+
+
 def exits() -> None:
     raise SystemExit(3)
 
@@ -70,40 +82,28 @@ def test_the_same_in_steps():
 
 
 def test_an_error_beside_a_call_that_blocks_is_told(caplog):
-    release, blocked = threading.Event(), threading.Event()
-
-    def blocks() -> Progress:
-        blocked.set()
-        release.wait(60)
-        return Progress.NONE
-
+    blocks = Blocks()
     blocking, end = Calls("source#0", blocks, is_cooperative=False), End()
-    failing = Calls("sink#0", lambda: fails() if blocked.is_set() else Progress.NONE)
+    failing = Calls("sink#0", lambda: fails() if blocks.called.is_set() else Progress.NONE)
     Scheduler([blocking, failing], on_end=end, grace_s=0.05).start()
     assert end.told.wait(30), "before the call has returned"
     assert [str(error) for error in end.errors] == ["no disk"]
     assert "source#0 does not return from its callback; its thread is left behind" in caplog.text
     assert not blocking.closed.is_set(), "never beside a call"
-    release.set()
+    blocks.release.set()
     assert blocking.closed.wait(30), "its thread closes it when it returns after all"
 
 
 def test_a_cooperative_call_that_blocks_is_named_and_the_end_waits_for_it(caplog):
-    release, blocked = threading.Event(), threading.Event()
-
-    def blocks() -> Progress:
-        blocked.set()
-        release.wait(60)
-        return Progress.NONE
-
+    blocks = Blocks()
     end = End()
     scheduler = Scheduler([Calls("source#0", blocks)], on_end=end)
     scheduler.start()
-    assert blocked.wait(30)
+    assert blocks.called.wait(30)
     scheduler.stop()
     assert not scheduler.join(0.05) and end.errors == []
     assert "source#0 does not return from its callback; the cooperative thread" in caplog.text
-    release.set()
+    blocks.release.set()
     assert end.told.wait(30) and end.errors == [None]
 
 
