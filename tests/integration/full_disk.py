@@ -53,7 +53,9 @@ class Incidents:
             print(f"{name}: {type(event).__name__} {event.reason}".replace("\n", " "), flush=True)
             (self.folder / disk / ".ballast").unlink()
             self.full = None
-        if isinstance(event, EpochCompleted) and self.full is None and self.left:
+        if isinstance(event, EpochCompleted) and self.full is not None:
+            fill_up(self.folder / self.full)  # what it has deleted since is room again
+        elif isinstance(event, EpochCompleted) and self.left:
             epoch, disk = next(iter(self.left.items()))
             if event.epoch_id >= epoch:
                 self.full = self.left.pop(epoch)
@@ -63,7 +65,7 @@ class Incidents:
 def fill_up(disk: Path) -> None:
     if os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize > SIZE:
         raise SystemExit(f"{disk} is not a small disk")
-    with open(disk / ".ballast", "wb", buffering=0) as ballast:
+    with open(disk / ".ballast", "ab", buffering=0) as ballast:
         try:
             while True:
                 ballast.write(b"\0" * 4096)
