@@ -16,7 +16,8 @@ from dagster_jet.core import DAG
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.connector import on_store
 from dagster_jet.engine.events import JobEvent
-from dagster_jet.engine.local import LocalJob, LocalResult, StoredSnapshots
+from dagster_jet.engine.garbage import dag_snapshots
+from dagster_jet.engine.local import LocalJob, LocalResult
 from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.stopping import Until
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 UntilSpec = str | timedelta
 """When a run ends by itself: "drained", "completed", "stopped", or a duration."""
+
+_OF_DAGS = {"guarantee", "snapshot_interval", "parallelism", "max_watermark_retention"}
+"""What a DAG's run takes from its configuration."""
 
 
 class Jet:
@@ -117,7 +121,8 @@ class Jet:
     ) -> JobResult | LocalResult:
         """Runs a pipeline in this process and waits for the end.
 
-        A DAG runs without Spark, until all its processors are through.
+        A DAG runs without Spark and in memory, for tests and development, until all its processors
+        are through; see `submit`.
 
         Args:
             until: "drained" (all that was there at the start, then a terminal snapshot; open
@@ -129,6 +134,7 @@ class Jet:
             JetError: what the job ended with. Nothing is half-committed; run again to go on.
         """
         if isinstance(pipeline, DAG):
+            _refuse_for_dags(pipeline, until=until != "drained", on_event=on_event, run_id=run_id)
             return self.submit(pipeline, config).result()
         return self.submit(pipeline, config, until=until, on_event=on_event, run_id=run_id).result()
 
@@ -157,15 +163,16 @@ class Jet:
     ) -> Job | LocalJob:
         """Starts a pipeline on a driver thread of its own and returns at once.
 
-        A DAG runs without Spark, in this process only: its snapshots are kept in the store and it
-        goes on from the last one, but it has no record, no lease and no Dagster. When all its
-        processors are through, its snapshots are dropped.
+        A DAG runs without Spark, for tests and development: it begins at the start, its snapshots
+        are in this process's memory, and it has no record, no lease and no Dagster. To go on from a
+        snapshot inside this process, make a `LocalJob` with ``restore=``.
 
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
         stays completed: the run ends at once and reads nothing, unless it is to go back to an
         `initial_snapshot`.
         """
         if isinstance(pipeline, DAG):
+            _refuse_for_dags(pipeline, until=until != "stopped", on_event=on_event, run_id=run_id)
             return self._submit_dag(pipeline, config or JobConfig())
         running = self._jobs.get(pipeline.name)
         if running is not None and not running.done.is_set():
@@ -196,20 +203,37 @@ class Jet:
                 job=dag.name,
                 cure="Cancel it first, or use the job that submit() returned.",
             )
+        fields = JobConfig.model_fields.items()
+        changed = {name for name, field in fields if getattr(config, name) != field.default}
+        _refuse_for_dags(dag, **dict.fromkeys(sorted(changed - _OF_DAGS), True))
+        self._refuse_stored(dag)
         has_snapshots = config.guarantee is not Guarantee.NONE
-        snapshots = StoredSnapshots(self.store, dag.name) if has_snapshots else None
         job = LocalJob(
             dag,
             guarantee=config.guarantee,
             snapshot_interval_ms=milliseconds(config.snapshot_interval) if has_snapshots else None,
             parallelism=config.parallelism or 1,
-            snapshots=snapshots,
-            restore=snapshots.latest() if snapshots is not None else None,
             max_retention_ms=config.max_watermark_retention_ms,
-            on_completed=snapshots.clear if snapshots is not None else None,
         )
         self._local_jobs[dag.name] = job
         return job.start()
+
+    def _refuse_stored(self, dag: DAG) -> None:
+        """Who runs a DAG under the name of durable work may think that it goes on from there."""
+        if self.record(dag.name) is not None:
+            raise JobStateError(
+                "a pipeline of this name has its record in the store, and a DAG runs in memory.",
+                job=dag.name,
+                cure="Give the DAG a name of its own.",
+            )
+        older = dag_snapshots(self.store, dag.name)
+        if older.get(older.key("latest")) is not None:
+            raise JobStateError(
+                "an older version has kept a snapshot of this DAG in the store; this one would not"
+                " go on from it, but begin at the start.",
+                job=dag.name,
+                cure="Let the older version end it, or drop it with 'dagster-jet store gc'.",
+            )
 
     def session(self) -> SparkSession:
         """The Spark session; started at the first use."""
@@ -352,6 +376,18 @@ class Jet:
 
     def __repr__(self) -> str:
         return f"Jet({json.dumps(self._namespace)}, {self.store.config!r})"
+
+
+def _refuse_for_dags(dag: DAG, **given: object) -> None:
+    """Raises `ConfigurationError` if any of the settings given is set."""
+    wanted = [name for name, value in given.items() if value]
+    if wanted:
+        raise ConfigurationError(
+            f"{', '.join(wanted)}: a DAG runs in this process's memory, for tests and development,"
+            " and has no use for that.",
+            job=dag.name,
+            cure="Leave it out, or write a pipeline: its snapshots are in the store.",
+        )
 
 
 def _until(value: UntilSpec) -> Until:

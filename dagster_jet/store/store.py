@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ from dagster_jet.store.quorum import RegisterClient
 from dagster_jet.store.replicated_map import ReplicatedMap
 from dagster_jet.store.rewriting import Rewritten
 from dagster_jet.store.status import StoreStatus, status_of
-from dagster_jet.store.stored_key import map_prefix
+from dagster_jet.store.stored_key import map_of, map_prefix
 from dagster_jet.store.verification import Verified, verify
 
 T = TypeVar("T")
@@ -145,6 +146,16 @@ class Store:
             check_writes=True,
             sealer=view.sealer,
         )
+
+    def map_names(self, prefix: str) -> list[str]:
+        """Return the names of this namespace's maps that begin so and hold something.
+
+        A map of which only members hold anything that do not answer now is not among them.
+        """
+        start = map_prefix(self.config.namespace, prefix).encode()
+        listings = {m: partial(member.list_keys, start) for m, member in self._view.members.items()}
+        listed, _ = fan_out(listings)
+        return sorted({map_of(key) for keys in listed.values() for key in keys})
 
     def register(self, name: str) -> RegisterClient:
         """Return the register of a name in the configured namespace."""

@@ -41,6 +41,11 @@ def partition_of(stored: bytes) -> int:
     return int(stored.split(b"/", 4)[3])
 
 
+def map_of(stored: bytes) -> str:
+    """Return the name of the map that a key is of."""
+    return unquote(stored.split(b"/", 3)[2].decode())
+
+
 def described(stored: bytes) -> str:
     """Return a key as people read it: its map, partition and name."""
     _, namespace, name, partition, key = stored.decode().split("/", 4)

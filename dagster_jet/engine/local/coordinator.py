@@ -19,7 +19,7 @@ from enum import Enum
 
 from dagster_jet.core import Phase1, Phase2, ProcessorTasklet, SnapshotContext
 from dagster_jet.core.saved_entry import SavedEntry
-from dagster_jet.engine.local.snapshots import Ended, Snapshot, Snapshots, SnapshotWriter
+from dagster_jet.engine.local.snapshots import Ended, MemorySnapshots, Snapshot, SnapshotWriter
 from dagster_jet.errors import JobStateError, SnapshotFailedError
 
 _logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class SnapshotCoordinator:
         self,
         context: SnapshotContext,
         participants: Sequence[Participant],
-        snapshots: Snapshots,
+        snapshots: MemorySnapshots,
         *,
         partition_count: int,
         interval_ms: int | None,
@@ -184,7 +184,7 @@ class SnapshotCoordinator:
         return all(t.has_committed(snapshot_id) for t in tasklets)
 
     def _decide(self) -> bool:
-        snapshot = Snapshot(self._next_id, self._collect(), self._ended(), self._partition_count)
+        snapshot = Snapshot(self._next_id, self._collect(), self._partition_count, self._ended())
         # Decision point: before `put` returns the snapshot is nothing, after it is the one that a
         # restart restores, whether or not phase 2 has reached anybody.
         # An export is kept by whoever asked for it: sinks have promised nothing for it.

@@ -19,7 +19,7 @@ from dagster_jet.core.tasklet import INBOX_LIMIT
 from dagster_jet.engine.local.coordinator import SnapshotCoordinator
 from dagster_jet.engine.local.holdup import Holdup, holdups
 from dagster_jet.engine.local.partitioner import partitioning as default_partitioning
-from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot, Snapshots
+from dagster_jet.engine.local.snapshots import MemorySnapshots, Snapshot
 from dagster_jet.engine.local.wiring import Wiring
 from dagster_jet.errors import ConfigurationError, JetError, JobStateError
 
@@ -63,6 +63,8 @@ def _now_ms() -> int:
 class LocalJob:
     """Runs a DAG without Spark: same processors, same barriers, threads instead of executors.
 
+    In memory, for tests and development: its snapshots end with the process.
+
     It is started once. To restart, make another one with ``restore=`` a snapshot of this one, at
     whatever parallelism: entries go to the instance that owns their key now. Only the number of
     partitions stays: it says which that is.
@@ -73,15 +75,13 @@ class LocalJob:
         snapshot_interval_ms: None: only on request; 0: one after the other.
         parallelism: instances of vertices that do not say.
         restore: begin from this snapshot.
-        snapshots: where snapshots are kept; default: in memory, with this object.
+        snapshots: where snapshots are kept; default: with this object.
         partitioning: of keys; default: the store's, which is Spark's.
         inbox_limit: items handed to `process` at once, at most.
         max_retention_ms: see `WatermarkCoalescer`.
         slow_call_s: cooperative calls that take longer are logged, once per vertex and callback.
         now_ms: a clock that does not jump, for intervals and retained watermarks.
         name: of the job in errors; default: the DAG's.
-        on_completed: called on the last thread when every processor is through; the job fails with
-            what it raises.
 
     Example:
         >>> from dagster_jet.core import DAG, Processor
@@ -99,14 +99,13 @@ class LocalJob:
         snapshot_interval_ms: int | None = None,
         parallelism: int = 1,
         restore: Snapshot | None = None,
-        snapshots: Snapshots | None = None,
+        snapshots: MemorySnapshots | None = None,
         partitioning: Partitioning | None = None,
         inbox_limit: int = INBOX_LIMIT,
         max_retention_ms: int | None = None,
         slow_call_s: float = SLOW_CALL_S,
         now_ms: Callable[[], int] = _now_ms,
         name: str | None = None,
-        on_completed: Callable[[], None] | None = None,
     ) -> None:
         self.name = name or dag.name
         self.guarantee = _guarantee(guarantee)
@@ -123,14 +122,13 @@ class LocalJob:
                 cure="Leave out snapshot_interval_ms and restore, or choose another guarantee.",
             )
         dag.validate()
-        self.snapshots: Snapshots = snapshots if snapshots is not None else MemorySnapshots()
+        self.snapshots = snapshots if snapshots is not None else MemorySnapshots()
         self._warned: set[tuple[str, Callback]] = set()
         self._status = LocalStatus.NOT_RUNNING
         self._error: BaseException | None = None
         self._cancelled = self._is_stepped = False
         self._ended = threading.Event()
         self._now_ms = now_ms
-        self._on_completed = on_completed
         partitioning = partitioning or default_partitioning()
         context = SnapshotContext(0 if restore is None else restore.snapshot_id + 1)
         wiring = Wiring(
@@ -144,8 +142,8 @@ class LocalJob:
             now_ms=now_ms,
             clock=time.perf_counter,
             slow_call_s=slow_call_s,
-            # One process at a time runs a local job. A clock that was set back leaves transactions
-            # that would have been rolled back; it makes none disappear.
+            # A clock that was set back leaves transactions that would have been rolled back; it
+            # makes none disappear.
             fencing_token=time.time_ns(),
             on_slow_call=self._slow,
         )
@@ -248,8 +246,18 @@ class LocalJob:
         """
         return self.request_snapshot().result(timeout_s)
 
-    def export_snapshot(self, timeout_s: float | None = 60) -> Snapshot:
-        """As `snapshot`, but only saves: nothing is prepared or committed for it."""
+    def export_snapshot(self, name: None = None, *, timeout_s: float | None = 60) -> Snapshot:
+        """As `snapshot`, but only saves: nothing is prepared or committed for it.
+
+        Raises:
+            ConfigurationError: it was given a name, which only a snapshot in a store has.
+        """
+        if name is not None:
+            raise ConfigurationError(
+                f"a snapshot cannot be exported as {name!r}: those of a DAG are in memory.",
+                job=self.name,
+                cure="Keep what export_snapshot() returns, for LocalJob(restore=...).",
+            )
         self._require_snapshots()
         return self._coordinator.request(export_only=True).result(timeout_s)
 
@@ -297,18 +305,14 @@ class LocalJob:
             raise JobStateError(f"the job is {self._status.value}, not running.", job=self.name)
 
     def _end(self, error: BaseException | None) -> None:
-        is_completed = not self._cancelled and not self._coordinator.ended_by_request
-        try:
-            self._coordinator.end(error)
-            if error is None and is_completed and self._on_completed is not None:
-                self._on_completed()
-        except BaseException as failure:  # noqa: BLE001 - whatever it is, `result` must raise it
-            error = failure if error is None else error
+        self._coordinator.end(error)
         self._error = error
         if error is not None:
             self._status = LocalStatus.FAILED
+        elif self._cancelled or self._coordinator.ended_by_request:
+            self._status = LocalStatus.CANCELLED
         else:
-            self._status = LocalStatus.COMPLETED if is_completed else LocalStatus.CANCELLED
+            self._status = LocalStatus.COMPLETED
         self._ended.set()
 
     def _slow(self, context: ProcessorContext, callback: Callback, took_s: float) -> None:

@@ -1,10 +1,9 @@
-"""Snapshots of a local job: what they consist of, and where they are kept."""
+"""Snapshots of a local job, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dagster_jet.core import DONE, Partitioning, SnapshotBarrier, SnapshotEntry
 from dagster_jet.core.saved_entry import SavedEntry
@@ -28,35 +27,22 @@ class Snapshot:
 
     snapshot_id: int
     entries: Mapping[str, tuple[SavedEntry, ...]]
+    partition_count: int
+    """By which keys have partitions in `entries`."""
     ended: Mapping[str, Ended] = field(default_factory=dict)
-    partition_count: int | None = None
-    """By which keys have partitions in `entries`; None: an older version did not say."""
+    """By vertex; without those of which no instance was through."""
 
     def state(self, vertex: str) -> list[SnapshotEntry]:
         """The saved (key, value) entries of a vertex."""
         return [entry.load() for entry in self.entries[vertex]]
 
 
-class Snapshots(Protocol):
-    """Where snapshots are kept."""
-
-    def put(self, snapshot: Snapshot) -> None:
-        """Keeps a snapshot whole, or raises and keeps nothing of it. The decision point.
-
-        After a crash here: `latest` is this snapshot or the one before, never a part.
-        """
-        ...
-
-    def latest(self) -> Snapshot | None:
-        """The last one that was kept, whatever its id.
-
-        A job that goes on from an older one comes to ids that another timeline has had.
-        """
-        ...
-
-
 class MemorySnapshots:
-    """Keeps the last few in this process's memory; a restart in the same process finds them."""
+    """The last few snapshots, for a restart in the same process.
+
+    Args:
+        retained: how many.
+    """
 
     def __init__(self, retained: int = 3) -> None:
         self._retained = retained
@@ -64,11 +50,16 @@ class MemorySnapshots:
         """In the order in which they were put."""
 
     def put(self, snapshot: Snapshot) -> None:
+        """Keeps a snapshot: the decision. What a subclass raises here discards it."""
         kept = [old for old in self._kept.values() if old.snapshot_id != snapshot.snapshot_id]
         # In one step: other threads ask for the latest.
         self._kept = {s.snapshot_id: s for s in [*kept, snapshot][-self._retained :]}
 
     def latest(self) -> Snapshot | None:
+        """The last one that was kept, whatever its id.
+
+        A job that goes on from an older one comes to ids that another timeline has had.
+        """
         return next(reversed(self._kept.values()), None)
 
     def get(self, snapshot_id: int) -> Snapshot | None:

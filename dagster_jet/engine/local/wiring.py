@@ -169,7 +169,7 @@ class Wiring:
 
     def _check_restore(self, restore: Snapshot) -> None:
         was, now = restore.partition_count, self.partitioning.partition_count
-        if was is not None and was != now:
+        if was != now:
             raise SnapshotInvalidError(
                 f"snapshot {restore.snapshot_id} was taken with {was} partitions, and this job has"
                 f" {now}: instances would get items of keys whose state is elsewhere.",
