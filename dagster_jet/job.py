@@ -33,7 +33,7 @@ from dagster_jet.errors import (
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Job:
                 raise execution.failure or JetError(f"{stop.reason}.", job=self.name)
             if not stop.restart:
                 return self._ended(stop, execution)
-            if stop.reason != StopKind.RESTART.value:
+            if stop.cause is not StopCause.RESTART:
                 self._tell_restart(stop, execution, restarts)
                 self._stop_signal.event.wait(restarts.pause_ms / 1000)
                 if self._stop_signal.kind is StopKind.SHUTDOWN:
@@ -256,7 +256,8 @@ class Job:
                 replace(
                     record,
                     status=stop.status,
-                    failure=_failure_text(stop, restarts),
+                    cause=stop.cause,
+                    failure=_failure_text(stop),
                 )
                 if stop is not None and stop.write_status and record is not None
                 else None
@@ -276,11 +277,15 @@ class Job:
         )
 
     def _tell_end(self, stop: Stop, execution: Execution) -> None:
-        self._emit(ExecutionEnded(self.name, _execution_id(execution), stop.status, stop.reason))
+        self._emit(
+            ExecutionEnded(
+                self.name, _execution_id(execution), stop.status, stop.cause, stop.reason
+            )
+        )
 
     def _ended(self, stop: Stop, execution: Execution) -> JobResult:
         self._tell_end(stop, execution)
-        if stop.reason.startswith("fenced"):
+        if stop.cause is StopCause.FENCED:
             raise FencedError(
                 "a newer execution has taken the job over; this one has stopped.", job=self.name
             )
@@ -323,7 +328,7 @@ class Job:
 
 def _or_give_up(stop: Stop, restarts: Restarts) -> Stop:
     """What follows an end: where too many came unasked, no restart, and the record says why."""
-    if not stop.restart or stop.reason == StopKind.RESTART.value:
+    if not stop.restart or stop.cause is StopCause.RESTART:
         return stop
     restarts.failed()
     if not restarts.exhausted:
@@ -331,6 +336,7 @@ def _or_give_up(stop: Stop, restarts: Restarts) -> Stop:
     several = f"gave up after {restarts.attempts} failed executions: "
     return replace(
         stop,
+        cause=StopCause.GAVE_UP,
         reason=f"{several if restarts.attempts > 1 else ''}{stop.reason}",
         restart=False,
         # Another status than this one: a write is on its way, and the record not ours to touch.
@@ -342,6 +348,6 @@ def _execution_id(execution: Execution) -> int:
     return execution.record.execution_id if execution.record else 0
 
 
-def _failure_text(stop: Stop, restarts: Restarts) -> str | None:
-    failed = stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED)
-    return stop.reason if failed or restarts.exhausted else None
+def _failure_text(stop: Stop) -> str | None:
+    is_failure = stop.cause in (StopCause.ERROR, StopCause.GAVE_UP, StopCause.CANCEL)
+    return stop.reason if is_failure else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.snapshot.record import JobStatus, StopCause
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ class ExecutionEnded:
     job: str
     execution_id: int
     status: JobStatus
+    cause: StopCause
     reason: str
+    """For people."""
 
 
 JobEvent = (

@@ -66,7 +66,7 @@ from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Settling
 from dagster_jet.snapshot.manifest import Ack, Manifest, ShardState
 from dagster_jet.snapshot.protocol import Guarantee, StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef, StopCause
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
@@ -248,9 +248,9 @@ class Execution:
                         pending.extend(self._handle(event))
                         self._tell_failed_snapshot()
                 if self._keeper.fenced.is_set():
-                    return protocol.Stop(
-                        self._coordinator.record.status, "fenced: a newer execution owns the job"
-                    )
+                    reason = "a newer execution owns the job"
+                    status = self._coordinator.record.status
+                    return protocol.Stop(status, StopCause.FENCED, reason)
                 try:
                     pending.extend(self._next_commands())
                 except Exception as error:  # noqa: BLE001 - the coordinator decides what follows

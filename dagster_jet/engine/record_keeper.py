@@ -18,7 +18,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
-from dagster_jet.snapshot.protocol import WriteOutcome
+from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.store import OwnedRegister, Store
 
@@ -175,17 +175,18 @@ class RecordKeeper:
             status=JobStatus.STARTING,
             lease=lease,
             restarts=record.restarts + (1 if died else 0),
+            cause=None,
             failure=None,
         )
 
-    def write(self, record: ExecutionRecord, purpose: str) -> WriteOutcome:
+    def write(self, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:
         """Writes `record` with our lease renewed, and says what is certain about it."""
         with self._lock:
             lease = new_lease(self._owner, self._ttl_ms, self._run_id)
             try:
-                fail_point(f"record.{purpose}.before")
+                fail_point(f"record.{purpose.value}.before")
                 outcome = self._write(replace(record, lease=lease))
-                fail_point(f"record.{purpose}.after")
+                fail_point(f"record.{purpose.value}.after")
             except FailPointError:
                 return WriteOutcome.UNKNOWN
             return outcome

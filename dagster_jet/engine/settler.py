@@ -21,7 +21,7 @@ from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.errors import JetError
 from dagster_jet.snapshot import protocol
-from dagster_jet.snapshot.protocol import WriteOutcome
+from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
 from dagster_jet.snapshot.record import SnapshotRef
 
 _GRACE_S = 10.0
@@ -129,7 +129,7 @@ class Settler:
                     protocol.WriteRecord(purpose, record),
                     protocol.RecordAnswer(_, WriteOutcome.WRITTEN),
                 ):
-                    if purpose == "snapshot":
+                    if purpose is Purpose.SNAPSHOT:
                         decided_at = committed_at = time.monotonic()
                         self.journals.decided()  # before another snapshot may begin
                     newest = record.snapshots[0]

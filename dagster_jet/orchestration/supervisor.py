@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dagster_jet.orchestration.supervision import Supervision
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
 
 class Verdict(Enum):
@@ -111,7 +111,7 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
     if record is not None:
         if record.status is JobStatus.COMPLETED:
             return Decision(Verdict.DONE, "the job is COMPLETED")
-        if _is_cancelled(record):
+        if record.cause is StopCause.CANCEL:
             return Decision(Verdict.DONE, "the job was cancelled")
         if record.lease is not None and _is_held(record, situation):
             return Decision(Verdict.ADOPT, _who_holds(record, record.lease, situation))
@@ -123,10 +123,6 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
     if patience is not None:
         return Decision(Verdict.WAIT, patience)
     return _request(situation, policy)
-
-
-def _is_cancelled(record: ExecutionRecord) -> bool:
-    return record.status is JobStatus.FAILED and (record.failure or "").startswith("cancelled")
 
 
 def _is_held(record: ExecutionRecord, situation: Situation) -> bool:

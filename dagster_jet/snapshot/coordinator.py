@@ -56,6 +56,7 @@ from dagster_jet.snapshot.protocol import (
     Opportunity,
     Publish,
     Published,
+    Purpose,
     RecordAnswer,
     Restore,
     Restored,
@@ -67,7 +68,7 @@ from dagster_jet.snapshot.protocol import (
     WriteOutcome,
     WriteRecord,
 )
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 
 SNAPSHOT_ID_BLOCK = 64
 """Ids are reserved in the record in blocks, so that an attempt needs no write of its own."""
@@ -220,7 +221,7 @@ class Coordinator:
             record, reserved_snapshot_id=record.reserved_snapshot_id + SNAPSHOT_ID_BLOCK
         )
         self.phase = Phase.RESERVING
-        return [WriteRecord("starting", self.record)]
+        return [WriteRecord(Purpose.STARTING, self.record)]
 
     def _on_ids_reserved(self, event: RecordAnswer) -> list[Command]:
         if self.phase is not Phase.RESERVING:
@@ -284,7 +285,7 @@ class Coordinator:
         self.phase = Phase.READY
         if self.record.status is JobStatus.STARTING:
             self.record = replace(self.record, status=JobStatus.RUNNING)
-            return [WriteRecord("running", self.record)]
+            return [WriteRecord(Purpose.RUNNING, self.record)]
         return []
 
     # --- one epoch ------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ class Coordinator:
             return []
         if event.stop is StopKind.CANCEL and self.settling.is_decided:
             self.phase = Phase.STOPPED
-            return [Stop(JobStatus.FAILED, "cancelled", write_status=True)]
+            return [Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)]
         if self.settling is not Settling.NONE and (
             # Two transactions per writer: a third must not open before phase 2 has ended.
             event.stop or self._decides_every_epoch or self._epochs_since_barrier >= 1
@@ -506,7 +507,7 @@ class Coordinator:
         self._candidate_ref = ref
         self.settling = Settling.RECORD
         # Decision point: once this write is on a majority of members the snapshot is valid.
-        return [WriteRecord("snapshot", self._record_with(ref, event.now_ms))]
+        return [WriteRecord(Purpose.SNAPSHOT, self._record_with(ref, event.now_ms))]
 
     def _record_with(self, ref: SnapshotRef, now_ms: int) -> ExecutionRecord:
         """The record as the decision makes it."""
@@ -580,14 +581,17 @@ class Coordinator:
     def _on_record_answer(self, event: RecordAnswer) -> list[Command]:
         if event.outcome is WriteOutcome.FENCED:
             self.phase = Phase.STOPPED
-            return [Stop(self.record.status, "fenced: a newer execution owns the job")]
-        if event.purpose == "starting":
-            return self._on_ids_reserved(event)
-        if event.purpose == "snapshot":
-            return self._on_snapshot_decided(event)
-        if event.purpose == "committed":
-            return self._on_commit_noted(event)
-        return []
+            reason = "a newer execution owns the job"
+            return [Stop(self.record.status, StopCause.FENCED, reason)]
+        match event.purpose:
+            case Purpose.STARTING:
+                return self._on_ids_reserved(event)
+            case Purpose.SNAPSHOT:
+                return self._on_snapshot_decided(event)
+            case Purpose.COMMITTED:
+                return self._on_commit_noted(event)
+            case Purpose.RUNNING | Purpose.LEASE:
+                return []
 
     def _on_snapshot_decided(self, event: RecordAnswer) -> list[Command]:
         ref, manifest = self._candidate_ref, self._candidate
@@ -599,7 +603,8 @@ class Coordinator:
             # Neither commit nor clean up: whoever starts next reads what the record says.
             self.phase = Phase.STOPPED
             reason = "the outcome of a record write is unknown"
-            return [Stop(self.record.status, reason, restart=self._may_begin_again)]
+            again = self._may_begin_again
+            return [Stop(self.record.status, StopCause.UNDECIDED, reason, restart=again)]
         dropped = self.record.snapshots[self.config.retained_snapshots - 1 :]
         self.record = self._record_with(ref, event.now_ms)
         self._outcome = True
@@ -657,7 +662,7 @@ class Coordinator:
             updated_at_ms=event.now_ms,
         )
         self.settling = Settling.NOTING
-        note: list[Command] = [WriteRecord("committed", self.record)]
+        note: list[Command] = [WriteRecord(Purpose.COMMITTED, self.record)]
         return [*note, *self._abort_leftovers()] if recovering else note
 
     def _on_commit_noted(self, event: RecordAnswer) -> list[Command]:
@@ -680,7 +685,8 @@ class Coordinator:
         return [
             Stop(
                 _FINAL_STATUS[kind],
-                kind.value,
+                kind.cause,
+                "cancelled" if kind is StopKind.CANCEL else kind.value,
                 restart=kind is StopKind.RESTART,
                 write_status=True,
             )
@@ -699,12 +705,12 @@ class Coordinator:
             return []
         self.phase = Phase.STOPPED
         if restartable and self._may_begin_again:
-            return [Stop(JobStatus.NOT_RUNNING, reason, restart=True, write_status=False)]
+            return [Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, reason, restart=True)]
         if restartable and self._stop_kind is not None:
-            status = _FINAL_STATUS[self._stop_kind]
-        else:
-            status = JobStatus.SUSPENDED if self.config.suspend_on_failure else JobStatus.FAILED
-        return [Stop(status, reason, write_status=True)]
+            status, cause = _FINAL_STATUS[self._stop_kind], self._stop_kind.cause
+            return [Stop(status, cause, reason, write_status=True)]
+        status = JobStatus.SUSPENDED if self.config.suspend_on_failure else JobStatus.FAILED
+        return [Stop(status, StopCause.ERROR, reason, write_status=True)]
 
     def _stop_for_failed_meanwhile(self) -> list[Command]:
         failed = self._failed_meanwhile

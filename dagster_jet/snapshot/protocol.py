@@ -13,7 +13,7 @@ from typing import Any
 
 from dagster_jet.core.guarantee import Guarantee as Guarantee  # noqa: PLC0414 - re-exported
 from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 
 
 class StopKind(str, Enum):
@@ -29,6 +29,26 @@ class StopKind(str, Enum):
     """The inputs are over: final watermark, every window closed, the job is COMPLETED."""
     CANCEL = "cancel"
     """Stop now, without a snapshot; the job is FAILED (cancelled)."""
+
+    @property
+    def cause(self) -> StopCause:
+        """What the record says of an execution that ended because it was asked to."""
+        return StopCause(self.value)
+
+
+class Purpose(str, Enum):
+    """What a write of the record is for."""
+
+    STARTING = "starting"
+    """An execution has won the record: the snapshot ids that it may use."""
+    RUNNING = "running"
+    """Everything older is settled, epochs follow."""
+    SNAPSHOT = "snapshot"
+    """The decision: the snapshot is valid."""
+    COMMITTED = "committed"
+    """The note that phase 2 is over."""
+    LEASE = "lease"
+    """The newest record once more, with the lease renewed."""
 
 
 class WriteOutcome(Enum):
@@ -126,7 +146,7 @@ class WriteManifest:
 class WriteRecord:
     """S6, S8 and status changes: write the record under our ballot; answer `RecordAnswer`."""
 
-    purpose: str
+    purpose: Purpose
     record: ExecutionRecord
 
 
@@ -143,7 +163,9 @@ class Stop:
     """The execution is over; `restart` says whether a new one should begin in this process."""
 
     status: JobStatus
+    cause: StopCause
     reason: str
+    """For people."""
     restart: bool = False
     write_status: bool = False
     """False where the record must not be touched (fenced, or its state is unknown)."""
@@ -264,7 +286,7 @@ class ManifestFailed:
 
 @dataclass(frozen=True)
 class RecordAnswer:
-    purpose: str
+    purpose: Purpose
     outcome: WriteOutcome
     now_ms: int
 

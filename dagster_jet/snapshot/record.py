@@ -13,7 +13,8 @@ from typing import Any
 
 from dagster_jet.errors import JetError, StoreMismatchError
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
+"""1: no cause beside `ExecutionRecord.failure`; its first words were what others decided by."""
 
 
 class JobStatus(str, Enum):
@@ -38,6 +39,31 @@ class JobStatus(str, Enum):
     @property
     def is_live(self) -> bool:
         return self in (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.COMPLETING)
+
+
+class StopCause(str, Enum):
+    """Why an execution ended. Programs decide by it; the text beside it is for people."""
+
+    SUSPEND = "suspend"
+    """Asked to, like the four that follow."""
+    RESTART = "restart"
+    SHUTDOWN = "shutdown"
+    COMPLETE = "complete"
+    CANCEL = "cancel"
+    ERROR = "error"
+    """Something failed."""
+    GAVE_UP = "gave up"
+    """Execution after execution failed, until the process began no other one."""
+    FENCED = "fenced"
+    """A newer execution owns the job."""
+    UNDECIDED = "undecided"
+    """The outcome of a write of the record is unknown: whoever starts next reads what it says."""
+    OTHER = "other"
+    """What an older version wrote in words, or a newer one in a word that this one has not."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> StopCause:
+        return cls.OTHER
 
 
 @dataclass(frozen=True)
@@ -96,7 +122,10 @@ class ExecutionRecord:
     lease: Lease | None = None
     restarts: int = 0
     """Executions that began because an earlier one ended without being asked to."""
+    cause: StopCause | None = None
+    """Why the last execution ended; None while one has the job."""
     failure: str | None = None
+    """What is behind that cause, for people."""
     members_max: int = 0
     """The most members of the store that any execution has seen; it only grows."""
     plan_fingerprint: str = ""
@@ -150,7 +179,25 @@ class ExecutionRecord:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
+        if fields["format"] == 1:
+            fields["cause"] = _cause_in_words(fields)
+        fields["format"] = RECORD_FORMAT  # what is written on top of it is of today
         fields["status"] = JobStatus(fields["status"])
+        fields["cause"] = None if fields["cause"] is None else StopCause(fields["cause"])
         fields["snapshots"] = tuple(SnapshotRef(**ref) for ref in fields["snapshots"])
         fields["lease"] = Lease(**fields["lease"]) if fields["lease"] else None
         return cls(**fields)
+
+
+def _cause_in_words(fields: dict[str, Any]) -> StopCause | None:
+    """What format 1 said in the text of a failure, or in none."""
+    status, failure = JobStatus(fields["status"]), fields["failure"] or ""
+    if status.is_live:
+        return None
+    if status is JobStatus.COMPLETED:
+        return StopCause.COMPLETE
+    if status is JobStatus.FAILED and failure.startswith("cancelled"):
+        return StopCause.CANCEL
+    if status is JobStatus.SUSPENDED and failure == "suspend":
+        return StopCause.SUSPEND
+    return StopCause.GAVE_UP if failure.startswith("gave up") else StopCause.OTHER

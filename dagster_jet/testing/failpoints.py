@@ -18,8 +18,9 @@ from itertools import product
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_PLACEHOLDERS = {"purpose": "WriteRecord"}
-"""A placeholder in a point's name stands for every constant that is the first argument of ..."""
+_PLACEHOLDERS = {"purpose": ("Purpose", "WriteRecord")}
+"""The value of an enumeration's member in a point's name stands for each member of ... that is the
+first argument of ..."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class FailPoints:
         trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
         constants = {
             placeholder: sorted(
-                {v for tree in trees.values() for v in _first_arguments(tree, name)}
+                {v for tree in trees.values() for v in _first_arguments(tree, name, enumeration)}
             )
-            for placeholder, name in _PLACEHOLDERS.items()
+            for placeholder, (enumeration, name) in _PLACEHOLDERS.items()
         }
         points: dict[str, str] = {}
         for path, tree in trees.items():
@@ -138,10 +139,12 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
                 yield node
 
 
-def _first_arguments(tree: ast.AST, name: str) -> Iterator[str]:
+def _first_arguments(tree: ast.AST, name: str, enumeration: str) -> Iterator[str]:
+    """Values of the members that calls begin with: a member is its value in capital letters."""
     for call in _calls(tree, name):
-        if isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str):
-            yield call.args[0].value
+        match call.args[0]:
+            case ast.Attribute(value=ast.Name(id=owner), attr=member) if owner == enumeration:
+                yield member.lower()
 
 
 def _names(argument: ast.expr, constants: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -154,8 +157,10 @@ def _names(argument: ast.expr, constants: Mapping[str, Sequence[str]]) -> Iterat
     for part in argument.values:
         if isinstance(part, ast.Constant):
             parts.append([str(part.value)])
-        elif isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name):
-            parts.append(constants[part.value.id])
+        elif isinstance(part, ast.FormattedValue):
+            match part.value:
+                case ast.Attribute(value=ast.Name(id=placeholder), attr="value"):
+                    parts.append(constants[placeholder])
     yield from ("".join(names) for names in product(*parts))
 
 

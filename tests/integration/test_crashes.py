@@ -39,7 +39,7 @@ from dagster_jet.errors import (
     SnapshotFailedError,
     StoreUnavailableError,
 )
-from dagster_jet.snapshot.protocol import Commit, StopKind, WriteOutcome
+from dagster_jet.snapshot.protocol import Commit, Purpose, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 
@@ -144,8 +144,8 @@ def test_a_decision_that_comes_after_the_epoch_beside_it(
     world.fill()
     write, late = RecordKeeper.write, []
 
-    def write_late(self: RecordKeeper, record: ExecutionRecord, purpose: str) -> WriteOutcome:
-        if late or purpose != "snapshot" or record.snapshots[0].epoch_id == 0:
+    def write_late(self: RecordKeeper, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:
+        if late or purpose is not Purpose.SNAPSHOT or record.snapshots[0].epoch_id == 0:
             return write(self, record, purpose)
         late.append(record.snapshots[0].epoch_id)
         wait_until(

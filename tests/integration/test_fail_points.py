@@ -23,9 +23,12 @@ def test_points_are_found_in_code(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "a.py").write_text(
-        'fail_point("one")\n\ndef f(purpose):\n    failpoint.fail_point(f"x.{purpose}.before")\n'
+        'fail_point("one")\n\ndef f(purpose):\n'
+        '    failpoint.fail_point(f"x.{purpose.value}.before")\n'
     )
-    (package / "b.py").write_text('WriteRecord("snapshot", r)\nWriteRecord("starting", r)\n')
+    (package / "b.py").write_text(
+        "WriteRecord(Purpose.SNAPSHOT, r)\nWriteRecord(Purpose.STARTING, r)\n"
+    )
     assert FailPoints.in_source(package) == {
         "one": "package/a.py:1",
         "x.snapshot.before": "package/a.py:4",

@@ -202,7 +202,7 @@ class Driver:
 
         self.writer.write("Claim", ballot, record, claimed)
 
-    def _write_record(self, purpose: str, record: ExecutionRecord) -> None:
+    def _write_record(self, purpose: c.Purpose, record: ExecutionRecord) -> None:
         def written(outcome: c.WriteOutcome) -> None:
             self._deliver(c.RecordAnswer(purpose, outcome, self.world.now_ms))
 
@@ -218,7 +218,7 @@ class Driver:
             restartable = self.world.rng.random() < 0.5
             self._deliver(c.Failed("a connector's thread ended", restartable))
         if self.writer.is_idle:
-            self._write_record("lease", self.coordinator.record)
+            self._write_record(c.Purpose.LEASE, self.coordinator.record)
         self.world.after(self.process, self._heartbeat, at_least=HEARTBEAT_MS)
 
     # --- phase 1 --------------------------------------------------------------------------------
@@ -306,7 +306,9 @@ class Driver:
         if not stop.write_status:
             self._end(stop.restart)
             return
-        record = replace(self.coordinator.record, status=stop.status, failure=stop.reason)
+        record = replace(
+            self.coordinator.record, status=stop.status, cause=stop.cause, failure=stop.reason
+        )
 
         def noted(outcome: c.WriteOutcome) -> None:
             self._end(stop.restart and outcome is not c.WriteOutcome.FENCED)

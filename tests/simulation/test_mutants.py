@@ -77,7 +77,7 @@ class ReservesNothing(c.Coordinator):
         self.record = event.record
         self._next_snapshot_id = event.record.reserved_snapshot_id + 1
         self.phase = c.Phase.RESERVING
-        return self._on_ids_reserved(c.RecordAnswer("starting", c.WriteOutcome.WRITTEN, 0))
+        return self._on_ids_reserved(c.RecordAnswer(c.Purpose.STARTING, c.WriteOutcome.WRITTEN, 0))
 
 
 class AcceptsDoubledAcks(c.Coordinator):
@@ -212,9 +212,9 @@ class HeartbeatsOvertakeDecisions(Driver):
     """Renews the lease with the record as it was when the execution began."""
 
     def _write_record(self, purpose, record):
-        if purpose == "starting":
+        if purpose is c.Purpose.STARTING:
             self.first_record = record
-        super()._write_record(purpose, self.first_record if purpose == "lease" else record)
+        super()._write_record(purpose, self.first_record if purpose is c.Purpose.LEASE else record)
 
 
 class RegisterWithoutBallots(Register):

@@ -15,7 +15,7 @@ from dagster_jet.engine import lease as leases
 from dagster_jet.engine import record_keeper
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.errors import LeaseHeldError
-from dagster_jet.snapshot.protocol import WriteOutcome
+from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
 from dagster_jet.store import Store, StoreConfig
 
@@ -121,7 +121,7 @@ def test_a_heartbeat_that_too_few_confirm_ends_the_ownership(tmp_path: Path) -> 
         assert "outcome" in owner.ended_because and f"{tmp_path}/b" in owner.ended_because
         for member in "bc":
             (tmp_path / f"lost-{member}").rename(tmp_path / member)
-        assert owner.write(record, "running") is WriteOutcome.UNKNOWN
+        assert owner.write(record, Purpose.RUNNING) is WriteOutcome.UNKNOWN
         successor = RecordKeeper(store, "j", TTL_MS, run_id=None, predecessor=owner)
         successor.release(claimed(successor))
         owner.abandon()

@@ -14,7 +14,13 @@ from dagster_jet.orchestration.supervisor import (
     Verdict,
     decide,
 )
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, SnapshotRef
+from dagster_jet.snapshot.record import (
+    ExecutionRecord,
+    JobStatus,
+    Lease,
+    SnapshotRef,
+    StopCause,
+)
 
 NOW = 1_000_000
 TTL = 10_000
@@ -125,9 +131,14 @@ CASES = {
         "COMPLETED",
     ),
     "cancelled on purpose": (
-        Situation(replace(FAILED, failure="cancelled"), ASKED, NOW),
+        Situation(replace(FAILED, cause=StopCause.CANCEL, failure="any words"), ASKED, NOW),
         Verdict.DONE,
         "cancelled",
+    ),
+    "failed with words that only look like a cancel": (
+        Situation(replace(FAILED, failure="cancelled by the peer: connection reset"), None, NOW),
+        Verdict.RESTART,
+        "connection reset",
     ),
     "paused by a user's cancel": (
         Situation(DOWN, replace(ASKED, desired="paused"), NOW),

@@ -33,6 +33,7 @@ from dagster_jet.snapshot.coordinator import (
     Phase,
     Publish,
     Published,
+    Purpose,
     RecordAnswer,
     Restore,
     Restored,
@@ -55,7 +56,7 @@ from dagster_jet.snapshot.manifest import (
     ShardState,
     checksum,
 )
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 
 CONFIG = CoordinatorConfig(
     job="flights",
@@ -71,7 +72,7 @@ RUN_1, RUN_2 = (Run(f"run-{epoch_id}", 1, 8) for epoch_id in (1, 2))
 NEW_JOB = ExecutionRecord("flights", 1, JobStatus.STARTING)
 
 
-def answer(purpose: str, outcome: WriteOutcome = WRITTEN, at: int = 0) -> RecordAnswer:
+def answer(purpose: Purpose, outcome: WriteOutcome = WRITTEN, at: int = 0) -> RecordAnswer:
     return RecordAnswer(purpose, outcome, at)
 
 
@@ -124,8 +125,8 @@ def tell(job: Coordinator, *events: Event) -> list[Command]:
 def running_job(**settings: object) -> Coordinator:
     """A new job, its starting positions pinned as snapshot 1 at 0 ms, ready for data."""
     job = Coordinator(replace(CONFIG, **settings))
-    tell(job, Claimed(NEW_JOB), answer("starting"), aborted())
-    tell(job, ManifestWritten(1, 0), answer("snapshot"))
+    tell(job, Claimed(NEW_JOB), answer(Purpose.STARTING), aborted())
+    tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
     assert job.phase is Phase.READY
     return job
 
@@ -141,7 +142,10 @@ def decide(job: Coordinator, at: int, stop: StopKind | None = None) -> list[Comm
     epoch = run_epoch(job, at, stop)
     assert epoch.snapshot_id is not None
     return tell(
-        job, acked(epoch, at), ManifestWritten(epoch.snapshot_id, at), answer("snapshot", at=at)
+        job,
+        acked(epoch, at),
+        ManifestWritten(epoch.snapshot_id, at),
+        answer(Purpose.SNAPSHOT, at=at),
     )
 
 
@@ -156,7 +160,7 @@ def test_a_new_job_pins_its_starting_positions_before_data() -> None:
     assert isinstance(reserve, WriteRecord)
     assert reserve.record.reserved_snapshot_id == SNAPSHOT_ID_BLOCK
 
-    assert tell(job, answer("starting")) == [AbortLeftovers(1, ())]
+    assert tell(job, answer(Purpose.STARTING)) == [AbortLeftovers(1, ())]
 
     (write,) = tell(job, aborted())
     assert isinstance(write, WriteManifest)
@@ -169,13 +173,13 @@ def test_a_new_job_pins_its_starting_positions_before_data() -> None:
     assert decision.record.snapshot.manifest_checksum == checksum(write.manifest.to_bytes())
     assert decision.record.snapshot.committed, "nothing to commit: phase 2 is over"
 
-    assert tell(job, answer("snapshot")) == []
+    assert tell(job, answer(Purpose.SNAPSHOT)) == []
     assert job.phase is Phase.READY
 
 
 def test_no_snapshot_is_attempted_under_ids_that_may_not_be_reserved() -> None:
     job = Coordinator(CONFIG)
-    (stop,) = tell(job, Claimed(NEW_JOB), answer("starting", UNKNOWN))
+    (stop,) = tell(job, Claimed(NEW_JOB), answer(Purpose.STARTING, UNKNOWN))
     assert isinstance(stop, Stop)
     assert stop.restart and not stop.write_status
 
@@ -204,7 +208,9 @@ def crashed(*, committed: bool, completed: bool = False) -> tuple[ExecutionRecor
 def test_a_restart_commits_again_before_it_rolls_back() -> None:
     record, manifest = crashed(committed=False)
     job = Coordinator(CONFIG)
-    assert tell(job, Claimed(record), answer("starting")) == [LoadManifest(record.snapshots[0])]
+    assert tell(job, Claimed(record), answer(Purpose.STARTING)) == [
+        LoadManifest(record.snapshots[0])
+    ]
     assert tell(job, ManifestLoaded(manifest)) == [Restore(manifest)]
 
     states = {"hourly": (ShardState(chain=(chunks(5),)),)}
@@ -215,7 +221,7 @@ def test_a_restart_commits_again_before_it_rolls_back() -> None:
     assert note.record.snapshots[0].committed
     assert abort == AbortLeftovers(2, note.record.snapshots)
 
-    (running,) = tell(job, answer("committed"), aborted(10))
+    (running,) = tell(job, answer(Purpose.COMMITTED), aborted(10))
     assert isinstance(running, WriteRecord)
     assert running.record.status is JobStatus.RUNNING
     epoch = run_epoch(job, at=1010)
@@ -226,7 +232,7 @@ def test_what_is_noted_as_committed_is_not_committed_again() -> None:
     record, manifest = crashed(committed=True)
     job = Coordinator(CONFIG)
     (abort,) = tell(
-        job, Claimed(record), answer("starting"), ManifestLoaded(manifest), Restored({})
+        job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest), Restored({})
     )
     assert isinstance(abort, AbortLeftovers)
 
@@ -234,9 +240,9 @@ def test_what_is_noted_as_committed_is_not_committed_again() -> None:
 def test_a_completed_job_commits_what_is_left_and_ends() -> None:
     record, manifest = crashed(committed=False, completed=True)
     job = Coordinator(CONFIG)
-    tell(job, Claimed(record), answer("starting"), ManifestLoaded(manifest), Restored({}))
-    (stop,) = tell(job, Committed(2, 5, 0), answer("committed"), aborted())
-    assert stop == Stop(JobStatus.COMPLETED, "complete", write_status=True)
+    tell(job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest), Restored({}))
+    (stop,) = tell(job, Committed(2, 5, 0), answer(Purpose.COMMITTED), aborted())
+    assert stop == Stop(JobStatus.COMPLETED, StopCause.COMPLETE, "complete", write_status=True)
 
 
 # --- epochs --------------------------------------------------------------------------------------
@@ -263,12 +269,12 @@ def test_a_snapshot_names_the_artifacts_of_all_epochs_since_the_last() -> None:
     assert write.manifest.counters["hourly"].rows_in == 2
 
     tell(job, ManifestWritten(2, 1000))
-    assert tell(job, answer("snapshot", at=1000)) == [
+    assert tell(job, answer(Purpose.SNAPSHOT, at=1000)) == [
         Commit(2, (artifact(1), artifact(2)), recovering=False)
     ]
     (note,) = tell(job, Committed(1, 2, 1020))
     assert isinstance(note, WriteRecord)
-    assert note.purpose == "committed"
+    assert note.purpose is Purpose.COMMITTED
 
 
 def test_phase_2_runs_beside_one_epoch_and_the_second_waits() -> None:
@@ -283,14 +289,14 @@ def test_phase_2_runs_beside_one_epoch_and_the_second_waits() -> None:
 
     tell(job, Committed(1, 2, 40))
     assert tell(job, opportunity(45)) == [], "the note is still on its way"
-    tell(job, answer("committed", at=50))
+    tell(job, answer(Purpose.COMMITTED, at=50))
     assert run_epoch(job, at=60).snapshot_id == 3
 
 
 def test_the_interval_counts_from_the_end_of_phase_2() -> None:
     job = running_job()
     decide(job, at=1000)
-    tell(job, Committed(1, 2, 1400), answer("committed", at=1500))
+    tell(job, Committed(1, 2, 1400), answer(Purpose.COMMITTED, at=1500))
     tell(job, acked(run_epoch(job, at=2499)))
     assert run_epoch(job, at=2500).snapshot_id == 3
 
@@ -298,7 +304,7 @@ def test_the_interval_counts_from_the_end_of_phase_2() -> None:
 def test_what_only_dropped_snapshots_needed_becomes_garbage() -> None:
     job = running_job(snapshot_interval_ms=0)
     decide(job, at=10)
-    tell(job, Committed(1, 2, 20), answer("committed", at=20))
+    tell(job, Committed(1, 2, 20), answer(Purpose.COMMITTED, at=20))
     _, garbage = decide(job, at=30)
     assert garbage == CollectGarbage(("manifest/000000000001-1",), {})
 
@@ -331,7 +337,7 @@ def test_answers_of_a_dead_execution_change_nothing() -> None:
     epoch = run_epoch(job, at=10)
     assert tell(job, replace(acked(epoch), execution_id=0)) == []
     assert tell(job, EpochFailed(0, epoch.epoch_id, "executor lost", restartable=True)) == []
-    tell(job, acked(epoch), ManifestWritten(2, 10), answer("snapshot"))
+    tell(job, acked(epoch), ManifestWritten(2, 10), answer(Purpose.SNAPSHOT))
     assert tell(job, Committed(0, 2, 20)) == []
     assert tell(job, Committed(1, 1, 20)) == [], "another snapshot's"
 
@@ -361,7 +367,7 @@ def test_a_failed_snapshot_is_discarded_and_tried_again_under_a_new_id() -> None
 def test_the_first_failure_after_a_restart_does_not_end_the_execution() -> None:
     record, manifest = crashed(committed=True)
     job = Coordinator(CONFIG)
-    tell(job, Claimed(record), answer("starting"), ManifestLoaded(manifest), Restored({}))
+    tell(job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest), Restored({}))
     tell(job, aborted(0))
     assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
     assert job.phase is Phase.READY
@@ -382,7 +388,7 @@ def undecided(job: Coordinator, stop: StopKind | None = None) -> None:
 def test_a_record_that_was_certainly_not_written_fails_the_snapshot() -> None:
     job = running_job()
     undecided(job)
-    (discard,) = tell(job, answer("snapshot", WriteOutcome.UNAVAILABLE, at=1000))
+    (discard,) = tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE, at=1000))
     assert isinstance(discard, CollectGarbage)
     assert job.phase is Phase.READY
 
@@ -390,7 +396,7 @@ def test_a_record_that_was_certainly_not_written_fails_the_snapshot() -> None:
 def test_after_an_unknown_outcome_nothing_is_committed_and_nothing_cleaned_up() -> None:
     job = running_job()
     undecided(job)
-    (stop,) = tell(job, answer("snapshot", UNKNOWN))
+    (stop,) = tell(job, answer(Purpose.SNAPSHOT, UNKNOWN))
     assert isinstance(stop, Stop)
     assert stop.restart and not stop.write_status
 
@@ -398,7 +404,7 @@ def test_after_an_unknown_outcome_nothing_is_committed_and_nothing_cleaned_up() 
 def test_a_fenced_execution_stops_and_touches_nothing() -> None:
     job = running_job()
     undecided(job)
-    (stop,) = tell(job, answer("snapshot", WriteOutcome.FENCED))
+    (stop,) = tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.FENCED))
     assert isinstance(stop, Stop)
     assert not stop.restart and not stop.write_status
     assert tell(job, Committed(1, 2, 0), opportunity(9000)) == []
@@ -412,9 +418,9 @@ def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
     undecided(job)
     assert tell(job, Failed("a source ended", restartable=False)) == []
     assert tell(job, opportunity(9000)) == [], "nothing new is begun"
-    first, stop = tell(job, answer("snapshot", outcome, at=1000))
+    first, stop = tell(job, answer(Purpose.SNAPSHOT, outcome, at=1000))
     assert isinstance(first, Commit if outcome is WRITTEN else CollectGarbage)
-    assert stop == Stop(JobStatus.FAILED, "a source ended", write_status=True)
+    assert stop == Stop(JobStatus.FAILED, StopCause.ERROR, "a source ended", write_status=True)
     assert bool(job.record.snapshots[0].epoch_id) == (outcome is WRITTEN)
 
 
@@ -422,9 +428,9 @@ def test_a_cancel_waits_for_the_decision_that_is_on_its_way() -> None:
     job = running_job()
     undecided(job)
     assert tell(job, opportunity(1001, StopKind.CANCEL)) == []
-    tell(job, answer("snapshot", at=1002))
+    tell(job, answer(Purpose.SNAPSHOT, at=1002))
     (stop,) = tell(job, opportunity(1003, StopKind.CANCEL))
-    assert stop == Stop(JobStatus.FAILED, "cancelled", write_status=True)
+    assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
 
 
 # --- an epoch beside the decision ----------------------------------------------------------------
@@ -436,9 +442,9 @@ def test_one_epoch_runs_while_a_snapshot_is_being_decided() -> None:
     epoch = run_epoch(job, at=5000)
     assert epoch.snapshot_id is None, "however late it is, there is one at a time"
     assert tell(job, acked(epoch, 5001), opportunity(5002)) == [], "a third transaction would open"
-    (commit,) = tell(job, answer("snapshot", at=5003))
+    (commit,) = tell(job, answer(Purpose.SNAPSHOT, at=5003))
     assert isinstance(commit, Commit) and commit.artifacts == (artifact(1),)
-    tell(job, Committed(1, 2, 5004), answer("committed", at=5004))
+    tell(job, Committed(1, 2, 5004), answer(Purpose.COMMITTED, at=5004))
     (write,) = tell(job, acked(run_epoch(job, at=6004), 6005))
     assert isinstance(write, WriteManifest)
     assert write.manifest.artifacts == (artifact(2), artifact(3))
@@ -455,7 +461,7 @@ def test_what_the_epoch_was_given_is_saved_or_unsaved_once_it_is_known(
     epoch = run_epoch(job, at=1001)
     given = job.shards["hourly"][0]
     assert (given.saved, given.deciding, given.unsaved) == ((), (RUN_1,), ())
-    events = [answer("snapshot", outcome, at=1002), acked(epoch, 1002)]
+    events = [answer(Purpose.SNAPSHOT, outcome, at=1002), acked(epoch, 1002)]
     for event in events if decided_first else reversed(events):
         assert job.shards["hourly"][0] is given or event is events[0]
         tell(job, event)
@@ -508,8 +514,8 @@ def test_state_that_could_not_be_saved_fails_the_snapshot_later_not_the_epoch() 
 
 def test_where_processors_commit_no_epoch_runs_beside_the_decision() -> None:
     job = Coordinator(CONFIG)
-    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer("starting"), aborted())
-    tell(job, ManifestWritten(1, 0), answer("snapshot"))
+    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer(Purpose.STARTING), aborted())
+    tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
     tell(job, acked(run_epoch(job, at=10), 10), ManifestWritten(2, 10))
     assert tell(job, opportunity(11)) == []
 
@@ -519,8 +525,8 @@ def test_no_epoch_runs_beside_the_decision_about_the_last_one() -> None:
     tell(job, acked(run_epoch(job, at=10)))
     undecided(job, StopKind.SUSPEND)
     assert tell(job, opportunity(1001)) == []
-    assert tell(job, answer("snapshot", WriteOutcome.UNAVAILABLE, at=1002))[-1] == Stop(
-        JobStatus.SUSPENDED, "suspend", write_status=True
+    assert tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE, at=1002))[-1] == Stop(
+        JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True
     )
 
 
@@ -536,16 +542,16 @@ def test_a_terminal_snapshot_is_committed_before_the_job_leaves_running() -> Non
     assert isinstance(decision, WriteRecord)
     assert decision.record.status is JobStatus.COMPLETING
 
-    (commit,) = tell(job, answer("snapshot"))
+    (commit,) = tell(job, answer(Purpose.SNAPSHOT))
     assert isinstance(commit, Commit)
-    (stop,) = tell(job, Committed(1, 2, 40), answer("committed", at=40))
-    assert stop == Stop(JobStatus.SUSPENDED, "suspend", write_status=True)
+    (stop,) = tell(job, Committed(1, 2, 40), answer(Purpose.COMMITTED, at=40))
+    assert stop == Stop(JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True)
 
 
 def test_an_idle_job_is_suspended_without_another_snapshot() -> None:
     job = running_job()
     (stop,) = tell(job, Opportunity(10, wants_epoch=False, stop=StopKind.SUSPEND))
-    assert stop == Stop(JobStatus.SUSPENDED, "suspend", write_status=True)
+    assert stop == Stop(JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True)
 
 
 def test_a_terminal_snapshot_that_fails_does_not_keep_the_job_up() -> None:
@@ -553,7 +559,7 @@ def test_a_terminal_snapshot_that_fails_does_not_keep_the_job_up() -> None:
     tell(job, acked(run_epoch(job, at=10)))
     epoch = run_epoch(job, at=20, stop=StopKind.SUSPEND)
     _, stop = tell(job, acked(epoch), ManifestFailed(2, "disk full", 30))
-    assert stop == Stop(JobStatus.SUSPENDED, "suspend", write_status=True)
+    assert stop == Stop(JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True)
 
 
 def test_whatever_fails_in_a_terminal_epoch_a_job_told_to_stop_does_not_restart() -> None:
@@ -561,12 +567,14 @@ def test_whatever_fails_in_a_terminal_epoch_a_job_told_to_stop_does_not_restart(
     tell(job, acked(run_epoch(job, at=10)))
     epoch = run_epoch(job, at=20, stop=StopKind.SHUTDOWN)
     (stop,) = tell(job, EpochFailed(1, epoch.epoch_id, "executor lost", restartable=True))
-    assert stop == Stop(JobStatus.NOT_RUNNING, "executor lost", write_status=True)
+    assert stop == Stop(
+        JobStatus.NOT_RUNNING, StopCause.SHUTDOWN, "executor lost", write_status=True
+    )
 
     job = running_job()
     tell(job, acked(run_epoch(job, at=10)))
     undecided(job, StopKind.SUSPEND)
-    (stop,) = tell(job, answer("snapshot", UNKNOWN))
+    (stop,) = tell(job, answer(Purpose.SNAPSHOT, UNKNOWN))
     assert isinstance(stop, Stop)
     assert not stop.restart and not stop.write_status
 
@@ -575,8 +583,8 @@ def test_the_end_of_the_input_is_one_decision_for_all_sinks() -> None:
     job = running_job()
     (commit,) = decide(job, at=10, stop=StopKind.COMPLETE)
     assert isinstance(commit, Commit)
-    (stop,) = tell(job, Committed(1, 2, 20), answer("committed"))
-    assert stop == Stop(JobStatus.COMPLETED, "complete", write_status=True)
+    (stop,) = tell(job, Committed(1, 2, 20), answer(Purpose.COMMITTED))
+    assert stop == Stop(JobStatus.COMPLETED, StopCause.COMPLETE, "complete", write_status=True)
 
 
 # --- weaker guarantees ---------------------------------------------------------------------------
@@ -593,18 +601,18 @@ def test_below_exactly_once_rows_are_published_before_the_record() -> None:
     assert isinstance(write, WriteManifest)
     assert write.manifest.artifacts == ()
     assert tell(job, Published(1)) == []
-    assert tell(job, ManifestWritten(2, 1000), answer("snapshot", at=1000)) == []
+    assert tell(job, ManifestWritten(2, 1000), answer(Purpose.SNAPSHOT, at=1000)) == []
     assert job.phase is Phase.READY
 
 
 def test_without_a_guarantee_there_are_no_snapshots() -> None:
     job = Coordinator(replace(CONFIG, guarantee=Guarantee.NONE))
-    tell(job, Claimed(NEW_JOB), answer("starting"), aborted())
+    tell(job, Claimed(NEW_JOB), answer(Purpose.STARTING), aborted())
     epoch = run_epoch(job, at=5000)
     assert epoch.snapshot_id is None
     tell(job, acked(epoch), Published(1))
     (stop,) = tell(job, opportunity(6000, StopKind.SHUTDOWN))
-    assert stop == Stop(JobStatus.NOT_RUNNING, "shutdown", write_status=True)
+    assert stop == Stop(JobStatus.NOT_RUNNING, StopCause.SHUTDOWN, "shutdown", write_status=True)
 
 
 # --- processors that commit in two phases ---------------------------------------------------------
@@ -613,8 +621,8 @@ def test_without_a_guarantee_there_are_no_snapshots() -> None:
 def two_phase_job() -> Coordinator:
     """As `running_job`, with an hour between snapshots that nobody would wait for."""
     job = Coordinator(replace(CONFIG, snapshot_interval_ms=3_600_000))
-    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer("starting"), aborted())
-    tell(job, ManifestWritten(1, 0), answer("snapshot"))
+    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer(Purpose.STARTING), aborted())
+    tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
     return job
 
 
@@ -637,27 +645,27 @@ def test_every_epoch_is_decided_and_its_phase_2_waited_for() -> None:
     assert decision.record.snapshot is not None
     assert not decision.record.snapshot.committed, "no artifacts, and yet phase 2 is to come"
 
-    assert tell(job, answer("snapshot", at=10)) == [Commit(2, (), False, ("hourly",))]
+    assert tell(job, answer(Purpose.SNAPSHOT, at=10)) == [Commit(2, (), False, ("hourly",))]
     assert tell(job, opportunity(20)) == [], "the next instances would commit the same"
-    tell(job, Committed(1, 2, 30), answer("committed", at=30))
+    tell(job, Committed(1, 2, 30), answer(Purpose.COMMITTED, at=30))
     assert run_epoch(job, at=31).snapshot_id == 3
 
 
 def test_the_end_waits_for_what_processors_have_prepared() -> None:
     job = two_phase_job()
     epoch = run_epoch(job, at=10)
-    tell(job, prepared(epoch, 10), ManifestWritten(2, 10), answer("snapshot", at=10))
+    tell(job, prepared(epoch, 10), ManifestWritten(2, 10), answer(Purpose.SNAPSHOT, at=10))
     assert tell(job, opportunity(20, StopKind.SHUTDOWN)) == []
-    tell(job, Committed(1, 2, 30), answer("committed", at=30))
+    tell(job, Committed(1, 2, 30), answer(Purpose.COMMITTED, at=30))
     (stop,) = tell(job, opportunity(40, StopKind.SHUTDOWN))
-    assert stop == Stop(JobStatus.NOT_RUNNING, "shutdown", write_status=True)
+    assert stop == Stop(JobStatus.NOT_RUNNING, StopCause.SHUTDOWN, "shutdown", write_status=True)
 
 
 def test_a_restart_lets_processors_commit_again() -> None:
     record, manifest = crashed(committed=False)
     manifest = replace(manifest, artifacts=(), prepared=("hourly",))
     job = Coordinator(CONFIG)
-    tell(job, Claimed(record, decides_every_epoch=True), answer("starting"))
+    tell(job, Claimed(record, decides_every_epoch=True), answer(Purpose.STARTING))
     tell(job, ManifestLoaded(manifest))
     assert tell(job, Restored({})) == [Commit(5, (), True, ("hourly",))]
     note, abort = tell(job, Committed(2, 5, 10))
@@ -673,7 +681,7 @@ def test_what_was_prepared_for_a_failed_snapshot_is_never_restored(where: str) -
     if where == "before the record":
         events.append(ManifestFailed(2, "disk full", 10))
     elif where == "at the record":
-        events += [ManifestWritten(2, 10), answer("snapshot", WriteOutcome.UNAVAILABLE)]
+        events += [ManifestWritten(2, 10), answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE)]
     stop = tell(job, *events)[-1]
     assert isinstance(stop, Stop)
     assert stop.restart and not stop.write_status
