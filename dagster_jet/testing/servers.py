@@ -217,6 +217,12 @@ class AwsServer:
         with urllib.request.urlopen(asked, timeout=10):
             pass
 
+    def ignore(self, *conditions: str) -> None:
+        """Act from now on as if these had not been sent (``"PUT If-Match"``), and no others."""
+        named = quote(",".join(conditions))
+        with urllib.request.urlopen(f"{self.endpoint_url}/jet-ignore?{named}", timeout=10):
+            pass
+
     def stop_answering(self) -> None:
         """SIGSTOP it: connections stay open, nothing is answered."""
         self._running().send_signal(signal.SIGSTOP)
@@ -265,7 +271,7 @@ class AwsServer:
 
 
 _MOTO = """
-import collections, json, os, sys, threading
+import collections, json, os, sys, threading, urllib.parse
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
@@ -277,8 +283,16 @@ threading.Thread(target=end_with_parent, daemon=True).start()
 moto = DomainDispatcherApplication(create_backend_app)
 counts = collections.Counter()
 one_by_one = threading.Lock()
+ignored = []
 
 def counted(environ, start_response):
+    if environ["PATH_INFO"] == "/jet-ignore":
+        ignored[:] = urllib.parse.unquote(environ["QUERY_STRING"]).split(",")
+        start_response("200 OK", [("Content-Length", "0")])
+        return []
+    for header in ("If-Match", "If-None-Match"):
+        if environ["REQUEST_METHOD"] + " " + header in ignored:
+            environ.pop("HTTP_" + header.upper().replace("-", "_"), None)
     if environ["PATH_INFO"] == "/jet-requests":
         body = json.dumps(counts).encode()
         start_response("200 OK", [("Content-Length", str(len(body)))])

@@ -5,6 +5,7 @@ Objects, under the URL's prefix::
     values/<name>       a group of values (``s3_group.py``); one holds what a shard writes at once
     versioned/<name>    one versioned value: version(8) key length(2), the key, the value
     ping                written by ``ping``
+    probe/<name>        tells at the first use whether the server keeps the conditions
 
 A fresh group is one PUT. Changing one that exists is reading, changing and writing it again under
 the condition that its ETag is still the one that was read (``If-None-Match`` and ``If-Match``);
@@ -12,7 +13,8 @@ whoever loses such a race begins again. Requests are therefore counted by groups
 one PUT per shard, a restore two GETs per shard and one per 16 MiB, whatever the partition count.
 
 S3 answers after the data is stored on several devices, and reads see the last write. Servers that
-speak S3 and ignore the conditions must not be used: writes would be lost without a word.
+speak S3 and ignore the conditions would lose writes without a word: each process tries them before
+its first register or write (``s3_conditions.py``).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, pars
 from dagster_jet.store.members.backoff import attempts
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
+from dagster_jet.store.members.s3_conditions import REFUSED, check_conditions
 from dagster_jet.store.members.s3_group import BadObjectError, Extent, Index
 
 EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
@@ -43,10 +46,8 @@ _RANGE_BYTES = 16 * 2**20
 _RACES_MAX = 12
 _INDEXES_MAX = 4_096
 _VERSION = struct.Struct(">QH")
-_CHANGED = frozenset(
-    ("PreconditionFailed", "412", "NoSuchKey", "404", "ConditionalRequestConflict", "409")
-)
 _GONE = frozenset(("NoSuchKey", "404"))
+_CHANGED = REFUSED | _GONE
 
 
 class _ChangedError(Exception):
@@ -83,6 +84,8 @@ class S3Member:
         self._values = f"{prefix}values/"
         self._versioned = f"{prefix}versioned/"
         self._ping = f"{prefix}ping"
+        self._probe = f"{prefix}probe/"
+        self._server = found.options.get("endpoint_url", "")
         self._aws = AwsAccess("s3", found, self._member_id, timeout_s=20)
         self._seen_versions = SeenVersions(self._member_id)
         self._remembered: dict[str, _Group] = {}
@@ -153,6 +156,7 @@ class S3Member:
         """See ``Member.get_versioned``."""
         at_least = self._seen_versions.highest(key)
         with self._aws.errors_named():
+            self._check_conditions()
             found = self._read_versioned(self._versioned + s3_group.name_of(key))
         versioned = None if found is None else found[1]
         self._seen_versions.check(key, versioned, at_least)
@@ -175,6 +179,7 @@ class S3Member:
         name = self._versioned + s3_group.name_of(key)
         condition = {"IfNoneMatch": "*"}
         with self._aws.errors_named():
+            self._check_conditions()
             if expected_version:
                 current = self._read_versioned(name)
                 if current is None or current[1].version != expected_version:
@@ -192,6 +197,7 @@ class S3Member:
     def ping(self) -> None:
         """See ``Member.ping``."""
         with self._aws.errors_named():
+            self._check_conditions()
             self._aws.repeating.put_object(Bucket=self._bucket, Key=self._ping, Body=b"ping")
             self._fetch(self._ping)
 
@@ -263,6 +269,7 @@ class S3Member:
 
     def _write(self, name: str, group: _Group | None, items: Mapping[bytes, bytes]) -> None:
         """Write a group if it is still what it was; one that is empty is deleted."""
+        self._check_conditions()
         condition = {"IfNoneMatch": "*"} if group is None else {"IfMatch": group.etag}
         place = {"Bucket": self._bucket, "Key": name}
         try:
@@ -321,6 +328,9 @@ class S3Member:
             return {key: _cut(pieces, extent) for key, extent in wanted.items()}
         except BadObjectError as error:
             raise self._damaged(name, error) from error
+
+    def _check_conditions(self) -> None:
+        check_conditions(self._aws, self._server, self._bucket, self._probe)
 
     # --- requests -------------------------------------------------------------------------------
 

@@ -146,6 +146,7 @@ def test_requests_are_counted_by_shards_not_by_partitions(
     server: AwsServer, s3_url: str, rows_per_partition: int, gets_per_shard: int
 ) -> None:
     shards = 3
+    open_member(s3_url).ping()  # the server's conditions have been tried
 
     def fresh_map() -> ReplicatedMap:
         member = S3Member(s3_url)
@@ -174,6 +175,31 @@ def test_requests_are_counted_by_shards_not_by_partitions(
             collector.delete_all(chunk_keys(collector, one.name, PARTITIONS))
     assert deleting.seen == {"GET": shards, "DELETE": shards}
     assert collector.keys() == []
+
+
+@pytest.mark.parametrize("ignored", ["PUT If-None-Match", "PUT If-Match", "DELETE If-Match"])
+def test_a_server_that_ignores_a_condition_is_refused_at_the_first_opening(
+    server: AwsServer, ignored: str
+) -> None:
+    bucket = f"deaf-{uuid.uuid4().hex}"
+    server.create_bucket(bucket)
+    config = StoreConfig(
+        (f"s3://{bucket}?endpoint_url={server.endpoint_url}",), backup_count=0, partition_count=3
+    )
+    server.ignore(ignored)
+    try:
+        request, condition = ignored.split()
+        said = f"s3://{bucket}.* ignores {condition} of {request}.*Use AWS S3"
+        with pytest.raises(StoreUnwritableError, match=said):
+            Store.open(config)
+    finally:
+        server.ignore()
+    Store.open(config).close()
+    with boto3_client(server, "s3") as client:
+        assert not client.list_objects_v2(Bucket=bucket, Prefix="probe/").get("Contents")
+    with Requests(server) as asked, Store.open(config):
+        pass
+    assert set(asked.seen) == {"GET"}, "tried once per process"
 
 
 def test_a_few_values_of_a_large_group_are_read_by_their_ranges(
