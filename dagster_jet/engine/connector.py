@@ -189,7 +189,8 @@ class CommitContext:
 class Sink(Protocol):
     """A sink's definition."""
 
-    max_guarantee: Guarantee
+    @property
+    def max_guarantee(self) -> Guarantee: ...
 
     def describe(self) -> dict[str, str]: ...
 
@@ -216,6 +217,28 @@ class Sink(Protocol):
 
     def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
         """Removes what executions *older than ours* left open, except the tokens in `keep`."""
+        ...
+
+
+@runtime_checkable
+class ReopenableSink(Protocol):
+    """A sink's definition whose commits can be finished without the pipeline that it was in.
+
+    Between a decision and its commits a job may die, and start again without this sink or with it
+    at another place. Then `reopen` makes a sink from what the manifest has kept, perhaps years
+    later and by a newer version, of which only `commit` and `abort_leftovers` are called. A sink
+    that has no destination is committed by a pipeline that still has it, and by nobody else: such
+    a start is refused.
+    """
+
+    def destination(self) -> dict[str, Any]:
+        """Where it writes, as small JSON: whole paths and addresses, no secrets. What is equal is
+        one place."""
+        ...
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> Sink:
+        """Raises `KeyError`, `ValueError` or a `JetError` where that is not enough."""
         ...
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.record import JobStatus, StopCause
 
 
@@ -83,6 +84,34 @@ class ItemsLost:
 
 
 @dataclass(frozen=True)
+class SinkReopened:
+    """A start has committed what was decided for a sink that the pipeline no longer has, or has
+    elsewhere: at the place for which it was staged."""
+
+    job: str
+    execution_id: int
+    sink: str
+    fate: SinkFate
+    place: str | None
+    epoch_ids: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True)
+class OutputLost:
+    """Decided output that will never be visible; `JobConfig(accept_loss=True)` has let it go."""
+
+    job: str
+    execution_id: int
+    sink: str
+    epoch_ids: tuple[int, ...]
+    rows: int
+    artifacts: tuple[str, ...]
+    """Their tokens: what was staged, by its connector's name."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class SnapshotCommitted:
     """Phase 2 of a snapshot is done: its output is visible, its state is the restart point."""
 
@@ -139,6 +168,8 @@ JobEvent = (
     ExecutionStarted
     | EpochCompleted
     | ItemsLost
+    | SinkReopened
+    | OutputLost
     | SnapshotCommitted
     | SnapshotFailed
     | ExecutionRestarting

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.core.failpoint import FailPointError, fail_point
 from dagster_jet.engine.admission import check_admission
 from dagster_jet.engine.batch_size import BatchSizer
@@ -140,10 +141,13 @@ class Execution:
         self._committer = SinkCommitter(
             job,
             graph.sinks,
+            {node.name: destination_of(node.sink) for node in graph.sinks},
+            lambda destination: reopen_sink(destination, store),
             config.accept_loss,
             lambda: self._coordinator.record,
             keeper.fenced,
             self._tell,
+            emit,
             stop,
         )
         self._input_ended = until.input_ends
@@ -390,7 +394,9 @@ class Execution:
             case protocol.RunEpoch():
                 return [self._run_epoch(command)]
             case protocol.Publish(epoch_id, artifacts):
-                self._committer.commit(artifacts, recovering=False, repeatable=True)
+                self._committer.commit(
+                    artifacts, self._committer.destinations, recovering=False, repeatable=True
+                )
                 return [protocol.Published(epoch_id)]
             case protocol.AwaitSaved() | protocol.WriteManifest():
                 self._settler.begin(command, Progress(self.stages(), self.sources()))
@@ -441,7 +447,14 @@ class Execution:
                 stage=", ".join(in_two_phases),
                 cure="Choose another JobConfig(guarantee=...), or write without preparing.",
             )
-        return [protocol.Claimed(record, bool(in_two_phases), self._runner.plan())]
+        return [
+            protocol.Claimed(
+                record,
+                bool(in_two_phases),
+                self._runner.plan(),
+                self._committer.destinations,
+            )
+        ]
 
     # --- restore, leftovers ---------------------------------------------------------------------
 
@@ -481,7 +494,7 @@ class Execution:
         fail_point("abort.before")
         manifests = self._snapshots.load_retained(keep)
         tokens = [a.token for m in manifests.values() for a in m.artifacts]
-        self._committer.abort_leftovers(tokens)
+        self._committer.abort_leftovers(tokens, [m.sinks for m in manifests.values()])
         self._snapshots.delete_unreferenced(execution_id, manifests.values())
         fail_point("abort.after")
         self._poll()
@@ -736,7 +749,7 @@ class Execution:
         assert record.snapshot is not None
         barrier = self._barrier(record.execution_id, record.snapshot.epoch_id, with_store=False)
         shards = {name: tuple(self._coordinator.shards[name]) for name in command.prepared}
-        self._committer.commit(command.artifacts, recovering=command.recovering)
+        self._committer.commit(command.artifacts, command.sinks, recovering=command.recovering)
         commit_stages(self._runner, barrier, shards)
 
 

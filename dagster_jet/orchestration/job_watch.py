@@ -22,6 +22,8 @@ from dagster_jet.engine.events import (
     ExecutionStarted,
     ItemsLost,
     JobEvent,
+    OutputLost,
+    SinkReopened,
     SnapshotCommitted,
     SnapshotFailed,
 )
@@ -196,6 +198,16 @@ class JobWatch:
                 self.log.warning(
                     f"{event.lost} items of {event.source!r} were dropped before they were read; "
                     f"{event.lost_in_all} since the job began. Read more often, or keep more."
+                )
+            case SinkReopened():
+                self.log.warning(
+                    f"{event.rows} rows that were decided before the sink {event.sink!r} "
+                    f"{event.fate.value} are committed to {event.place}."
+                )
+            case OutputLost():
+                self.log.warning(
+                    f"{event.rows} rows of {event.sink!r}, epochs {list(event.epoch_ids)}, are "
+                    f"lost, as accept_loss allows: {event.reason}"
                 )
             case ExecutionEnded():
                 self.log.info(

@@ -34,6 +34,7 @@ from dagster_jet.snapshot.manifest import (
     ShardState,
     checksum,
 )
+from dagster_jet.snapshot.owed import Destination
 from dagster_jet.snapshot.protocol import (
     AbortLeftovers,
     AwaitSaved,
@@ -156,6 +157,7 @@ class Coordinator:
         self._acked_at_ms = 0
         self._decides_every_epoch = False
         self._plan: Mapping[str, Any] = {}
+        self._sinks: Mapping[str, Destination] = {}
 
     # --- the two entry points -------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Coordinator:
         if self.phase is not Phase.CLAIMING:
             return []
         record, self._decides_every_epoch = event.record, event.decides_every_epoch
-        self._plan = event.plan
+        self._plan, self._sinks = event.plan, event.sinks
         # An older execution may have used up to its whole block without a decision, that is without
         # a trace in the record. Ours must be durable before the first attempt.
         self._next_snapshot_id = record.reserved_snapshot_id + 1
@@ -432,6 +434,7 @@ class Coordinator:
             artifacts=tuple(self._open_artifacts),
             counters=dict(self.counters),
             plan=dict(self._plan),
+            sinks={name: dict(destination) for name, destination in self._sinks.items()},
             completed=completed,
             prepared=tuple(sorted({ack.vertex for ack in acks if ack.prepared})),
         )
@@ -729,7 +732,9 @@ _FINAL_STATUS = {
 
 
 def _commit(manifest: Manifest, *, recovering: bool) -> Commit:
-    return Commit(manifest.snapshot_id, manifest.artifacts, recovering, manifest.prepared)
+    return Commit(
+        manifest.snapshot_id, manifest.artifacts, recovering, manifest.prepared, manifest.sinks
+    )
 
 
 def _distinct(acks: Iterable[Ack]) -> tuple[Ack, ...]:

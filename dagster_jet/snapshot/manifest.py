@@ -16,7 +16,8 @@ import xxhash
 
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
+"""2: `Manifest.sinks`. Manifests of format 1 do not say where their sinks write."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,9 @@ class Manifest:
     """Per source and stateful stage: what its state means (`snapshot.plan`)."""
     prepared: tuple[str, ...] = ()
     """Stages whose processors have prepared transactions; their ids are in the stages' state."""
+    sinks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Per sink of the pipeline: where it writes (`snapshot.owed.Destination`), so that its commits
+    can be finished by a start whose pipeline no longer has it."""
     format: int = MANIFEST_FORMAT
 
     @property

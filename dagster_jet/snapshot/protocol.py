@@ -13,6 +13,7 @@ from typing import Any
 
 from dagster_jet.core.guarantee import Guarantee as Guarantee  # noqa: PLC0414 - re-exported
 from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
+from dagster_jet.snapshot.owed import Destination
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 
 
@@ -91,6 +92,8 @@ class Commit:
     artifacts: tuple[Artifact, ...]
     recovering: bool
     prepared: tuple[str, ...] = ()
+    sinks: Mapping[str, Destination] = field(default_factory=dict)
+    """Where each sink wrote when the artifacts were staged; empty in manifests of format 1."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,8 @@ class Claimed:
     in a snapshot, waits for the phase 2 before it, and is lost with a snapshot that fails."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What each stage's saved state means: every manifest carries it."""
+    sinks: Mapping[str, Destination] = field(default_factory=dict)
+    """Where each sink writes: every manifest carries it."""
 
 
 @dataclass(frozen=True)

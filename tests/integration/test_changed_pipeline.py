@@ -13,10 +13,13 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.engine.events import SinkReopened
 from dagster_jet.errors import JetError
 from dagster_jet.pipeline.windows import Window
+from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.plan import Change
 
+from . import changed_child, child
 from .oracle import Rows, committed, input_rows, visible_files, windowed
 from .world import WINDOW_COLUMNS, World, write_input
 
@@ -217,6 +220,59 @@ def test_a_column_that_the_state_lacks_or_would_lose_is_planned_and_refused(worl
         for row in map(json.loads, path.read_text("utf-8").splitlines())
     ]
     assert Counter(found) == pairs + alone
+
+
+# --- sinks that leave between a decision and its commits -----------------------------------------
+
+
+def test_what_was_decided_for_a_sink_is_committed_although_it_left_or_moved(world: World) -> None:
+    """The driver is killed between record and commit; the next start has other sinks."""
+    world.driver = changed_child.main
+    world.fill(6)
+    config = JobConfig(**child.CONFIG)
+    world.run_child("commit.before:2=kill")
+    with world.jet() as jet:
+        manifest = jet.manifest(changed_child.JOB)
+        files = manifest.counters["rows"].rows_in // 12
+        assert {a.sink for a in manifest.artifacts} >= set(changed_child.BEFORE)
+        after = {"kept": "kept", "new name": "renamed too", "moved": "moved away"}
+        jet.run(
+            changed_child.rows_into(world.folder, after),
+            config,
+            until="drained",
+            on_event=world.see,
+        )
+        told = {(e.sink, e.fate, e.place) for e in world.events_of(SinkReopened)}
+        assert told == {
+            ("dropped", SinkFate.LEFT, f"{world.folder}/out/dropped"),
+            ("renamed", SinkFate.LEFT, f"{world.folder}/out/renamed"),
+            ("moved", SinkFate.MOVED, f"{world.folder}/out/moved"),
+        }
+        # And back again, where files of an earlier time are.
+        world.fill(2, first=6)
+        jet.run(
+            changed_child.rows_into(world.folder, changed_child.BEFORE), config, until="completed"
+        )
+
+    def rows(*places: str) -> Rows:
+        return sum((committed(world.folder / "out" / p, ("k", "ts", "v")) for p in places), Rows())
+
+    def read(first: int, end: int) -> Rows:
+        found = Rows()
+        for number in range(first, end):
+            path = world.folder / "in" / "left" / f"{number:05d}.json"
+            for row in map(json.loads, path.read_text("utf-8").splitlines()):
+                found[row["k"], row["ts"], row["v"]] += 1
+        return found
+
+    assert 0 < files < 6
+    assert rows("kept") == read(0, 8)
+    assert rows("dropped") == read(0, files) + read(6, 8)
+    assert rows("renamed") == read(0, files) + read(6, 8)
+    assert rows("moved") == read(0, files) + read(6, 8)
+    assert rows("renamed too") == rows("moved away") == read(files, 6)
+    assert committed(world.folder / "out" / "counts", WINDOW_COLUMNS) == expected(world)
+    assert world.staged() == []
 
 
 # --- what has died stays dead; what has not is not lost -----------------------------------------

@@ -69,9 +69,10 @@ def test_a_newer_one_is_refused_and_stays_as_it_is(
 ) -> None:
     plan = json.loads(golden.manifest)["plan"]
     plan["session"]["format"] += 1
+    newest = MANIFEST_FORMAT + 1
     newer, said = {
         "record": (golden.with_record(format=RECORD_FORMAT + 1), "execution record has format 3"),
-        "manifest": (golden.with_manifest(format=MANIFEST_FORMAT + 1), "manifest has format 2"),
+        "manifest": (golden.with_manifest(format=newest), f"manifest has format {newest}"),
         "state": (golden.with_manifest(plan=plan), "'session': .* newer version of dagster-jet"),
     }[what]
     newer.put_into(jet.store)

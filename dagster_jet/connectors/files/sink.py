@@ -18,7 +18,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,6 +68,13 @@ class FilesSink:
 
     def describe(self) -> dict[str, str]:
         return {"kind": "files", "path": self.path, "format": self.format}
+
+    def destination(self) -> dict[str, Any]:
+        return {"path": os.path.abspath(self.path), "format": self.format}
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> FilesSink:
+        return cls(destination["path"], destination["format"])
 
     def with_store(self, store: Store) -> FilesSink:
         """Nothing is kept there, but names of jobs are only unique within its namespace."""
@@ -245,7 +252,10 @@ class FilesSink:
 
     def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
         removed = 0
-        for staged in _staging(self.path, context.job, context.sink).iterdir():
+        staging = _staging(self.path, context.job, context.sink)
+        if not staging.exists():  # of a sink that left the pipeline, and its folder with it
+            return 0
+        for staged in staging.iterdir():
             owner = staged.name.split("-", 1)[0]
             is_older = owner.isdigit() and int(owner) < context.execution_id
             if is_older and str(staged) not in keep:

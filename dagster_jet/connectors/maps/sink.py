@@ -14,7 +14,7 @@ last snapshot are set again, and the journal has those changes twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,13 @@ class MapSink:
 
     def describe(self) -> dict[str, str]:
         return {"kind": "map", "map": self.map, "key": ", ".join(self.key)}
+
+    def destination(self) -> dict[str, Any]:
+        return {"map": self.map}
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> MapSink:
+        return cls(destination["map"], key=("",))  # what is staged has its keys
 
     def with_store(self, store: Store) -> MapSink:
         return replace(self, bound=JetMap(store, self.map, None))

@@ -1,18 +1,33 @@
-"""Phase 2 that cannot go on: retried, and given up in order."""
+"""Phase 2 that cannot go on: retried, and given up in order; of sinks that left, finished."""
 
 from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from dagster_jet import sinks
+from dagster_jet.connectors import reopening
+from dagster_jet.connectors.files import FilesSink
+from dagster_jet.connectors.files.sink import file_checksum
 from dagster_jet.engine.committing import SinkCommitter
+from dagster_jet.engine.connector import TransactionId
+from dagster_jet.engine.events import JobEvent, OutputLost, SinkReopened
 from dagster_jet.engine.stopping import StopSignal
-from dagster_jet.errors import FencedError, Reaction, SinkError
+from dagster_jet.errors import FencedError, Reaction, SinkError, SinkMismatchError
+from dagster_jet.maps import JetMap
+from dagster_jet.pipeline.graph import SinkNode
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.store import Store, StoreConfig
 
 
 class Full:
@@ -27,46 +42,151 @@ class Full:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def describe(self) -> dict[str, str]:
-        return {"kind": "files", "path": "/out"}
+        return {"kind": "full", "path": "/out"}
 
 
-def committer(sink: Full, kind: StopKind | None = None) -> tuple[SinkCommitter, list[str]]:
-    told: list[str] = []
-    node: Any = SimpleNamespace(name="out", sink=sink)
-    record: Any = SimpleNamespace(line=1, execution_id=1)
-    stop = StopSignal(kind)
-    fenced = threading.Event()
-    return SinkCommitter("j", [node], False, lambda: record, fenced, told.append, stop), told
+@dataclass
+class Phase2:
+    """A committer for some sinks, and what it tells."""
+
+    sinks: Mapping[str, Any]
+    stop: StopKind | None = None
+    accept_loss: bool = False
+    store: Any = None
+    told: list[str] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
+    fenced: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        record: Any = SimpleNamespace(line=1, execution_id=5)
+        self.committer = SinkCommitter(
+            "j",
+            [SinkNode(name, (), sink) for name, sink in self.sinks.items()],
+            {name: reopening.destination_of(sink) for name, sink in self.sinks.items()},
+            lambda destination: reopening.reopen_sink(destination, self.store),
+            self.accept_loss,
+            lambda: record,
+            self.fenced,
+            self.told.append,
+            self.events.append,
+            StopSignal(self.stop),
+        )
+
+    def commit(self, artifacts: Any, named: Any = None, *, recovering: bool = False) -> None:
+        named = self.committer.destinations if named is None else named
+        self.committer.commit(artifacts, named, recovering=recovering)
 
 
-ARTIFACT: Any = SimpleNamespace(sink="out")
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(StoreConfig((f"file://{tmp_path}/m",), backup_count=0)) as store:
+        yield store
+
+
+ARTIFACT = Artifact("out", 9, "token", "target", rows=3, bytes=8, checksum=7)
+
+
+# --- commits that fail ----------------------------------------------------------------------------
 
 
 def test_it_is_retried_until_there_is_room_although_a_stop_is_wanted_that_commits() -> None:
-    one, told = committer(Full(2), StopKind.SUSPEND)
-    one.commit([ARTIFACT], recovering=False)
-    assert len(told) == 2 and "out (/out): commit is being retried" in told[0]
+    phase2 = Phase2({"out": Full(2)}, StopKind.SUSPEND)
+    phase2.commit([ARTIFACT])
+    assert len(phase2.told) == 2 and "out (/out): commit is being retried" in phase2.told[0]
 
 
 @pytest.mark.parametrize(
     "kind, reaction", [(StopKind.CANCEL, Reaction.FAIL), (StopKind.SHUTDOWN, Reaction.RESTART)]
 )
 def test_a_stop_at_once_ends_it(kind: StopKind, reaction: Reaction) -> None:
-    one, _ = committer(Full(), kind)
+    phase2 = Phase2({"out": Full()}, kind)
     with pytest.raises(SinkError, match="the next start commits it") as given_up:
-        one.commit([ARTIFACT], recovering=True)
+        phase2.commit([ARTIFACT], recovering=True)
     assert given_up.value.reaction is reaction and given_up.value.stage == "out"
 
 
 def test_the_end_of_the_execution_ends_it() -> None:
-    one, _ = committer(Full())
-    threading.Timer(0.05, one.give_up).start()
+    phase2 = Phase2({"out": Full()})
+    threading.Timer(0.05, phase2.committer.give_up).start()
     with pytest.raises(SinkError, match="Nothing is lost"):
-        one.commit([ARTIFACT], recovering=False)
+        phase2.commit([ARTIFACT])
 
 
 def test_a_fenced_one_leaves_it_to_its_successor() -> None:
-    one, _ = committer(Full())
-    one.fenced.set()
+    phase2 = Phase2({"out": Full()})
+    phase2.fenced.set()
     with pytest.raises(FencedError):
-        one.commit([ARTIFACT], recovering=False)
+        phase2.commit([ARTIFACT])
+
+
+# --- sinks that left the pipeline, or write elsewhere ---------------------------------------------
+
+
+def staged(sink: FilesSink, name: str, execution_id: int, text: str) -> Artifact:
+    """What a task of an execution that has died since left behind, of epoch 9."""
+    sink.check("j", name, is_new_job=False)
+    token = Path(sink.path) / ".staging" / "j" / name / f"{execution_id}-9-0-a0.json"
+    token.write_text(text, "utf-8")
+    size = token.stat().st_size
+    return Artifact(name, 9, str(token), "part-9.json", 1, size, file_checksum(token))
+
+
+@pytest.mark.parametrize("today", ["dropped", "renamed", "moved"])
+def test_it_is_committed_where_it_was_staged_for(tmp_path: Path, store: Store, today: str) -> None:
+    old, new = (sinks.files(f"{tmp_path}/{place}", format="json") for place in ("old", "new"))
+    artifact = staged(old, "out", 4, '{"a": 1}\n')
+    leftover = Path(staged(old, "out", 3, "never decided").token)
+    named = Phase2({"out": old}).committer.destinations
+    phase2 = Phase2(
+        {"dropped": {}, "renamed": {"out2": new}, "moved": {"out": new}}[today], store=store
+    )
+    phase2.commit([artifact], named, recovering=True)
+    phase2.committer.abort_leftovers([artifact.token], [named, named])
+    assert (tmp_path / "old" / "part-9.json").read_text("utf-8") == '{"a": 1}\n'
+    assert [p.name for p in (tmp_path / "old" / "_epochs").glob("*.json")] == ["0000000009.json"]
+    assert not list((tmp_path / "new").rglob("part-*")) and not leftover.exists()
+    fate = SinkFate.MOVED if today == "moved" else SinkFate.LEFT
+    assert phase2.events == [SinkReopened("j", 5, "out", fate, f"{tmp_path}/old", (9,), 1)]
+
+
+def test_a_map_that_left_the_pipeline_is_committed(store: Store) -> None:
+    sink = sinks.map("prices", key="k").with_store(store)
+    sink.check("j", "out", is_new_job=True)
+    writer = sink.open_writer(TransactionId("j", "out", 1, 4, 9, 0, "a0"))
+    writer.write(pa.record_batch({"__key0": ["x"], "__value": [b"1"]}))
+    phase2 = Phase2({}, store=store)
+    phase2.commit(writer.prepare(), Phase2({"out": sink}).committer.destinations)
+    assert JetMap(store, "prices", None).get("x") == 1
+
+
+@pytest.mark.parametrize(
+    "named, why",
+    [
+        ({}, "a version that did not note where its sinks write"),
+        ({"out": {"kind": "queue", "path": "q"}}, "no connector can open a sink of kind 'queue'"),
+        ({"out": {"kind": "files"}}, "kind 'files' cannot be opened from"),
+    ],
+)
+def test_what_cannot_be_reopened_is_refused_or_reported(named: Any, why: str) -> None:
+    with pytest.raises(SinkMismatchError, match=why) as refused:
+        Phase2({"other": Full(0)}).commit([ARTIFACT], named, recovering=True)
+    said = str(refused.value)
+    assert "job 'j', stage 'out'" in said and "3 rows of epochs 9 are decided" in said
+    assert "Start once with the pipeline as it was" in said and "accept_loss=True" in said
+    assert refused.value.reaction is Reaction.FAIL
+
+    phase2 = Phase2({"other": Full(0)}, accept_loss=True)
+    phase2.commit([ARTIFACT], named, recovering=True)
+    [lost] = phase2.events
+    assert isinstance(lost, OutputLost) and why in lost.reason
+    assert (lost.sink, lost.epoch_ids, lost.rows, lost.artifacts) == ("out", (9,), 3, ("token",))
+
+
+def test_a_sink_that_cannot_be_reopened_is_committed_by_a_pipeline_that_has_it() -> None:
+    full = Full(0)
+    named = {"out": full.describe()}
+    Phase2({"out": full}).commit([ARTIFACT], named, recovering=True)
+    assert full.left == -1
+    elsewhere = {"out": {**full.describe(), "path": "/elsewhere"}}
+    with pytest.raises(SinkMismatchError, match="the sink writes elsewhere"):
+        Phase2({"out": full}).commit([ARTIFACT], elsewhere, recovering=True)

@@ -45,6 +45,7 @@ MANIFEST = Manifest(
     artifacts=(ARTIFACT,),
     counters={"hourly": Counters(3, 2, 1, 0)},
     prepared=("hourly",),
+    sinks={"out": {"kind": "files", "path": "/out", "format": "json"}},
 )
 RECORD = ExecutionRecord(
     "flights",
@@ -82,6 +83,13 @@ def test_a_manifest_survives_its_bytes() -> None:
     assert read == MANIFEST
     assert read.to_bytes() == MANIFEST.to_bytes(), "else its checksum would change"
     assert MANIFEST.chunk_sets() == {"hourly": {BASE.name, NEXT.name}}
+
+
+def test_a_manifest_of_format_1_does_not_say_where_its_sinks_write() -> None:
+    older = json.loads(MANIFEST.to_bytes())
+    del older["sinks"]
+    read = Manifest.from_bytes(json.dumps({**older, "format": 1}).encode())
+    assert read == replace(MANIFEST, sinks={}, format=1)
 
 
 def test_an_ack_survives_its_bytes() -> None:

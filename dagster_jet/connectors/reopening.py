@@ -1,0 +1,52 @@
+"""Sinks opened without their pipeline, from what a manifest says of them.
+
+A start finishes the commits that the last snapshot has decided, also those of a sink that the
+pipeline no longer has, or has elsewhere by now (`snapshot.owed`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagster_jet.connectors.files import FilesSink
+from dagster_jet.connectors.maps import MapSink
+from dagster_jet.engine.connector import ReopenableSink, Sink, StoreResident
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.snapshot.owed import Destination
+from dagster_jet.store import Store
+
+SINK_KINDS: dict[str, type[ReopenableSink]] = {"files": FilesSink, "map": MapSink}
+"""Who opens which `kind`. A connector of your own is added here before the job starts."""
+
+
+def destination_of(sink: Sink) -> dict[str, Any]:
+    """What the manifest keeps of a sink. Of one that cannot be reopened: whether it is the same."""
+    kind = sink.describe()["kind"]
+    if isinstance(sink, ReopenableSink):
+        return {**sink.destination(), "kind": kind}
+    return {**sink.describe()}
+
+
+def reopen_sink(destination: Destination, store: Store) -> Sink:
+    """The sink at a destination, able to commit and to abort, on the job's store.
+
+    Raises:
+        ConfigurationError: no connector of this kind is known, or it does not understand the
+            destination.
+    """
+    kind = destination["kind"]
+    if kind not in SINK_KINDS:
+        raise ConfigurationError(
+            f"no connector can open a sink of kind {kind!r} without its pipeline; known are "
+            f"{', '.join(sorted(SINK_KINDS))}."
+        )
+    try:
+        sink: Any = SINK_KINDS[kind].reopen(destination)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"a sink of kind {kind!r} cannot be opened from {dict(destination)!r}: {error!r}."
+        ) from error
+    if isinstance(sink, StoreResident):
+        sink = sink.with_store(store)
+    reopened: Sink = sink
+    return reopened

@@ -1,0 +1,34 @@
+"""What a decided snapshot owes goes where it was staged for, whatever the pipeline says today."""
+
+from __future__ import annotations
+
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.owed import SinkFate, owed_commits
+
+HERE, THERE = ({"kind": "files", "path": path} for path in ("/here", "/there"))
+
+
+def artifact(sink: str, epoch_id: int) -> Artifact:
+    return Artifact(sink, epoch_id, f"{sink}-{epoch_id}", "", rows=3, bytes=8, checksum=7)
+
+
+STAGED = tuple(artifact(sink, epoch_id) for epoch_id in (8, 9) for sink in ("a", "b", "c"))
+
+
+def test_each_artifact_is_owed_to_the_place_that_the_snapshot_names() -> None:
+    named = {"a": HERE, "b": HERE, "c": HERE, "idle": HERE}
+    kept, moved, left = owed_commits(STAGED, named, {"a": HERE, "b": THERE, "new": HERE})
+    assert [(o.sink, o.fate) for o in (kept, moved, left)] == [
+        ("a", SinkFate.KEPT),
+        ("b", SinkFate.MOVED),
+        ("c", SinkFate.LEFT),
+    ]
+    assert all(owed.destination == HERE for owed in (kept, moved, left))
+    assert {a for owed in (kept, moved, left) for a in owed.artifacts} == set(STAGED)
+    assert (left.rows, left.epoch_ids) == (6, (8, 9))
+
+
+def test_a_snapshot_that_does_not_name_places_is_believed_of_sinks_that_are_there() -> None:
+    kept, left = owed_commits((artifact("a", 1), artifact("b", 1)), {}, {"a": THERE})
+    assert (kept.fate, kept.destination) == (SinkFate.KEPT, None)
+    assert (left.fate, left.destination) == (SinkFate.LEFT, None)
