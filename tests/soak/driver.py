@@ -1,0 +1,86 @@
+"""The job that the soak kills: the crash suite's pipeline, and a function with state beside it.
+
+python -m tests.soak.driver <world folder> '{"members": [...], "master": "local[2]", "until": ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.engine.events import JobEvent
+
+JOB = "soak"
+SCHEMA = "k string, ts long, v long"
+WINDOW_MS, ROLLUP_MS, LAG_MS = 1_000, 4_000, 500
+OUTPUTS = {
+    "counts": ("k", "window_start", "window_end", "n", "total"),
+    "rollup": ("k", "window_start", "window_end", "n", "total"),
+    "numbered": ("k", "n"),
+    "raw": ("k", "ts", "v"),
+}
+
+
+def number(state: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """The how-manieth row of its key: whatever the order, 1 to N come once each."""
+    state.value += 1
+    return {"k": row["k"], "n": state.value}
+
+
+def pipeline(folder: Path) -> Pipeline:
+    """Two sources, three stateful stages, four sinks of three formats, cut at one point."""
+    p = Pipeline(JOB)
+    left, right = (
+        p.read_from(
+            sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA), name=name
+        ).with_timestamps("ts", allowed_lag=f"{LAG_MS} ms", idle_timeout="0 ms")
+        for name in ("left", "right")
+    )
+    rows = left.merge(right)
+    counts = (
+        rows.group_by("k")
+        .window(windows.tumbling(f"{WINDOW_MS} ms"))
+        .aggregate(n=agg.count(), total=agg.sum("v"), name="counts")
+    )
+    rollup = (
+        counts.group_by("k")
+        .window(windows.tumbling(f"{ROLLUP_MS} ms"))
+        .aggregate(n=agg.sum("n"), total=agg.sum("total"), name="rollup")
+    )
+    numbered = rows.group_by("k").map_stateful(
+        number, create=int, output_schema="k string, n long", name="numbered"
+    )
+    counts.write_to(sinks.files(f"{folder}/out/counts", format="json"), name="counts_out")
+    rollup.write_to(sinks.files(f"{folder}/out/rollup", format="parquet"), name="rollup_out")
+    numbered.write_to(sinks.files(f"{folder}/out/numbered", format="json"), name="numbered_out")
+    rows.write_to(sinks.files(f"{folder}/out/raw", format="csv"), name="raw_out")
+    return p
+
+
+def see(event: JobEvent) -> None:
+    print(event, flush=True)
+
+
+def main(folder: Path, order: dict[str, Any]) -> int:
+    spark = {"spark.master": order["master"], "spark.driver.memory": "768m"}
+    if order["master"].startswith("local-cluster"):
+        spark["spark.executor.memory"] = "512m"
+    # Everything else at its default, but for two: a decision per file or two, not per second, and
+    # a lease that does not make every restart wait.
+    config = JobConfig(snapshot_interval="0 ms", max_items_per_epoch=2, lease_ttl="2 seconds")
+    with Jet(store=order["members"], spark=spark, work_dir=folder / "work") as jet:
+        try:
+            result = jet.run(pipeline(folder), config, until=order["until"], on_event=see)
+        except Exception as error:
+            print(f"ended by {type(error).__name__}: {error}", flush=True)
+            return 3
+    print(result, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))

@@ -1,0 +1,274 @@
+"""One world, killed again and again at random moments, completed, and judged by its rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from dagster_jet.testing.servers import RedisServer
+
+from ..integration.oracle import Rows, by_manifest, committed, input_rows, windowed
+from ..integration.world import random_rows, write_input
+from .driver import OUTPUTS, ROLLUP_MS, WINDOW_MS
+
+VICTIMS = ("driver", "jvm", "worker", "executor", "member")
+_PROGRESS_S = 300.0
+"""So long a job that is not killed may take to its next committed epoch, start included."""
+_FILES_AHEAD = 12
+"""Per source. As fast as the job goes: what waits is what one execution or two can do."""
+_ROWS = 12
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a round runs."""
+
+    seed: int
+    kills: int
+    cluster: bool
+    redis: bool
+
+    @property
+    def master(self) -> str:
+        return "local-cluster[2,1,512]" if self.cluster else "local[2]"
+
+    @property
+    def victims(self) -> list[str]:
+        absent = {"executor"} if not self.cluster else set()
+        absent |= {"member"} if not self.redis else set()
+        return [victim for victim in VICTIMS if victim not in absent]
+
+
+@dataclass
+class Verdict:
+    """What a round came to."""
+
+    setting: Setting
+    kills: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    rows: int = 0
+    wrong: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rows_wrong(self) -> int:
+        return sum(int(text.split()[0]) for text in self.wrong.values())
+
+
+class Round:
+    """A folder, a store, a job in a process of its own; whoever enters must leave."""
+
+    def __init__(self, folder: Path, setting: Setting, tell: Callable[[str], None]) -> None:
+        self.folder, self.setting, self._tell = folder, setting, tell
+        self._rng = random.Random(setting.seed)
+        self.verdict = Verdict(setting)
+        self._servers: list[RedisServer] = []
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._started: dict[int, psutil.Process] = {}
+        """Every process of ours that was ever seen, so that none outlives the round."""
+        self._files = 0
+        self._fed = threading.Event()
+
+    def play(self) -> Verdict:
+        feeder = threading.Thread(target=self._feed, daemon=True)
+        try:
+            self._open_store()
+            feeder.start()
+            self._start("stopped")
+            while self.verdict.kills.total() < self.setting.kills:
+                self._wait_for_a_moment()
+                self._kill_someone()
+            self._fed.set()
+            feeder.join()
+            self._complete()
+            self._judge()
+        finally:
+            self._fed.set()
+            self._end_all()
+        return self.verdict
+
+    # --- the world ------------------------------------------------------------------------------
+
+    def _open_store(self) -> None:
+        if self.setting.redis:
+            for _ in range(3):
+                server = RedisServer(appendonly=True)
+                self._servers.append(server)
+                server.start()
+
+    @property
+    def _members(self) -> list[str]:
+        if self._servers:
+            return [server.url for server in self._servers]
+        return [f"file://{self.folder}/store/{name}" for name in "abc"]
+
+    def _feed(self) -> None:
+        while not self._fed.wait(0.1):
+            if self._files > 2 * self._epochs() + _FILES_AHEAD:
+                continue
+            for side, name in enumerate(("left", "right")):
+                rows = random_rows(self._files, _ROWS, 2 * self.setting.seed + side)
+                write_input(self.folder / "in" / name, self._files, rows)
+            self._files += 1
+
+    def _start(self, until: str) -> None:
+        order = {"members": self._members, "master": self.setting.master, "until": until}
+        with open(self.folder / "driver.out", "ab") as said:
+            self._driver = subprocess.Popen(
+                [sys.executable, "-m", "tests.soak.driver", str(self.folder), json.dumps(order)],
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+            )
+        self.verdict.starts += 1
+
+    def _restart_if_dead(self, until: str) -> None:
+        """The supervisor."""
+        if self._driver is None or self._driver.poll() is not None:
+            self._start(until)
+
+    # --- killing --------------------------------------------------------------------------------
+
+    def _wait_for_a_moment(self) -> None:
+        """Any moment: one time in three right after the last kill, in the middle of recovery."""
+        if self._rng.random() > 1 / 3:
+            self._wait_for_progress()
+        time.sleep(self._rng.uniform(0, 1.5))
+
+    def _wait_for_progress(self) -> None:
+        before, begun = self._epochs(), time.monotonic()
+        while self._epochs() <= before:
+            self._restart_if_dead("stopped")
+            if time.monotonic() - begun > _PROGRESS_S:
+                raise TimeoutError(f"no epoch was committed for {_PROGRESS_S:.0f} s: {self.folder}")
+            time.sleep(0.05)
+
+    def _epochs(self) -> int:
+        """Committed ones: of the sink that has rows in every one."""
+        return sum(1 for _ in (self.folder / "out" / "raw" / "_epochs").glob("*.json"))
+
+    def _kill_someone(self) -> None:
+        victim = self._rng.choice(self.setting.victims)
+        self._restart_if_dead("stopped")
+        if victim == "member":
+            self._kill_member()
+            return
+        found = list(self._processes(victim))
+        if not found:
+            return  # not there at this moment: another moment, another victim
+        process = self._rng.choice(found)
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+            self._count(victim)
+        if victim == "driver":
+            assert self._driver is not None
+            self._driver.wait()
+
+    def _kill_member(self) -> None:
+        server = self._rng.choice(self._servers)
+        server.kill()
+        self._count("member")
+        time.sleep(self._rng.uniform(0, 2))
+        server.restart(empty=False)
+
+    def _count(self, victim: str) -> None:
+        self.verdict.kills[victim] += 1
+        self._tell(victim)
+
+    def _processes(self, kind: str) -> Iterator[psutil.Process]:
+        assert self._driver is not None
+        for process in self._tree():
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if _kind(process, self._driver.pid) == kind:
+                    yield process
+
+    def _tree(self) -> list[psutil.Process]:
+        assert self._driver is not None
+        try:
+            driver = psutil.Process(self._driver.pid)
+            tree = [driver, *driver.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+        self._started.update({process.pid: process for process in tree})
+        return tree
+
+    def _end_all(self) -> None:
+        """Everything that we have started and that runs still, orphans included."""
+        if self._driver is not None:
+            self._tree()
+        for process in self._started.values():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()  # a pid that was given to another process is not killed by psutil
+        if self._driver is not None:
+            self._driver.wait()
+        for server in self._servers:
+            server.close()
+
+    # --- the verdict ----------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        """One kill more, which is not counted, and a start that reads to the end."""
+        assert self._driver is not None
+        self._tree()
+        self._driver.kill()
+        self._driver.wait()
+        self._start("completed")
+        before, moved_at = self._epochs(), time.monotonic()
+        while self._driver.poll() != 0:
+            self._restart_if_dead("completed")
+            if (now := self._epochs()) > before:
+                before, moved_at = now, time.monotonic()
+            if time.monotonic() - moved_at > _PROGRESS_S:
+                raise TimeoutError(f"not completed: {self.folder}")
+            time.sleep(0.1)
+
+    def _expected(self) -> dict[str, Rows]:
+        rows = [row for name in ("left", "right") for row in input_rows(self.folder / "in" / name)]
+        counts = windowed(rows, WINDOW_MS)
+        results = [
+            {"k": k, "last": end - 1, "n": n, "total": total} for k, _, end, n, total in counts
+        ]
+        per_key = Counter(row["k"] for row in rows)
+        return {
+            "counts": counts,
+            "rollup": windowed(results, ROLLUP_MS, time="last", n="n", total="total"),
+            "numbered": Counter(
+                (k, n) for k, total in per_key.items() for n in range(1, total + 1)
+            ),
+            "raw": Counter((row["k"], row["ts"], row["v"]) for row in rows),
+        }
+
+    def _judge(self) -> None:
+        for name, expected in self._expected().items():
+            self.verdict.rows += expected.total()
+            folder = self.folder / "out" / name
+            found = by_manifest(folder, OUTPUTS[name])
+            missing, extra = (expected - found), (found - expected)
+            if missing or extra:
+                self.verdict.wrong[name] = (
+                    f"{missing.total() + extra.total()} rows: missing {sorted(missing)[:3]}, "
+                    f"too many {sorted(extra)[:3]}"
+                )
+            committed(folder, OUTPUTS[name])  # listing and manifests say the same
+
+
+def _kind(process: psutil.Process, driver: int) -> str:
+    if process.pid == driver:
+        return "driver"
+    line = " ".join(process.cmdline())
+    if "CoarseGrainedExecutorBackend" in line:
+        return "executor"
+    if os.path.basename(process.name()) == "java":
+        return "jvm"
+    return "worker" if "daemon" in line else "other"
