@@ -126,12 +126,19 @@ class RunFolder:
         merge: Merge,
         dead_until_ms: int | None,
         *,
+        merge_all: Merge | None = None,
         fan_in: int = MERGE_FAN_IN,
     ) -> tuple[Run, ...]:
-        """Merges the newest runs of about one size once `fan_in` of them have gathered."""
+        """Merges the newest runs of about one size once `fan_in` of them have gathered.
+
+        Args:
+            merge_all: instead of `merge`, if the oldest of the runs is among them.
+        """
         tail = _tail_of_one_size(runs)
         if len(tail) < fan_in:
             return runs
+        if merge_all is not None and len(tail) == len(runs):
+            merge = merge_all
         parts = self.merged(self.read(tail), merge, dead_until_ms)
         self.obsolete.extend(run.path for run in tail)
         return (*runs[: len(runs) - len(tail)], *self.write_parts(parts))

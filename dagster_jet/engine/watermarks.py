@@ -70,7 +70,9 @@ class WatermarkTracker:
         self._awaited: set[str] = set()
         """Timestamps nodes in whose sources rows waited at the last look."""
         self._fruitless: set[str] = set()
-        """Those of them that got no event of the rows, until they get one."""
+        """Those of them that got no event of the rows: until they get one, or none waits."""
+        self._quiet: dict[str, EventTimeState] = {}
+        """What the others of them were before rows waited: so they are again if it is in vain."""
         for name, inputs in self._inputs.items():
             self.reached_ms.setdefault(name, None)
             for node, _ in inputs:
@@ -112,8 +114,10 @@ class WatermarkTracker:
         if rows:
             self.nodes[node] = state.observe(top_event_ms, lag_ms, now_ms)
             self._fruitless.discard(node)
+            self._quiet.pop(node, None)
         elif node in self._awaited:
             self._fruitless.add(node)
+            self.nodes[node] = self._quiet.pop(node, state)
         for partition, top_ms in (tops or {}).items():
             states = self.partitions.setdefault(node, {})
             known = states.get(partition, EventTimeState())
@@ -126,12 +130,15 @@ class WatermarkTracker:
         Args:
             now_ms: wall clock.
             waiting: the sources in which rows wait: they are neither idle nor in a lull, however
-                long the driver slept. Not so if the last that were read held no event: a
-                filter drops them all, or they are rejected.
+                long the driver slept, and one that was idle is no longer: the epoch that reads
+                its rows must not close windows over them. Not so while those that are read hold
+                no event: a filter drops them all, or they are rejected.
 
         Retention counts from the first look at a watermark, in a new execution anew.
         """
         self._awaited = {n for n in self.nodes if not self._sources[n].isdisjoint(waiting)}
+        self._fruitless &= self._awaited
+        self._quiet = {n: state for n, state in self._quiet.items() if n in self._awaited}
         self._check_quiet(now_ms)
         for stage, tops in self._retained.items():
             highest = [
@@ -152,7 +159,11 @@ class WatermarkTracker:
             if name in self.nodes:
                 state = self.nodes[name]
                 if name in to_be_read:
-                    self.nodes[name] = replace(state, last_event_at_ms=now_ms)
+                    self._quiet.setdefault(name, state)
+                    since_ms = now_ms if state.idle else state.advanced_at_ms
+                    self.nodes[name] = replace(
+                        state, last_event_at_ms=now_ms, idle=False, advanced_at_ms=since_ms
+                    )
                 else:
                     state = state.check_idle(idle_ms, now_ms)
                     self.nodes[name] = state.check_lull(lull_ms, now_ms)

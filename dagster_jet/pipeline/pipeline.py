@@ -203,6 +203,7 @@ class Stage:
 
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
         """This stream and `others` as one, matched by column name; the watermark is the least."""
+        self._refuse_other_pipelines(others, name)
         columns = {self._time_column, *(other._time_column for other in others)}
         if len(columns) > 1:
             raise PipelineError(
@@ -268,6 +269,7 @@ class Stage:
                 stage=name,
                 cure='Use "inner", "left", "right" or "outer".',
             )
+        self._refuse_other_pipelines((other,), name)
         times = (self._event_time(name), other._event_time(name))
         keys = _columns(on)
         _refuse_twice(self, name, keys)
@@ -405,6 +407,19 @@ class Stage:
             )
         self._pipeline._add(SinkNode(name, (node.name,), sink, of_rejects=True))
         return self
+
+    def _refuse_other_pipelines(self, others: Sequence[Stage], name: str | None) -> None:
+        """Nodes are found by name: in this pipeline it may be that of something else."""
+        for other in others:
+            if other._pipeline is not self._pipeline:
+                mine, its = self._pipeline.name, other._pipeline.name
+                raise PipelineError(
+                    f"{self._node!r} is of the pipeline {mine!r}, and {other._node!r} is of "
+                    f"{'another one' if its == mine else 'the pipeline'} {its!r}.",
+                    job=mine,
+                    stage=name,
+                    cure="Read both streams in one pipeline: call read_from() on the same object.",
+                )
 
     def _event_time(self, name: str, what: str = "the stage") -> str:
         if self._time_column is None:

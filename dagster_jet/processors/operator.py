@@ -14,7 +14,8 @@ Two kinds of state:
 - *merged*: rows of one group add up (`merge` aggregates them): windows, rolling aggregates.
 - *versioned*: every step that touches a key writes all rows of that key anew under a higher
   `VERSION_COLUMN`; the newest version counts (`merge` is `newest_version`): sessions, stateful
-  maps. A newer version must never die (see `dead_until`) before an older one.
+  maps. A newer version must never die (see `dead_until`) before an older one. A key that has
+  ceased to be leaves a *tombstone*, which hides its older rows for as long as there are any.
 
 Event times in state and input are int64 milliseconds since 1970.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -139,6 +140,22 @@ class Operator(Protocol):
         ...
 
 
+@runtime_checkable
+class LeavesTombstones(Protocol):
+    """An operator in whose state some rows only say that older ones of their key are over."""
+
+    def without_tombstones(self, merged: pa.Table) -> pa.Table: ...
+
+
+def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
+    """`Operator.merge` of all rows that there are of some keys: nothing older is left anywhere
+    that a tombstone would have to hide, so tombstones go."""
+    merged = operator.merge(tables)
+    if isinstance(operator, LeavesTombstones):
+        return operator.without_tombstones(merged)
+    return merged
+
+
 def newest_version(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """`Operator.merge` of a versioned state: per key the rows of its highest version.
 
@@ -176,7 +193,7 @@ class MemoryState:
 
     def append(self, delta: pa.Table, watermark_ms: int | None) -> None:
         """Takes a step's delta in and drops what is dead under `watermark_ms`."""
-        self._table = self._operator.merge([self._table, delta])
+        self._table = merge_whole(self._operator, [self._table, delta])
         dead = self._operator.dead_until(watermark_ms)
         if dead is not None:
             alive = np.asarray(self._times() > dead)
@@ -202,11 +219,13 @@ __all__ = [
     "PARTITION_COLUMN",
     "TIME_COLUMN",
     "VERSION_COLUMN",
+    "LeavesTombstones",
     "MemoryState",
     "Operator",
     "StateReader",
     "Step",
     "StepInput",
     "find_rows",
+    "merge_whole",
     "newest_version",
 ]

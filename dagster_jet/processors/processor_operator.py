@@ -138,6 +138,10 @@ class ProcessorOperator:
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         return newest_version(tables, (PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN))
 
+    def without_tombstones(self, merged: pa.Table) -> pa.Table:
+        """Without entries that are no longer saved."""
+        return merged.filter(merged.column(VALUE_COLUMN).is_valid())
+
     def dead_until(self, watermark_ms: int | None) -> int | None:
         return None
 

@@ -13,7 +13,7 @@ ever late and nothing is forgotten, save by `State.clear`.
 
 Saved: per key the pickled state and the event time of its last touch, which never goes back. A
 step reads and writes the keys it touched, no others. A cleared key leaves a small row without
-state that hides its past; it goes with the time to live.
+state, which hides its past and goes with it, or with the time to live.
 
 With `sets_aside` a row for which the function raises, or returns what does not fit, is rejected:
 the step goes on as if it had not come (see `UserCalls.over_good_rows`), and it is no touch. The
@@ -112,6 +112,13 @@ class StatefulMap:
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         return newest_version(tables, self.keys)
+
+    def without_tombstones(self, merged: pa.Table) -> pa.Table:
+        """Without cleared keys. With a time to live they go by that: until then their last touch
+        counts for a row of the key that comes after all."""
+        if self.ttl_ms is not None:
+            return merged
+        return merged.filter(merged.column(STATE_COLUMN).is_valid())
 
     def dead_until(self, watermark_ms: int | None) -> int | None:
         if watermark_ms is None or self.ttl_ms is None:

@@ -12,7 +12,7 @@ from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.merging import ROWS_AT_ONCE
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt, owned_partitions
 from dagster_jet.engine.state import RunFolder, sweep_dead_executions
-from dagster_jet.processors.operator import Operator
+from dagster_jet.processors.operator import Operator, merge_whole
 from dagster_jet.processors.saved_schema import in_state_schema
 from dagster_jet.snapshot.chains import ChainReader
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
@@ -69,7 +69,7 @@ class RestoreTask:
         )
         saved: list[Run] = []
         for tables in _gathered(portions, ROWS_AT_ONCE):
-            saved += runs.write(item.operator.merge(runs.alive(tables, item.dead_until_ms)))
+            saved += runs.write(merge_whole(item.operator, runs.alive(tables, item.dead_until_ms)))
         fail_point("restore.after")
         if item.old_shard_count == item.new_shard_count:
             return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -30,7 +31,13 @@ from dagster_jet.engine.spark.sink_writers import SinkWriters
 from dagster_jet.engine.spark.state_save import StateSave
 from dagster_jet.engine.state import MERGE_FAN_IN, RunFolder, RunState, delete_runs
 from dagster_jet.errors import StoreError
-from dagster_jet.processors.operator import PARTITION_COLUMN, Operator, Step, StepInput
+from dagster_jet.processors.operator import (
+    PARTITION_COLUMN,
+    Operator,
+    Step,
+    StepInput,
+    merge_whole,
+)
 from dagster_jet.processors.rejects import REJECT_SCHEMA
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
 
@@ -246,15 +253,21 @@ class StageTask:
         dead = operator.dead_until(self.after_ms)
         saved = runs.drop_dead(state.saved, dead)
         unsaved = runs.drop_dead(state.unsaved, dead)
+        merge_whole_keys = partial(merge_whole, operator)
         waits, goes_on = None, None
         if self.barrier.snapshot_id is None:
             unsaved = (*unsaved, *runs.write(step.delta))
-            unsaved = runs.compact(unsaved, operator.merge, dead)
-            saved = runs.compact(saved, operator.merge, dead)
+            # Saved runs are the older ones; and what the store has may be in no run any more.
+            is_all = not (state.saved or state.deciding or state.chain)
+            merge_all = merge_whole_keys if is_all else None
+            unsaved = runs.compact(unsaved, operator.merge, dead, merge_all=merge_all)
+            saved = runs.compact(saved, operator.merge, dead, merge_all=merge_whole_keys)
         else:
             changed = [step.delta, *runs.read(unsaved)]
             # Better in an epoch without a snapshot; here only where there are too few of those.
-            saved = runs.compact(saved, operator.merge, dead, fan_in=2 * MERGE_FAN_IN)
+            saved = runs.compact(
+                saved, operator.merge, dead, merge_all=merge_whole_keys, fan_in=2 * MERGE_FAN_IN
+            )
             merges = is_worth_merging(changed, operator.merge)
             if merges:
                 runs.obsolete.extend(run.path for run in unsaved)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 
 from dagster_jet.engine.spark.barrier import Barrier, owned_partitions
 from dagster_jet.engine.state import RunFolder
-from dagster_jet.processors.operator import Operator
+from dagster_jet.processors.operator import Operator, merge_whole
 from dagster_jet.snapshot.chunks import (
     BATCH_BYTES,
     ChunkSetName,
@@ -80,7 +80,7 @@ class StateSave:
         )
         chunks = self.barrier.store.map(self.barrier.chunk_map_name())
         writer = ChunkSetWriter(chunks, name, self.barrier.partition_count)
-        merge, dead = self.operator.merge, self.dead_until_ms
+        merge, dead = partial(merge_whole, self.operator), self.dead_until_ms
         new = self.new or [self.operator.state_schema.empty_table()]
         if self._is_base:
             for part in self.runs.merged([*new, *self.old], merge, dead, by_partition=True):

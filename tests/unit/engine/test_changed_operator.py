@@ -3,73 +3,17 @@ tasks: what died under the old one stays dead, what was still to come comes, all
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dagster_jet.engine.spark.barrier import Barrier
-from dagster_jet.engine.spark.restore_task import RestoreItem, RestoreTask, restored_state
-from dagster_jet.engine.spark.stage_task import StageTask
 from dagster_jet.processors.interval_join import IntervalJoin
-from dagster_jet.processors.operator import Operator
 from dagster_jet.processors.stateful_map import StatefulMap
-from dagster_jet.snapshot.manifest import Ack, ShardState
-from dagster_jet.store import Store, StoreConfig
-from tests.unit.processors.stepping import PARTITIONS, addressed
-
-Row = dict[str, Any]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0, partition_count=PARTITIONS)
-    with Store.open(config) as store:
-        yield store
-
-
-class Shard:
-    """The one shard of a stage: every epoch ends in a snapshot."""
-
-    def __init__(self, store: Store, folder: Path, operator: Operator) -> None:
-        self.store, self.folder, self.operator = store, folder, operator
-        self.state = ShardState()
-        self.epoch = 0
-        self.watermark: int | None = None
-        self.dead: int | None = None
-
-    def step(self, *arrived: list[Row], watermark: int) -> list[Row]:
-        self.epoch += 1
-        task = StageTask(
-            self._barrier(), "s", self.operator, 1, self.watermark, watermark, self.dead,
-            (self.state,),
-        )  # fmt: skip
-        schemas = self.operator.input_schemas
-        tables = tuple(map(pa.Table.from_pylist, arrived, schemas))
-        with ThreadPoolExecutor(1) as savers:
-            run = task.run_shard(0, tables, f"{self.epoch}", savers)
-            ack = run.acked()
-        assert ack.snapshot_error is None
-        self.state = self.state.after_epoch(ack).at_barrier().after_snapshot(ack)
-        self.watermark, dead = watermark, self.operator.dead_until(watermark)
-        self.dead = dead if self.dead is None or dead is None else max(self.dead, dead)
-        return run.step.results.to_pylist()
-
-    def restart(self, operator: Operator) -> None:
-        self.operator, chain = operator, self.state.chain
-        item = RestoreItem("s", 0, operator, (chain,), 1, 1, self.dead)
-        shards = pa.record_batch([pa.array([0], pa.int32())], ["shard"])
-        (batch,) = RestoreTask(self._barrier(), (item,))(iter([shards]))
-        self.state = restored_state(Ack.from_bytes(batch.column(0)[0].as_py()), chain)
-
-    def _barrier(self) -> Barrier:
-        work = self.folder / "work" / f"{self.epoch}"
-        return Barrier(
-            "j", 1, 1, self.epoch, self.epoch, str(work), PARTITIONS, self.store.handle()
-        )
+from dagster_jet.store import Store
+from tests.unit.engine.shard import Row, Shard
+from tests.unit.processors.stepping import addressed
 
 
 def left_join(within: int) -> IntervalJoin:

@@ -135,6 +135,35 @@ def test_a_source_whose_rows_are_all_dropped_becomes_idle_however_many_wait():
     assert t.watermark_ms("counts") == 200, "it is no such source any more"
 
 
+def test_a_quiet_source_that_returns_holds_back_the_epoch_that_reads_its_rows():
+    t = tracker(names=("in", "other"))
+    for node, top_ms in ((NODE, 100), ("other.timestamps", 500)):
+        t.observe(node, 1, top_ms, 0)
+    t.check_time(10, ["other"])
+    assert t.next_ms("counts", final=False) == 500
+    t.reached_ms["counts"] = 500
+    t.observe("other.timestamps", 1, 900, 10)
+    t.check_time(11, ["in"])
+    assert t.next_ms("counts", final=False) == 500, "its rows may be of 600"
+    assert t.held_back_by("counts") == Holder("in", 11, None), "since its return"
+    t.observe(NODE, 1, 600, 11)
+    t.check_time(12)
+    assert t.next_ms("counts", final=False) == 600
+
+
+def test_files_without_events_hold_nothing_back_for_longer_than_their_epoch():
+    t = tracker(names=("in", "other"))
+    for node, top_ms in ((NODE, 100), ("other.timestamps", 500)):
+        t.observe(node, 1, top_ms, 0)
+    t.check_time(10, ["other"])
+    for now_ms in range(12, 50, 4):  # less than the time-out from one to the next
+        t.check_time(now_ms, ["in", "other"])
+        assert t.watermark_ms("counts") == 100
+        t.observe(NODE, 0, None, now_ms)
+        t.check_time(now_ms + 2, ["other"])
+        assert t.watermark_ms("counts") == 500
+
+
 def test_a_source_whose_partitions_are_all_read_is_as_far_as_its_newest_event():
     """A map's journal names only partitions where events wait."""
     t = tracker(names=("in", "other"), idle="10 ms")

@@ -73,13 +73,13 @@ class Stepping:
         runs = [self._without_dead(run) if random.random() < 0.5 else run for run in runs]
         random.shuffle(runs)
         self.state = MemoryState(self.operator)
-        for run in runs:
-            for part in self._by_partition(run, random):
+        if runs:
+            for part in self._by_partition(self.operator.merge(runs), random):
                 self.state.append(part, None)
         self.state.append(self.operator.state_schema.empty_table(), self.watermark)
 
     def _by_partition(self, run, random):
-        """Restored state comes partition by partition, in any order."""
+        """Restored state comes partition by partition, in any order, each of them whole."""
         partitions = run.column(PARTITION_COLUMN).to_numpy()
         parts = [run.filter(pa.array(partitions == p)) for p in np.unique(partitions)]
         random.shuffle(parts)
