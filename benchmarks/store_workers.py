@@ -128,9 +128,9 @@ class _TimedMap:
         with self._timed():
             self.inner.put_all(self._without_their_making(iter(items)))
 
-    def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]:
+    def get_all(self, keys: Sequence[MapKey], *, every_replica: bool = False) -> list[bytes | None]:
         with self._timed():
-            return self.inner.get_all(keys)
+            return self.inner.get_all(keys, every_replica=every_replica)
 
     def _without_their_making(
         self, items: Iterator[tuple[MapKey, Payload]]
@@ -176,7 +176,7 @@ class _Kept:
     def put_all(self, items: Iterable[tuple[MapKey, Payload]]) -> None:
         self.items.update((key, bytes(body)) for key, body in items)
 
-    def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]:
+    def get_all(self, keys: Sequence[MapKey], *, every_replica: bool = False) -> list[bytes | None]:
         return [self.items.get(key) for key in keys]
 
 

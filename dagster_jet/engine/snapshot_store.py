@@ -31,7 +31,7 @@ class SnapshotStore:
 
     def load(self, ref: SnapshotRef) -> Manifest:
         """Raises `SnapshotInvalidError` unless it is exactly what the record names."""
-        data = self._map.get(self._key(ref.manifest_name))
+        data = self._map.get(self._key(ref.manifest_name), every_replica=True)
         return validate_manifest(
             data, job=self._job, name=ref.manifest_name, expected_checksum=ref.manifest_checksum
         )

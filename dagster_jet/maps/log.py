@@ -210,7 +210,7 @@ class MapLog:
         """Applies the newest batch, unless its blob is gone or another's: then it is applied."""
         if state.blob is None:
             return
-        data = self._places.blobs().get(self._blob(state.blob))
+        data = self._places.blobs().get(self._blob(state.blob), every_replica=True)
         if data is not None and _VERSION.unpack_from(data) == (state.version,):
             self._apply(state, list(decode_changes(data[_VERSION.size :])))
 

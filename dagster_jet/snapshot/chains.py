@@ -73,7 +73,8 @@ class ChainReader:
         wanted: frozenset[int] | None = None,
     ) -> ChainReader:
         """Reads the indexes. Errors as of `read_chain`."""
-        indexes = store.get_all([index_key(s.name, partition_count) for s in chain])
+        keys = [index_key(s.name, partition_count) for s in chain]
+        indexes = store.get_all(keys, every_replica=True)
         needed: list[_Needed] = []
         settled: set[int] = set()
         for chunk_set, data in reversed(list(zip(chain, indexes, strict=True))):
@@ -110,7 +111,7 @@ class ChainReader:
             yield self._read(portion)
 
     def _read(self, chunks: Sequence[_Needed]) -> pa.Table:
-        bodies = self.store.get_all([chunk.key for chunk in chunks])
+        bodies = self.store.get_all([chunk.key for chunk in chunks], every_replica=True)
         missing = {c.key for c, body in zip(chunks, bodies, strict=True) if body is None}
         if missing:
             raise SnapshotInvalidError(

@@ -46,7 +46,9 @@ class ChunkMap(Protocol):
     """The part of the store's replicated map that snapshots need."""
 
     def put_all(self, items: Iterable[tuple[MapKey, Payload]]) -> None: ...
-    def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]: ...
+    def get_all(
+        self, keys: Sequence[MapKey], *, every_replica: bool = False
+    ) -> list[bytes | None]: ...
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ def _by_partition(
 def chunk_keys(store: ChunkMap, name: str, partition_count: int) -> list[MapKey]:
     """All keys of one set, for deletion; just the index where that is unreadable."""
     key_of_index = index_key(name, partition_count)
-    data = store.get_all([key_of_index])[0]
+    data = store.get_all([key_of_index], every_replica=True)[0]
     if data is None:
         return []
     entries = json.loads(data)["chunks"]

@@ -28,7 +28,8 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.connection import METADATA, Connection, View
+from dagster_jet.store.belonging import store_on
+from dagster_jet.store.connection import Connection, View
 from dagster_jet.store.identity import identify, identity_of
 from dagster_jet.store.leftovers import drop_leftovers
 from dagster_jet.store.members import Member, member_id_of
@@ -38,7 +39,6 @@ from dagster_jet.store.metadata import StoreMetadata
 from dagster_jet.store.migration import Migrated, migrate
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
 from dagster_jet.store.quorum import move_registers
-from dagster_jet.store.quorum.acceptor_on_member import state_of
 from dagster_jet.store.rewriting import Rewritten, rewrite
 from dagster_jet.store.verification import Verified, verify
 
@@ -303,14 +303,12 @@ class Administration:
             StoreMismatchError: it belongs to another store.
         """
         member = self._connection.reopen(member_id)
-        register = state_of(member, METADATA)
-        if register.value is not None:
-            found = StoreMetadata.from_bytes(register.value)
-            if found.store_id != metadata.store_id:
-                raise StoreMismatchError(
-                    f"{member_id} belongs to another store, of {', '.join(found.identities)}.",
-                    cure="Use an empty place, or remove it from the other store and empty it.",
-                )
+        found = store_on(member)
+        if found is not None and found.store_id != metadata.store_id:
+            raise StoreMismatchError(
+                f"{member_id} belongs to another store, of {', '.join(found.identities)}.",
+                cure="Use an empty place, or remove it from the other store and empty it.",
+            )
         identity = identify(member)
         member.ping()
         return identity

@@ -17,11 +17,12 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
+from dagster_jet.store.belonging import check_one_store
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.identity import VerifiedMember, identify
 from dagster_jet.store.members import Member, member_id_of
 from dagster_jet.store.members.fan_out import Failure, fan_out
-from dagster_jet.store.metadata import Identities, StoreMetadata
+from dagster_jet.store.metadata import METADATA, Identities, StoreMetadata
 from dagster_jet.store.quorum import (
     Configuration,
     OwnedRegister,
@@ -29,9 +30,6 @@ from dagster_jet.store.quorum import (
     discover_configuration,
 )
 from dagster_jet.store.sealing import Sealer
-
-METADATA = "store"
-"""The name of the register with the store's metadata."""
 
 _ATTEMPTS_MAX = 100
 
@@ -91,9 +89,12 @@ class Connection:
 
         Raises:
             StoreUnavailableError: no majority of the members answers; names them.
-            StoreMismatchError: the store has a newer format.
+            StoreMismatchError: the store has a newer format, or the configured members belong to
+                several stores; names who says what.
         """
-        return self._discover({m: self.member(m) for m in self.config.member_ids})
+        configured = {m: self.member(m) for m in self.config.member_ids}
+        check_one_store(configured)
+        return self._discover(configured)
 
     def discover_after(self, view: View) -> View:
         """Find the newest metadata of a store that was seen before.
@@ -109,7 +110,14 @@ class Connection:
             found = self.discover()
             if found is None or found.metadata.configuration <= view.metadata.configuration:
                 raise
-        if found is None or found.metadata.store_id != view.metadata.store_id:
+        if found is None:
+            # A member is only heard while it shows the identity it had: this is an outage.
+            raise StoreUnavailableError(
+                f"of the store's members {', '.join(sorted(view.configuration.members))} none "
+                "answers.",
+                cure="Bring them back; nothing was lost by waiting.",
+            )
+        if found.metadata.store_id != view.metadata.store_id:
             raise StoreMismatchError(
                 "the store is another one than it was when it was opened.",
                 cure="Open it again.",

@@ -15,6 +15,9 @@ from dagster_jet.store.placement import PartitionTable, create_table
 from dagster_jet.store.routing import Routing
 from dagster_jet.store.sealing import PLAIN, Sealer
 
+METADATA = "store"
+"""The name of the register with a store's metadata."""
+
 FORMAT_VERSION = 2
 
 Identities = tuple[tuple[str, str], ...]

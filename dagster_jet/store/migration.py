@@ -161,7 +161,7 @@ class _Copying:
         return [self._copy_of(one) for one in searches]
 
     def _copy_of(self, one: Search) -> bytes | None:
-        if one.sealed is not None or one.is_absent:
+        if one.sealed is not None or one.is_absent(every_replica=True):
             return one.sealed
         if Trouble.UNREACHABLE in one.troubles.values():
             away = [m for m, trouble in one.troubles.items() if trouble is Trouble.UNREACHABLE]

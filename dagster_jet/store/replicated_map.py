@@ -160,16 +160,22 @@ class ReplicatedMap:
 
         self._in_rounds("written", keys, self.routing.put_rounds, put)
 
-    def get(self, key: MapKey) -> bytes | None:
+    def get(self, key: MapKey, *, every_replica: bool = False) -> bytes | None:
         """Return one value, None if there is none; see ``get_all``."""
-        return self.get_all([key])[0]
+        return self.get_all([key], every_replica=every_replica)[0]
 
-    def get_all(self, keys: Sequence[MapKey]) -> list[bytes | None]:
+    def get_all(self, keys: Sequence[MapKey], *, every_replica: bool = False) -> list[bytes | None]:
         """Return the values in the order of ``keys``; None where a key does not exist.
 
         A copy that is damaged or missing while another replica has a good one is rewritten and
-        counted in ``stats.repaired``. None is returned only when every replica says so and the
-        table still holds.
+        counted in ``stats.repaired``. None is returned when all replicas that answer say so, at
+        least one of them a holder, and the table still holds: a write that was confirmed is on
+        every holder.
+
+        Args:
+            keys: which.
+            every_replica: return None only when every replica says so: for keys that something
+                decided names, where one replica that knows nothing has lost its copy.
 
         Raises:
             StoreCorruptedError: a value exists but no good copy of it is left.
@@ -196,7 +202,7 @@ class ReplicatedMap:
         if troubled and self._may_repair():
             self._repair(troubled)
         for key, one in searches.items():
-            if one.sealed is None and not one.is_absent:
+            if one.sealed is None and not one.is_absent(every_replica=every_replica):
                 raise self._no_good_copy(key, one)
         if any(one.sealed is None for one in searches.values()):
             self._check()
@@ -388,7 +394,7 @@ class ReplicatedMap:
         search(self._members, sources, self._sealer.unseal)
         batches: dict[str, dict[bytes, bytes | None]] = {}
         for one, source in zip(searches, sources, strict=True):
-            if source.is_absent:
+            if source.is_absent(every_replica=True):
                 for member_id, copy in one.seen.items():
                     if copy is None:
                         batches.setdefault(member_id, {})[one.stored_key] = one.sealed

@@ -26,7 +26,7 @@ class Search:
     Attributes:
         stored_key: the key as members know it.
         holders: whom to ask, in this order, until one has a good copy.
-        receivers: whom to ask after that if a holder was unreachable or had a damaged copy
+        receivers: whom to ask after that if a holder had a damaged copy, or none answered
             (``routing.py``).
         troubles: who was asked in vain, and why.
         seen: what those hold that answered without a good copy; None for nothing.
@@ -44,10 +44,15 @@ class Search:
     sealed: bytes | None = None
     value: bytes | None = None
 
-    @property
-    def is_absent(self) -> bool:
-        """Whether every replica that was asked answered that there is no such key."""
-        return self.sealed is None and all(t is Trouble.ABSENT for t in self.troubles.values())
+    def is_absent(self, *, every_replica: bool) -> bool:
+        """Whether there is no such key: so say all that answered, of the holders at least one.
+
+        Args:
+            every_replica: all that were asked must have answered.
+        """
+        believed = {Trouble.ABSENT} if every_replica else {Trouble.ABSENT, Trouble.UNREACHABLE}
+        answered = any(self.troubles.get(m) is Trouble.ABSENT for m in self.holders)
+        return self.sealed is None and answered and set(self.troubles.values()) <= believed
 
     def whom_to_ask(self) -> str | None:
         """Return the next member; None when the search is over."""
@@ -56,7 +61,9 @@ class Search:
         for member_id in self.holders:
             if member_id not in self.troubles:
                 return member_id
-        if any(t is not Trouble.ABSENT for t in self.troubles.values()):
+        # A receiver may still have what was deleted: it is not asked where a holder knows better.
+        said = self.troubles.values()
+        if Trouble.BAD in said or Trouble.ABSENT not in said:
             for member_id in self.receivers:
                 if member_id not in self.troubles:
                     return member_id

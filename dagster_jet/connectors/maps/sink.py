@@ -156,7 +156,7 @@ class MapSink:
         self, staged: ReplicatedMap, chunk: MapKey, producer: Producer, context: CommitContext
     ) -> None:
         fail_point("maps.commit.chunk")
-        data = staged.get(chunk)
+        data = staged.get(chunk, every_replica=True)
         if data is not None:
             self._map.apply(list(decode_changes(data)), producer)
             return

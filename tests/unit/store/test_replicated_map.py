@@ -193,14 +193,20 @@ def test_a_damaged_copy_beside_a_missing_one_is_not_an_absent_key(
         numbers.get(key)
 
 
-def test_absent_is_not_said_while_a_replica_is_away(
-    numbers: ReplicatedMap, members: Members
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_replica_is_enough_to_say_that_a_key_does_not_exist(
+    numbers: ReplicatedMap, members: Members, which: int
 ) -> None:
     key = MapKey(2, "never put")
-    assert numbers.get(key) is None
-    away = replicas(numbers, members, key)[1]
+    first, second = replicas(numbers, members, key)
+    away = (first, second)[which]
     away.reachable = False
+    assert numbers.get(key) is None
+    # What something decided names exists: there, one replica that knows nothing has lost it.
     with pytest.raises(StoreUnavailableError, match=away.member_id):
+        numbers.get(key, every_replica=True)
+    first.reachable = second.reachable = False
+    with pytest.raises(StoreUnavailableError, match=second.member_id):
         numbers.get(key)
 
 

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,6 +227,27 @@ def test_a_member_that_is_away_keeps_a_new_store_from_being_created(tmp_path: Pa
 def _read_in_process(handle: StoreHandle, found: object) -> None:
     found.put(handle.map("m").get(MapKey.of("k")))  # type: ignore[attr-defined]
     handle.map("m").put_all({MapKey.of("from the worker"): b"w"})
+
+
+def test_members_of_two_stores_are_refused_whichever_is_named_first(places: Any) -> None:
+    with Store.open(places.config("abc")) as first, Store.open(places.config("de")) as second:
+        ids = (first.store_id[:8], second.store_id[:8])
+    for names in ("abcd", "adbe", "dabc", "deb"):
+        with pytest.raises(StoreMismatchError, match="of several stores") as refused:
+            Store.open(places.config(names))
+        for told in (*ids, *places.urls(names)):
+            assert told in str(refused.value)
+
+
+def test_an_outage_of_all_members_is_an_outage_and_not_another_store(places: Any) -> None:
+    with Store.open(places.config("abc")) as store:
+        for name in "abc":
+            places.take_away(name)
+        with pytest.raises(StoreUnavailableError, match="none answers"):
+            store.refresh()
+        for name in "abc":
+            places.bring_back(name)
+        assert not store.refresh()
 
 
 def test_a_handle_works_in_another_process(tmp_path: Path) -> None:
