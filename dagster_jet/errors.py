@@ -17,6 +17,7 @@
     ├── SnapshotInvalidError          fix: the snapshot to restore from is not whole
     ├── ArtifactLostError             fix: a sink lost what it had promised to commit
     ├── SinkError                     restart: a sink's place cannot be written now
+    │   ├── SinkUnavailableError      retry: it cannot take a commit just now
     │   └── SinkMismatchError         fix: the place is not the one that was written for
     ├── SourceError                   fix: a source's input is not what it was
     │   └── SourceUnavailableError    restart: it cannot be read now
@@ -152,6 +153,12 @@ class SinkError(JetError):
     """A sink's place cannot be written now; the last snapshot is intact."""
 
     reaction = Reaction.RESTART
+
+
+class SinkUnavailableError(SinkError):
+    """A sink's place cannot take a commit just now: phase 2 tries again, in place."""
+
+    reaction = Reaction.RETRY
 
 
 class SinkMismatchError(SinkError):

@@ -6,6 +6,7 @@ Not in every sink of the pipeline: that may have changed since (`snapshot.owed`)
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ class SinkCommitter:
         recovering: bool,
         repeatable: bool = False,
     ) -> None:
-        """Phase 2 of every sink, each retried until it succeeds or is known to be lost.
+        """Phase 2 of every sink. What a sink wants to be retried is, until it succeeds.
 
         Args:
             artifacts: of one snapshot.
@@ -113,6 +114,7 @@ class SinkCommitter:
             SinkError: given up; the record still names the artifacts, and the next start commits
                 them.
             FencedError: that is another execution's to do.
+            JetError: whatever else a sink has said, with the reaction that it asks for.
         """
         fail_point("commit.before")
         for owed in owed_commits(artifacts, named, self.destinations):
@@ -188,13 +190,23 @@ class SinkCommitter:
             try:
                 sink.commit(owed.artifacts, context)
                 return
-            except OSError as error:
+            except JetError as error:
+                if error.reaction is not Reaction.RETRY:
+                    raise
                 # Never swallowed, never skipped: the record says that this will be true.
                 place = _where(sink.describe())
                 self.tell(f"{owed.sink} ({place}): commit is being retried: {error}")
+            except Exception as error:
+                raise SinkError(
+                    f"the commit raised {type(error).__name__}: {error}.",
+                    job=self.job,
+                    stage=owed.sink,
+                    cure="Nothing is lost: the job restarts and commits again.",
+                ) from error
             if self.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self.job)
-            if self._ending.wait(pause_s) or self.stop.kind in _ENDS_AT_ONCE:
+            ended = self._ending.wait(random.uniform(pause_s / 2, pause_s))
+            if ended or self.stop.kind in _ENDS_AT_ONCE:
                 given_up = SinkError(
                     f"the execution ends before its output could be committed to {place}.",
                     job=self.job,

@@ -212,7 +212,10 @@ class Sink(Protocol):
 
         Raises:
             ArtifactLostError: neither the artifact nor a marker of its commit is there.
-            OSError, JetError with reaction RETRY: try again.
+            SinkUnavailableError: not now (its reaction is RETRY): the same call is made again, with
+                growing pauses, until it succeeds or the execution ends.
+            JetError: its reaction says whether the job restarts, and commits then, or fails. What
+                is no `JetError` restarts it.
         """
 
     def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:

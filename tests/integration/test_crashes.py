@@ -5,7 +5,6 @@ The pipeline and the verdict are those of test_killed.py.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import threading
@@ -36,6 +35,7 @@ from dagster_jet.errors import (
     ArtifactLostError,
     FencedError,
     JetError,
+    SinkUnavailableError,
     SnapshotFailedError,
     StoreUnavailableError,
 )
@@ -198,7 +198,7 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
         if context.sink != "rollup_out":
             return commit(self, artifacts, context)
         tries.append(context.sink)
-        raise OSError(errno.EIO, "the share does not answer")
+        raise SinkUnavailableError("the share does not answer.")
 
     def leave(self: Any) -> Any:
         if len(tries) >= 2:

@@ -30,12 +30,14 @@ import xxhash
 from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
 from dagster_jet.core.durable import sync_folder
 from dagster_jet.core.failpoint import fail_point
+from dagster_jet.core.transient import is_transient
 from dagster_jet.engine.connector import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
     SinkError,
     SinkMismatchError,
+    SinkUnavailableError,
 )
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
@@ -148,28 +150,49 @@ class FilesSink:
         epochs: dict[int, list[Artifact]] = {}
         for artifact in artifacts:
             epochs.setdefault(artifact.epoch_id, []).append(artifact)
-        for epoch_id, parts in sorted(epochs.items()):
-            marker = self._marker(epoch_id, context)
-            if marker.exists():
-                # Committed before; readers may have moved what it lists on since, nothing else.
-                self._check_marker(marker, parts, context)
-                for artifact in parts:
-                    Path(artifact.token).unlink(missing_ok=True)
-                continue
-            kept = [part for part in parts if self._commit_file(part, context)]
-            fail_point("files.commit.renamed")
-            sync_folder(self.path)
-            fail_point("files.commit.marker")
-            self._write_marker(marker, epoch_id, kept, context)
+        try:
+            for epoch_id, parts in sorted(epochs.items()):
+                self._commit_epoch(epoch_id, parts, context)
+        except OSError as error:
+            kind = SinkUnavailableError if is_transient(error) else SinkError
+            raise kind(
+                f"the output folder {self.path!r} cannot be written: {error}.",
+                job=context.job,
+                stage=context.sink,
+                cure="Free some space, correct the permissions or bring the file system back; "
+                "nothing is lost, what is staged is committed then.",
+            ) from error
 
-    def _check_marker(
+    def _commit_epoch(self, epoch_id: int, parts: list[Artifact], context: CommitContext) -> None:
+        marker = self._marker(epoch_id, context)
+        if self._is_committed(marker, parts, context):
+            return
+        published = [part for part in parts if self._publish(part, context)]
+        if len(published) < len(parts):
+            # Another execution may have committed since we looked, and readers may have moved on
+            # what it lists.
+            if self._is_committed(marker, parts, context):
+                return
+            lost = next(part for part in parts if part not in published)
+            self._check_lost(lost, context)
+        fail_point("files.commit.renamed")
+        sync_folder(self.path)
+        fail_point("files.commit.marker")
+        if not self._write_marker(marker, epoch_id, published, context):
+            self._is_committed(marker, parts, context)
+
+    def _is_committed(
         self, marker: Path, parts: Collection[Artifact], context: CommitContext
-    ) -> None:
-        """What is staged may only be removed if the marker is of the same rows.
+    ) -> bool:
+        """Is the marker there? Then readers may have moved what it lists, and nothing else.
 
-        It lists the same files at every repetition, or fewer where `accept_loss` left some out.
+        It lists the same files at every repetition, or fewer where `accept_loss` left some out;
+        what is staged may only be removed if it is of the same rows.
         """
-        content = json.loads(marker.read_text(encoding="utf-8"))
+        try:
+            content = json.loads(marker.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return False
         listed = {(file["name"], file["checksum"]) for file in content["files"]}
         staged = {(part.target, _hex(part.checksum)) for part in parts}
         if not listed <= staged:
@@ -182,8 +205,13 @@ class FilesSink:
                 cure="Give each sink a folder of its own; what is staged is still there, and is "
                 "committed at the next start.",
             )
+        sync_folder(marker.parent)  # whoever wrote it may have died before that
+        for part in parts:
+            Path(part.token).unlink(missing_ok=True)
+        return True
 
-    def _commit_file(self, artifact: Artifact, context: CommitContext) -> bool:
+    def _publish(self, artifact: Artifact, context: CommitContext) -> bool:
+        """Puts a staged file under its final name; False if it is in neither place."""
         staged, target = Path(artifact.token), Path(self.path) / artifact.target
         fail_point("files.commit.file")
         try:
@@ -203,10 +231,26 @@ class FilesSink:
                 cure="Start once with the sink's old path, which commits what is staged there; "
                 "then move the sink.",
             ) from error
-        if target.exists() and file_checksum(target) == artifact.checksum:
-            return True
-        if context.accept_loss:
+        try:
+            return file_checksum(target) == artifact.checksum
+        except FileNotFoundError:
             return False
+
+    def _check_lost(self, artifact: Artifact, context: CommitContext) -> None:
+        """Raises unless the rows of an artifact that is nowhere may be left out."""
+        try:
+            os.stat(Path(self.path) / EPOCHS_FOLDER)
+        except FileNotFoundError:
+            raise SinkError(
+                f"the output folder {self.path!r} is gone: moved, deleted or not mounted.",
+                job=context.job,
+                stage=context.sink,
+                position=artifact.token,
+                cure="Bring it back; meanwhile the job restarts. Nothing is lost: what is staged "
+                "in it is committed then.",
+            ) from None
+        if context.accept_loss:
+            return
         raise ArtifactLostError(
             f"epoch {artifact.epoch_id}: the staged file with {artifact.rows} rows is gone, and "
             f"{artifact.target!r} is not there (or is another file). The rows are in no output, "
@@ -214,8 +258,9 @@ class FilesSink:
             job=context.job,
             stage=context.sink,
             position=artifact.token,
-            cure="Bring the staged file back, or put the one that was taken into the folder "
-            "again, or let the job go on without these rows with JobConfig(accept_loss=True).",
+            cure="If its disk was not mounted, mount it. Else bring the staged file back, or put "
+            "the one that was taken into the folder again, or let the job go on without these "
+            "rows with JobConfig(accept_loss=True).",
         )
 
     def _marker(self, epoch_id: int, context: CommitContext) -> Path:
@@ -226,7 +271,8 @@ class FilesSink:
 
     def _write_marker(
         self, marker: Path, epoch_id: int, parts: Iterable[Artifact], context: CommitContext
-    ) -> None:
+    ) -> bool:
+        """False: another execution was faster, and readers may act upon its marker already."""
         content: dict[str, Any] = {
             "job": context.job,
             "sink": context.sink,
@@ -247,8 +293,14 @@ class FilesSink:
             json.dump(content, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        os.rename(temporary, marker)
+        try:
+            os.link(temporary, marker)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
         sync_folder(marker.parent)
+        return True
 
     def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
         removed = 0

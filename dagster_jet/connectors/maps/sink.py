@@ -29,6 +29,9 @@ from dagster_jet.errors import (
     BadRowError,
     ConfigurationError,
     PipelineError,
+    SinkUnavailableError,
+    StoreUnavailableError,
+    WriteOutcomeUnknownError,
 )
 from dagster_jet.maps import DELETE, PUT, JetMap
 from dagster_jet.maps.keys import encode_key, partition_of
@@ -126,6 +129,17 @@ class MapSink:
         return MapWriter(self._map, transaction)
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        try:
+            self._commit(artifacts, context)
+        except (StoreUnavailableError, WriteOutcomeUnknownError) as error:
+            # Chunks that are decided are found to be, so the same call may simply be repeated.
+            raise SinkUnavailableError(
+                f"the map {self.map!r} cannot be written: {error}",
+                job=context.job,
+                stage=context.sink,
+            ) from error
+
+    def _commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         staged = _staging(self._map, context.job, context.sink)
         epochs: dict[int, list[Artifact]] = {}
         for artifact in artifacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import threading
@@ -16,9 +17,15 @@ import pytest
 
 from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.core import failpoint
-from dagster_jet.core.failpoint import FailPointError
 from dagster_jet.engine.connector import CommitContext, TransactionId
-from dagster_jet.errors import ArtifactLostError, ConfigurationError, Reaction, SinkMismatchError
+from dagster_jet.errors import (
+    ArtifactLostError,
+    ConfigurationError,
+    Reaction,
+    SinkError,
+    SinkMismatchError,
+    SinkUnavailableError,
+)
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
 
@@ -165,7 +172,7 @@ def test_a_reader_that_takes_a_file_before_the_marker_lists_it(
 ) -> None:
     parts = stage(sink, 1)
     failpoint.configure("files.commit.marker=raise")
-    with pytest.raises(FailPointError):
+    with pytest.raises(SinkUnavailableError, match=r"fail point files\.commit\.marker"):
         sink.commit(parts, by(1))
     failpoint.configure("")
     (target,) = Path(sink.path).glob("part-*")
@@ -194,4 +201,89 @@ def test_a_sink_that_was_moved_to_another_file_system(
     assert told.value.reaction is Reaction.FAIL
     assert parts[0].token in str(told.value) and f"{moved.path}/part-" in str(told.value)
     sink.commit(parts, by(2))  # the cure
+    assert visible(sink) == ['{"a":1}']
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+@pytest.mark.parametrize("step", ["rename", "link"])
+def test_another_execution_commits_in_the_middle_and_a_reader_is_fast(
+    sink: FilesSink, monkeypatch: pytest.MonkeyPatch, step: str, accept_loss: bool
+) -> None:
+    """Neither side may take for lost what the other has committed, nor touch its marker."""
+    parts = stage(sink, 1, 2)
+    taken: list[str] = []
+    real = getattr(os, step)
+
+    def overtaken(old: Any, new: Any) -> None:
+        monkeypatch.undo()
+        sink.commit(parts, by(1))
+        taken.extend(visible(sink))
+        for path in Path(sink.path).glob("part-*"):
+            path.unlink()
+        return real(old, new)
+
+    monkeypatch.setattr(os, step, overtaken)
+    marker = Path(sink.path, "_epochs/0000000001.json")
+    sink.commit(parts, by(2, accept_loss=accept_loss))
+    assert taken == ['{"a":1}', '{"a":2}'] and visible(sink) == []
+    assert [file["rows"] for file in json.loads(marker.read_text())["files"]] == [1, 1]
+    assert [p.name for p in marker.parent.iterdir() if "json" in p.name] == [marker.name]
+
+
+def test_what_stands_under_a_final_name_counts_only_with_the_right_content(sink: FilesSink) -> None:
+    """A staged file that is gone was renamed, or is lost: only the checksum tells."""
+    (part,) = stage(sink, 1)
+    Path(part.token).unlink()
+    target = Path(sink.path, part.target)
+    for other in ('{"a":2}\n', '{"a":', ""):
+        target.write_text(other)
+        with pytest.raises(ArtifactLostError, match="or is another file"):
+            sink.commit([part], by(2))
+        assert not list(Path(sink.path, "_epochs").glob("*.json"))
+    target.write_text('{"a":1}\n')
+    sink.commit([part], by(2))
+    assert visible(sink) == ['{"a":1}']
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "reaction"),
+    [
+        *[(call, errno.ENOSPC, Reaction.RETRY) for call in ("rename", "link", "fsync")],
+        *[(call, errno.ESTALE, Reaction.RETRY) for call in ("rename", "link", "fsync")],
+        ("rename", errno.EDQUOT, Reaction.RETRY),
+        ("fsync", errno.EIO, Reaction.RETRY),
+        ("rename", errno.ENOTDIR, Reaction.RESTART),
+        ("rename", errno.EXDEV, Reaction.FAIL),
+    ],
+)
+def test_a_commit_says_what_is_to_become_of_it(
+    sink: FilesSink,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    number: int,
+    reaction: Reaction,
+) -> None:
+    parts = stage(sink, 1)
+
+    def fail(path: Any, *_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        with pytest.raises(SinkError) as told:
+            sink.commit(parts, by(1))
+    assert told.value.reaction is reaction and (told.value.job, told.value.stage) == ("j", "out")
+    assert os.strerror(number) in str(told.value) or number == errno.EXDEV
+    sink.commit(parts, by(1))
+    assert visible(sink) == ['{"a":1}']
+
+
+def test_an_output_folder_that_vanishes_is_no_lost_file(sink: FilesSink, tmp_path: Path) -> None:
+    parts = stage(sink, 1)
+    Path(sink.path).rename(tmp_path / "away")
+    with pytest.raises(SinkError, match=r"output folder .* is gone") as told:
+        sink.commit(parts, by(1))
+    assert told.value.reaction is Reaction.RESTART and not Path(sink.path).exists()
+    (tmp_path / "away").rename(sink.path)
+    sink.commit(parts, by(1))
     assert visible(sink) == ['{"a":1}']

@@ -18,6 +18,7 @@ from dagster_jet.errors import (
     ArtifactLostError,
     BadRowError,
     ConfigurationError,
+    SinkUnavailableError,
     SourceError,
     StoreUnavailableError,
 )
@@ -287,6 +288,20 @@ def test_a_commit_that_fails_anywhere_is_repeated(
     assert dict(journaled.items()) == {**{f"k{n}": n for n in range(5)}, "x": 1}
     assert len(events(store)) == 6
     assert leftovers(store) == []
+
+
+def test_an_outage_of_the_store_is_waited_for_in_place(store: Store, journaled: JetMap) -> None:
+    sink = bound(store)
+    artifacts = staged(sink, 1, {"a": "1"})
+    away = [member._member for member in store._view.members.values()]
+    for member in away:
+        member.reachable = False
+    with pytest.raises(SinkUnavailableError, match="'m' cannot be written"):
+        sink.commit(artifacts, context())
+    for member in away:
+        member.reachable = True
+    sink.commit(artifacts, context())
+    assert dict(journaled.items()) == {"a": 1}
 
 
 def test_a_later_line_counts_more(store: Store, journaled: JetMap) -> None:

@@ -21,7 +21,16 @@ from dagster_jet.engine.committing import SinkCommitter
 from dagster_jet.engine.connector import TransactionId
 from dagster_jet.engine.events import JobEvent, OutputLost, SinkReopened
 from dagster_jet.engine.stopping import StopSignal
-from dagster_jet.errors import FencedError, Reaction, SinkError, SinkMismatchError
+from dagster_jet.errors import (
+    ArtifactLostError,
+    FencedError,
+    JetError,
+    Reaction,
+    SinkError,
+    SinkMismatchError,
+    SinkUnavailableError,
+    StoreUnavailableError,
+)
 from dagster_jet.maps import JetMap
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact
@@ -29,17 +38,19 @@ from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.store import Store, StoreConfig
 
+FULL = SinkUnavailableError("the disk is full.")
+
 
 class Full:
     """A sink whose disk is full, until it has been tried `tries` times."""
 
-    def __init__(self, tries: int = 10**9) -> None:
-        self.left = tries
+    def __init__(self, tries: int = 10**9, error: Exception = FULL) -> None:
+        self.left, self.error = tries, error
 
     def commit(self, artifacts: Any, context: Any) -> None:
         self.left -= 1
         if self.left >= 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise self.error
 
     def describe(self) -> dict[str, str]:
         return {"kind": "full", "path": "/out"}
@@ -93,6 +104,27 @@ def test_it_is_retried_until_there_is_room_although_a_stop_is_wanted_that_commit
     phase2 = Phase2({"out": Full(2)}, StopKind.SUSPEND)
     phase2.commit([ARTIFACT])
     assert len(phase2.told) == 2 and "out (/out): commit is being retried" in phase2.told[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "reaction"),
+    [
+        (SinkError("the folder is gone."), Reaction.RESTART),
+        (StoreUnavailableError("no member answers."), Reaction.RESTART),
+        (ArtifactLostError("the rows are gone."), Reaction.FAIL),
+        (OSError(errno.ENOSPC, "No space left on device"), Reaction.RESTART),
+        (TypeError("what a connector never foresaw"), Reaction.RESTART),
+    ],
+)
+def test_what_the_sink_does_not_want_to_be_retried_is_not(
+    error: Exception, reaction: Reaction
+) -> None:
+    phase2 = Phase2({"out": Full(1, error)})
+    with pytest.raises(JetError) as raised:
+        phase2.commit([ARTIFACT])
+    assert raised.value.reaction is reaction and str(error) in str(raised.value)
+    assert not phase2.told
+    phase2.commit([ARTIFACT], recovering=True)
 
 
 @pytest.mark.parametrize(
