@@ -14,7 +14,8 @@ def files(path: str, *, format: str) -> FilesSink:
     Readers may move or delete files that are listed, no others.
 
     Args:
-        path: a folder of this sink's own.
+        path: a local folder of this sink's own; also as `file:///` URL. A relative one is of the
+            folder in which the pipeline is built.
         format: "json" (one object per line), "csv" (with header) or "parquet".
     """
     return FilesSink(str(path), format)

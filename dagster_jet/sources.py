@@ -18,7 +18,8 @@ def files(
     """Finished files in a folder, in order of (modification time, name).
 
     Args:
-        path: a local folder, or a glob pattern. Which files were read is known by their absolute
+        path: a local folder, or a glob pattern; also as `file:///` URL. A relative one is of the
+            folder in which the pipeline is built. Which files were read is known by their absolute
             paths.
         format: "json" (one object per line), "csv" or "parquet".
         schema: column names and types as DDL: "id long, at timestamp".
@@ -81,6 +82,7 @@ def table(
     """A batch table to enrich a stream with.
 
     Args:
+        path: a local file or folder; also as `file:///` URL.
         asset: the key of the Dagster asset that this table is ("dim/airports"): the stages behind
             depend on it in the lineage.
     """

@@ -28,6 +28,7 @@ import pyarrow as pa
 import xxhash
 
 from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
+from dagster_jet.connectors.files.places import local_path
 from dagster_jet.core.durable import sync_folder
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.core.transient import is_transient
@@ -63,6 +64,7 @@ class FilesSink:
     """Which store, and which namespace of it, the job is known to."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", local_path(self.path))
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
@@ -72,7 +74,7 @@ class FilesSink:
         return {"kind": "files", "path": self.path, "format": self.format}
 
     def destination(self) -> dict[str, Any]:
-        return {"path": os.path.abspath(self.path), "format": self.format}
+        return {"path": self.path, "format": self.format}
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> FilesSink:

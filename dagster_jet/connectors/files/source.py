@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from dagster_jet.connectors.files.places import is_pattern, local_path
 from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 from dagster_jet.pipeline.ddl import quoted_name
@@ -56,6 +57,9 @@ class FilesTable:
     asset_key: tuple[str, ...] = ()
     """The asset that this table is, in an orchestrator that knows it; () if none."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", local_path(self.path))
+
     def describe(self) -> dict[str, str]:
         return {"kind": "files", "path": self.path, "format": self.format}
 
@@ -79,7 +83,8 @@ class FilesSource:
     """A folder, or a glob pattern, of JSON lines, CSV or Parquet files.
 
     Args:
-        path: local folder or pattern; a folder that exists under this very name is no pattern.
+        path: local folder or pattern, made absolute at once; a folder that exists under this very
+            name is no pattern.
         format: "json" (lines), "csv" or "parquet".
         schema: columns and types as DDL; required for JSON and CSV.
         options: passed to Spark's reader, for example {"header": "true"}.
@@ -91,6 +96,7 @@ class FilesSource:
     options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", local_path(self.path, may_be_pattern=True))
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
@@ -136,6 +142,7 @@ class FilesReader:
     _last: InputFile | None = None
     _bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
     _configured: DataFrameReader | None = None
+    _told_of_subfolders: bool = False
 
     def __post_init__(self) -> None:
         with suppress(SourceUnavailableError):  # `poll` tells, where the job can restart
@@ -314,12 +321,30 @@ class FilesReader:
         with self._errors_named(self.source.path):
             names = [name for name in self._names() if _is_finished(os.path.basename(name))]
             files = [_stat(name) for name in names]
+        if None in files and not self._told_of_subfolders:
+            self._tell_of_subfolders([n for n, f in zip(names, files, strict=True) if f is None])
         return [file for file in files if file is not None]
+
+    def _tell_of_subfolders(self, no_files: list[str]) -> None:
+        """Once: whoever writes `date=.../part.json` would wait for it for ever."""
+        subfolders = [name for name in no_files if os.path.isdir(name)]
+        if subfolders:
+            self._told_of_subfolders = True
+            _logger.warning(
+                "job %r, stage %r: %d subfolders in %s are passed over, such as %s: a source reads "
+                "the files of one folder. Name deeper ones by a pattern (%s).",
+                self.job,
+                self.stage,
+                len(subfolders),
+                _folder_of(self.source.path),
+                min(subfolders),
+                os.path.join(os.path.dirname(min(subfolders)), "*", f"*.{self.source.format}"),
+            )
 
     def _names(self) -> list[str]:
         """Absolute paths, each once."""
         path = self.source.path
-        if _is_pattern(path):
+        if is_pattern(path):
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.scandir(_folder_of(path)).close()  # glob finds nothing where this raises
             return list(dict.fromkeys(map(os.path.abspath, glob.glob(path))))
@@ -358,13 +383,9 @@ def _literally(path: str) -> str:
     return _MAGIC_TO_SPARK.sub(r"\\\g<0>", path)
 
 
-def _is_pattern(path: str) -> bool:
-    return glob.has_magic(path) and not os.path.isdir(path)
-
-
 def _folder_of(path: str) -> str:
     """Absolute: the folder, or the innermost one that a pattern cannot leave."""
-    if _is_pattern(path):
+    if is_pattern(path):
         while glob.has_magic(path):
             path = os.path.dirname(path)
     return os.path.abspath(path)

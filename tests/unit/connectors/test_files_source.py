@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_jet import sources
+from dagster_jet import sinks, sources
 from dagster_jet.connectors.files.source import FilesReader
-from dagster_jet.errors import Reaction, SourceError, SourceUnavailableError
+from dagster_jet.errors import ConfigurationError, Reaction, SourceError, SourceUnavailableError
 
 
 def reader_of(path: str | Path) -> FilesReader:
@@ -117,10 +117,56 @@ def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
     assert take_all(reader_of(f"{tmp_path}/in[1]/*.json")) == ["b.json"]
 
 
-def test_remote_places_are_not_taken_for_empty_ones() -> None:
-    for url in ("s3://bucket/in", "file:///in", "hdfs://host/in"):
-        with pytest.raises(SourceError, match="does not exist"):
-            reader_of(url)
+PLACES = [
+    lambda place: sources.files(place, format="parquet"),
+    lambda place: sources.table(place),
+    lambda place: sinks.files(place, format="json"),
+]
+
+
+@pytest.mark.parametrize("build", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("s3://bucket/in", "s3:/bucket/in", "hdfs://host/in", "gs://b", "HTTPS://host/in"),
+        *("file://host/in", "~/in", "~nobody/in", "file://~/in", "", "a\0b"),
+    ],
+)
+def test_places_that_are_not_here_are_refused(build: Any, place: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^path: ") as told:
+        build(place)
+    assert repr(place) in str(told.value) and told.value.cure
+
+
+@pytest.mark.parametrize("build", PLACES)
+def test_paths_are_those_of_the_folder_in_which_the_pipeline_is_built(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any
+) -> None:
+    spelled = [
+        "in",
+        "./in/",
+        f"{here}/in",
+        f"file://{here}/in",
+        f"file:{here}/in".replace(" ", "%20"),
+    ]
+    built = [build(place) for place in spelled]
+    monkeypatch.chdir(tmp_path)
+    assert {one.path for one in built} == {str(here / "in")}
+    assert build("./~in").path == str(tmp_path / "~in")
+
+
+def test_subfolders_are_passed_over_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_rows(tmp_path, "a.json")
+    write_rows(tmp_path / "date=2024-01-01", "b.json")
+    write_rows(tmp_path / "_epochs", "c.json")
+    reader = reader_of(tmp_path)
+    assert take_all(reader) == ["a.json"] and reader.poll().items == 0
+    (told,) = caplog.messages
+    assert "1 subfolders" in told and str(tmp_path / "date=2024-01-01") in told
+    assert {"b.json"} <= set(take_all(reader_of(f"{tmp_path}/*/*.json")))
+    assert f"({tmp_path}/*/*.json)" in told, "the cure that it names"
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
