@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
@@ -16,3 +17,21 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and what it lies in, durable: what is synced in it is found after a crash.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return
+    except FileNotFoundError:
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)

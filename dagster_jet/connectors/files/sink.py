@@ -29,7 +29,7 @@ import xxhash
 
 from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
 from dagster_jet.connectors.files.places import local_path
-from dagster_jet.core.durable import sync_folder
+from dagster_jet.core.durable import make_folder, sync_folder
 from dagster_jet.core.failpoint import fail_point
 from dagster_jet.core.transient import is_transient
 from dagster_jet.engine.connector import CommitContext, TransactionId
@@ -97,8 +97,8 @@ class FilesSink:
 
     def _check_folder(self, job: str, stage: str, is_new_job: bool) -> None:
         epochs = Path(self.path) / EPOCHS_FOLDER
-        epochs.mkdir(parents=True, exist_ok=True)
-        _staging(self.path, job, stage).mkdir(parents=True, exist_ok=True)
+        make_folder(epochs)
+        make_folder(_staging(self.path, job, stage))
         owner = f"{job}/{stage}"
         other = _claim(epochs / ".owner", owner)
         if other != owner:
@@ -106,7 +106,10 @@ class FilesSink:
                 f"the output folder {self.path!r} belongs to {other!r}.",
                 job=job,
                 stage=stage,
-                cure="Give each sink a folder of its own.",
+                cure="Give each sink a folder of its own."
+                if other
+                else f"A crash has emptied {epochs / '.owner'}: delete it if the folder is this "
+                "sink's.",
             )
         if is_new_job and next(epochs.glob("*.json"), None) is not None:
             raise ConfigurationError(
@@ -334,7 +337,6 @@ class FilesWriter:
             if self._encoder is None:
                 fail_point("files.write.before")
                 path = self._staged()
-                path.parent.mkdir(parents=True, exist_ok=True)
                 rendered = batch.schema.names == [RENDERED_COLUMN]
                 self._encoder = open_encoder(
                     self.sink.format, path, batch.schema, rendered=rendered
@@ -402,16 +404,23 @@ def _staging(path: str, job: str, sink: str) -> Path:
 
 
 def _claim(file: Path, owner: str) -> str:
-    """Who owns the file: the first who asked, with its text whole in it or not there at all."""
+    """Who owns the file: the first who asked, with its text whole in it or not there at all.
+
+    Durable on return, also what another one wrote: a claim that a power failure takes back would
+    let a second job in beside output of the first.
+    """
     mine = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
-    mine.write_text(owner, encoding="utf-8")
     try:
-        os.link(mine, file)
-        return owner
-    except FileExistsError:
-        return file.read_text(encoding="utf-8")
+        with open(mine, "w", encoding="utf-8") as text:
+            text.write(owner)
+            text.flush()
+            os.fsync(text.fileno())
+        with suppress(FileExistsError):
+            os.link(mine, file)
     finally:
-        mine.unlink()
+        mine.unlink(missing_ok=True)
+    sync_folder(file.parent)
+    return file.read_text(encoding="utf-8")
 
 
 def _hex(checksum: int) -> str:

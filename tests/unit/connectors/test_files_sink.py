@@ -102,6 +102,43 @@ def _both_claim(folder: Path) -> list[str]:
     return found
 
 
+def test_a_claim_is_durable_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, str]] = []
+    fsync, link = os.fsync, os.link
+
+    def syncs(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}").partition(".owner.")[0]))
+
+    def links(old: Any, new: Any) -> None:
+        link(old, new)
+        done.append(("link", str(new)))
+
+    monkeypatch.setattr(os, "fsync", syncs)
+    monkeypatch.setattr(os, "link", links)
+    out = tmp_path / "a/out"
+    epochs = f"{out}/_epochs"
+    FilesSink(str(out), "json").check("j", "out", is_new_job=True)
+    folders = [tmp_path, tmp_path / "a", out, out / ".staging", out / ".staging/j"]
+    assert {("sync", str(folder)) for folder in folders} <= set(done)
+    claim = [("sync", f"{epochs}/"), ("link", f"{epochs}/.owner"), ("sync", epochs)]
+    assert [one for one in done if one[1].startswith(epochs)] == claim
+    # Another one's may not be durable yet: whoever sees it makes sure before acting upon it.
+    done.clear()
+    with pytest.raises(ConfigurationError, match="belongs to 'j/out'"):
+        FilesSink(str(out), "json").check("other", "out", is_new_job=True)
+    assert done[-1] == ("sync", epochs)
+
+
+def test_a_claim_that_a_crash_has_emptied_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "_epochs").mkdir()
+    (tmp_path / "_epochs/.owner").touch()
+    with pytest.raises(ConfigurationError, match=r"emptied .*_epochs/\.owner: delete it if"):
+        FilesSink(str(tmp_path), "json").check("j", "out", is_new_job=False)
+
+
 # --- commits --------------------------------------------------------------------------------------
 
 
