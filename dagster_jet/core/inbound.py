@@ -112,8 +112,11 @@ class InboundEdge:
             return Drained(True, False, barrier)
         progress = events = False
         count = len(self._queues)
-        first, self._first = self._first, 0
+        first = self._first
         for number in ((first + step) % count for step in range(count)):
+            # Wherever this look ends, by a full inbox, a watermark or a barrier, the next one
+            # begins behind it: a queue that ends every look must not starve the others.
+            self._first = (number + 1) % count
             queue = self._queues[number]
             if queue is None or self._alignment.is_held(number):
                 continue
@@ -129,7 +132,6 @@ class InboundEdge:
                 self._alignment.passed()
                 return Drained(True, events, barrier)
             if len(inbox) >= limit:
-                self._first = (number + 1) % count  # a full inbox must not starve the other queues
                 break
         # Also while something comes: a queue that lags must not have to be quiet to be passed.
         emission = None if self.is_done else self.coalescer.check(now_ms)

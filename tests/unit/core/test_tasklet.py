@@ -239,6 +239,24 @@ def test_the_small_inbox_does_not_starve_the_second_queue():
     assert rig.out == [1, "a", 2, "b", 3, "c"]
 
 
+@pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly", "at-least"])
+@pytest.mark.parametrize("busy", [0, 1, 2])
+def test_a_queue_that_moves_the_watermark_does_not_starve_the_others(busy, exactly_once):
+    """A source that says a watermark behind each item, beside two whose rows come after a lull."""
+    rig = Rig(shape=(3,), exactly_once=exactly_once)
+    others = {0, 1, 2} - {busy}
+    for queue in others:
+        rig.put(queue, IDLE)
+    rig.put(busy, 0, Watermark(0)).run()
+    for queue in others:
+        rig.put(queue, f"of {queue}")
+    for at in range(1, 100):
+        rig.put(busy, at, Watermark(at))
+    for _ in range(10):
+        rig.tasklet.call()
+    assert {f"of {queue}" for queue in others} <= set(rig.out)
+
+
 def test_every_state_is_in_the_table_and_can_be_reached():
     assert set(LEGAL_MOVES) == set(TaskletState)
     assert set().union(*LEGAL_MOVES.values()) == set(TaskletState) - {TaskletState.START}
