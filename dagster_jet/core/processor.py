@@ -110,8 +110,9 @@ class Processor:
     def try_process(self) -> bool:
         """Work that no input asks for, such as timers.
 
-        When: again and again while the inbox is empty, after the restore. False: called again
-        before anything else, also before phase 2 of a snapshot.
+        When: again and again while the inbox is empty, after the restore; in `apply_processor` in
+        every epoch, of which there is one every second even if nothing arrives. False: called
+        again before anything else, also before phase 2 of a snapshot.
         """
         return True
 

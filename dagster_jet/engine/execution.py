@@ -78,6 +78,9 @@ _logger = logging.getLogger(__name__)
 FEW_GROUPS = 20_000
 """Up to so many (key, window) groups per epoch, one merging task beats several."""
 
+TIMER_PERIOD_MS = 1_000
+"""In a lull, from one epoch to the next where a user's processor has timers (`try_process`)."""
+
 
 class Execution:
     """Runs until the coordinator stops. One instance per execution id."""
@@ -168,6 +171,8 @@ class Execution:
         self._wall_offset = time.time() - time.monotonic()
         self._started_ms = self._now_ms()
         self._epochs = 0
+        self._last_epoch_ms = 0
+        self._has_timers = False
         self._failure: JetError | None = None
         self._told_failed = 0
 
@@ -334,8 +339,13 @@ class Execution:
         if stop is None and self._until.duration_s is not None:
             if now_ms - self._started_ms >= self._until.duration_s * 1000:
                 stop = StopKind.SHUTDOWN
-        wants = bool(waiting) or closes or bool(self._early.due(now_ms))
+        wants = bool(waiting) or closes or bool(self._early.due(now_ms)) or self._rings(now_ms)
         return wants, stop
+
+    def _rings(self, now_ms: int) -> bool:
+        """Whether it is time for an epoch because of processors with timers, although nothing
+        arrives."""
+        return self._has_timers and now_ms >= self._last_epoch_ms + TIMER_PERIOD_MS
 
     def _poll(self) -> None:
         for reader in self._readers.values():
@@ -439,7 +449,9 @@ class Execution:
             is_new = not record.snapshots and self._config.guarantee is not Guarantee.NONE
             node.sink.check(self._job, node.name, is_new_job=is_new)
         self._runner.prepare()
-        in_two_phases = self._runner.stages_in_two_phases
+        processors = self._runner.processors
+        in_two_phases = [name for name, p in processors.items() if p.commits_in_two_phases]
+        self._has_timers = any(processor.has_timers for processor in processors.values())
         if in_two_phases and self._config.guarantee is Guarantee.NONE:
             raise PipelineError(
                 "the processor commits with snapshots, and the guarantee is none.",
@@ -543,6 +555,7 @@ class Execution:
             work_dir=str(self._work_dir),
             partition_count=self._store.partition_count,
             store=self._store.handle() if with_store else None,
+            guarantee=self._config.guarantee,
             saves_beside=self._saves_beside,
         )
 
@@ -587,6 +600,7 @@ class Execution:
         for name in splits:
             self._sizers[name].learn(self._epoch_rows.get(name, 0), duration_ms)
         self._epochs += 1
+        self._last_epoch_ms = self._now_ms()
         self._emit(
             EpochCompleted(self._job, command.execution_id, command.epoch_id, rows, duration_ms)
         )

@@ -338,10 +338,15 @@ class Stage:
         output_schema: str,
         name: str,
         in_batches: bool = False,
+        output_delay: Duration = "0 ms",
     ) -> Stage:
         """One `dagster_jet.core.Processor` for all rows; see `KeyedStage.apply_processor`."""
         return KeyedStage(self, ()).apply_processor(
-            supplier, output_schema=output_schema, name=name, in_batches=in_batches
+            supplier,
+            output_schema=output_schema,
+            name=name,
+            in_batches=in_batches,
+            output_delay=output_delay,
         )
 
     def late_to(
@@ -528,8 +533,15 @@ class KeyedStage:
         output_schema: str,
         name: str,
         in_batches: bool = False,
+        output_delay: Duration = "0 ms",
     ) -> Stage:
         """A `dagster_jet.core.Processor` per shard; rows of one key go to the same one.
+
+        Rows of one epoch come in order of event time; rows of the same time, and rows of a stream
+        without event time, in any order, and in another one when the epoch is run again.
+
+        `try_process` is called in every epoch, and there is one every second even if nothing
+        arrives.
 
         What the instance keeps from one epoch to the next is what it saves: its saved state is
         read and written by every epoch. For much state use `map_stateful` or the aggregates.
@@ -542,11 +554,19 @@ class KeyedStage:
             supplier: makes an instance, for example the class itself; it must be picklable.
             output_schema: the rows it offers, as DDL.
             in_batches: items are Arrow record batches, both ways, instead of dicts.
+            output_delay: how far behind the watermark the event time of a row may be when it is
+                offered. Windows and other stages behind this one wait so much longer. Who keeps
+                rows back, to sort them or to wait for others, needs it: a row offered with an
+                older event time is late for them, and dropped.
+
+        Raises:
+            PipelineError: at the start, a key of a type other than boolean, number (but decimal),
+                text, binary, date or timestamp.
         """
         stage = self._stage
-        time = stage._time_column
+        time, delay_ms = stage._time_column, to_ms(output_delay, "output_delay")
         node = ProcessorNode(
-            name, (stage._node,), self._keys, supplier, output_schema, time, in_batches
+            name, (stage._node,), self._keys, supplier, output_schema, time, in_batches, delay_ms
         )
         return replace_time(stage._append(node), _kept(time, output_schema))
 

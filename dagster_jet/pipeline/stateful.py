@@ -169,7 +169,12 @@ class ProcessorNode(StatefulNode):
     output_schema: str
     time_column: str | None
     in_batches: bool
+    delay_ms: int = 0
     kind: ClassVar[str] = "processor"
+
+    @property
+    def output_delay_ms(self) -> int:
+        return self.delay_ms
 
     def describe(self) -> dict[str, str]:
         return {"keys": ", ".join(self.keys)} if self.keys else {}

@@ -29,6 +29,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.core import Guarantee
 from dagster_jet.processors.keys import key_codes
 from dagster_jet.snapshot.chunks import PARTITION_COLUMN
 
@@ -60,6 +61,8 @@ class StepInput:
     """The shard owns the partitions that are `shard` modulo `shard_count`."""
     fencing_token: int = 0
     """See `ProcessorContext.fencing_token`."""
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    """The job's."""
 
 
 @dataclass(frozen=True)

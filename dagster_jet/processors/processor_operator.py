@@ -2,7 +2,8 @@
 
     restore the shard's entries -> the epoch's rows -> its watermark -> save -> what changed
 
-The tasklet is the one of the local runtime. Every epoch ends in a barrier for it, because the next
+The rows of an epoch come in the order of their event time. The tasklet is the one of the local
+runtime. Every epoch ends in a barrier for it, because the next
 epoch may run in another Python process: what the instance would keep is what it saves. The cost of
 an epoch therefore follows the size of a shard's saved state; built-in operators and `map_stateful`
 do not have that cost.
@@ -36,6 +37,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from dagster_jet.core import (
@@ -44,7 +46,6 @@ from dagster_jet.core import (
     BroadcastKey,
     Callback,
     ContractError,
-    Guarantee,
     InboundEdge,
     Outbox,
     Partitioning,
@@ -65,6 +66,7 @@ from dagster_jet.core import (
 from dagster_jet.core.items import is_in_band
 from dagster_jet.core.saved_entry import loaded
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS
+from dagster_jet.errors import PipelineError
 from dagster_jet.processors.address import ADDRESS, check_columns
 from dagster_jet.processors.operator import (
     PARTITION_COLUMN,
@@ -76,6 +78,7 @@ from dagster_jet.processors.operator import (
     newest_version,
 )
 from dagster_jet.processors.python_rows import OutputMismatchError, OutputRows, row_dicts
+from dagster_jet.processors.sorting import order_by
 from dagster_jet.store.partition import partition_of_key
 
 KEY_COLUMN = "__key"
@@ -100,16 +103,30 @@ class ProcessorOperator:
     supplier: Callable[[], Processor]
     row_schema: pa.Schema
     output_schema: pa.Schema
-    is_keyed: bool
-    """Rows are divided by key; else all of them are in partition 0, with one instance."""
+    row_keys: tuple[str, ...]
+    """What rows are divided by; without any all of them are in partition 0, with one instance."""
     in_batches: bool
     """Items are Arrow record batches, both ways, instead of dicts."""
     partition_count: int
     job: str = "job"
     commits_in_two_phases: bool = False
+    has_timers: bool = False
+    """It is called although nothing arrives, and may do something then."""
 
     def __post_init__(self) -> None:
         check_columns(self, ())
+        for key in self.row_keys:
+            kind = self.row_schema.field(key).type
+            if not _has_shared_hash(kind):
+                raise PipelineError(
+                    f"{key!r} is {kind}: a processor finds the instance of a key by a hash that"
+                    " Python and Spark share, and there is none for that type.",
+                    cure=f"Use a text of it as the key: select cast({key} as string) first.",
+                )
+
+    @property
+    def is_keyed(self) -> bool:
+        return bool(self.row_keys)
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
@@ -151,11 +168,12 @@ class ProcessorOperator:
             return Step(self.result_schema.empty_table(), self.state_schema.empty_table(), 0)
         before = self._saved(state.scan())
         run = _Run(self, given, before)
-        results = run.results(arrived.select(self.row_schema.names))
+        in_order = order_by(pc.fill_null(arrived.column(TIME_COLUMN), 0).to_numpy())
+        results = run.results(arrived.select(self.row_schema.names).take(in_order))
         delta = self._delta(before, run.saved, given.version)
         # Some processors save no ids, because they can compute them.
-        moved = arrived.num_rows or delta.num_rows or given.before_ms != given.after_ms
-        prepared = self.commits_in_two_phases and bool(moved)
+        came = arrived.num_rows or delta.num_rows or given.before_ms != given.after_ms
+        prepared = self.commits_in_two_phases and (bool(came) or self.has_timers)
         return Step(results, delta, arrived.num_rows, prepared=prepared)
 
     def commit(self, given: StepInput, state: StateReader) -> None:
@@ -236,7 +254,7 @@ class _Run:
             operator.stage,
             given.shard,
             given.shard_count,
-            Guarantee.EXACTLY_ONCE,
+            given.guarantee,
             operator.job,
             given.fencing_token,
         )
@@ -363,6 +381,16 @@ def _called_until(tasklet: ProcessorTasklet, is_there: Callable[[], bool]) -> bo
         if idle_calls > IDLE_CALLS_MAX:
             return False
     return True
+
+
+def _has_shared_hash(kind: pa.DataType) -> bool:
+    """Whether `partition_of_key` finds for its Python values the partition that Spark's plan does,
+    which casts narrow numbers to the widest."""
+    known = (
+        pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating,
+        pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp,
+    )  # fmt: skip
+    return any(is_kind(kind) for is_kind in known)
 
 
 def _signed_hash(key: bytes) -> int:

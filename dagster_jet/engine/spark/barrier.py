@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dagster_jet.core import Guarantee
 from dagster_jet.engine.connector import TransactionId
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.store import StoreHandle
@@ -46,6 +47,7 @@ class Barrier:
     partition_count: int
     store: StoreHandle | None
     """Present when the epoch ends in a snapshot."""
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     saves_beside: bool = False
     """Workers are on the driver's host and stay: they may save state when its task is over."""
 

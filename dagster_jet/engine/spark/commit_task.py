@@ -53,6 +53,7 @@ class CommitTask:
             shard=shard,
             shard_count=len(item.shards),
             fencing_token=self.barrier.fencing_token,
+            guarantee=self.barrier.guarantee,
         )
         item.operator.commit(given, RunState(runs, item.operator, item.shards[shard], None))
         fail_point("stage.commit.after")

@@ -205,14 +205,10 @@ class EpochRunner:
         return {name: {**stage, **columns.get(name, {})} for name, stage in plan.items()}
 
     @property
-    def stages_in_two_phases(self) -> list[str]:
-        """Stages whose processors commit in two phases, known after `prepare`."""
-        return [
-            name
-            for name in self.stages
-            if isinstance(operator := self.operator(name), ProcessorOperator)
-            and operator.commits_in_two_phases
-        ]
+    def processors(self) -> dict[str, ProcessorOperator]:
+        """By stage, users' processors; known after `prepare`."""
+        operators = {name: self.operator(name) for name in self.stages}
+        return {n: op for n, op in operators.items() if isinstance(op, ProcessorOperator)}
 
     def close(self) -> None:
         self._tables.clear()

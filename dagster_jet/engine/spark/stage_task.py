@@ -247,6 +247,7 @@ class StageTask:
                 shard_count=self.shard_count,
                 early=self.early,
                 fencing_token=self.barrier.fencing_token,
+                guarantee=self.barrier.guarantee,
             ),
             RunState(runs, operator, state, self.dead_until_ms),
         )

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dagster_jet.core import Emitter, ItemProcessor, PartitionKey, Processor
+from dagster_jet.core import Emitter, Guarantee, ItemProcessor, PartitionKey, Processor
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import ProcessorError
-from dagster_jet.processors.operator import PARTITION_COLUMN, MemoryState, Step, StepInput
+from dagster_jet.processors.operator import (
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+    MemoryState,
+    Step,
+    StepInput,
+)
 from dagster_jet.processors.processor_operator import ProcessorOperator
 from dagster_jet.store.partition import partition_of_key
 from dagster_jet.testing import verify_processor
@@ -26,13 +33,13 @@ NUMBERED = pa.schema([*ROWS, ("n", pa.int64())])
 Row = dict[str, Any]
 
 
-def operator(supplier: Any, *, is_keyed: bool = True, output: pa.Schema = NUMBERED):
+def operator(supplier: Any, *, keys: Sequence[str] = ("k",), output: pa.Schema = NUMBERED):
     return ProcessorOperator(
         stage="s",
         supplier=supplier,
         row_schema=ROWS,
         output_schema=output,
-        is_keyed=is_keyed,
+        row_keys=tuple(keys),
         in_batches=False,
         partition_count=PARTITIONS,
         commits_in_two_phases=True,
@@ -271,9 +278,33 @@ def test_the_order_of_callbacks() -> None:
     ]
 
 
+class Telling(ItemProcessor):
+    """Emits every row with the number of rows before it, and its guarantee in place of the key."""
+
+    def init(self, outbox, context):
+        super().init(outbox, context)
+        self.count = 0
+
+    def process_item(self, ordinal, item):
+        row = {"k": self.context.guarantee.value, "v": item["v"], "n": self.count}
+        self.count += 1
+        return self.outbox.offer(row)
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_rows_come_in_order_of_event_time_and_the_guarantee_is_the_jobs(guarantee: Guarantee):
+    job = Job(operator(Telling))
+    times = [5, None, 3, 9, 3, 5, 1, 7]
+    rows = [{"k": "a", "v": n, TIME_COLUMN: time} for n, time in enumerate(times)]
+    given = replace(job.given(0, 1, rows), guarantee=guarantee)
+    results = job.operator.step(given, job.states[0]).results.to_pylist()
+    assert [row["v"] for row in results] == [1, 6, 2, 4, 0, 5, 7, 3]
+    assert {row["k"] for row in results} == {guarantee.value}
+
+
 def test_one_instance_commits_where_there_is_no_key() -> None:
     Noting.calls.clear()
-    job = Job(operator(Noting, is_keyed=False), shards=3)
+    job = Job(operator(Noting, keys=()), shards=3)
     job.epoch([{"k": "a", "v": 1}])
     assert Noting.calls.count("close") == 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from dagster_jet.core import Processor
 from dagster_jet.core.frames import Frames
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline import aggregates as agg
@@ -12,6 +13,7 @@ from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.deduplicate import Deduplicate
 from dagster_jet.processors.first_stage import FramePartials, KeyPartials, SessionBuckets
 from dagster_jet.processors.interval_join import IntervalJoin
+from dagster_jet.processors.processor_operator import ProcessorOperator
 from dagster_jet.processors.rolling import RollingAggregate
 from dagster_jet.processors.session import SessionWindows
 from dagster_jet.processors.stateful_map import StatefulMap
@@ -73,6 +75,20 @@ def test_nested_keys(operator, kind):
     operator(pa.schema([("k", pa.string()), ("v", kind)]))
     with pytest.raises(PipelineError, match=r"'k' is \w+<.* cannot be a key.*to_json"):
         operator(pa.schema([("k", kind)]))
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.duration("us")], ids=str)
+def test_keys_whose_hash_python_and_spark_do_not_share(kind):
+    def processor(keys):
+        row = pa.schema([("k", kind), ("v", pa.float32())])
+        ProcessorOperator("p", Processor, row, OUT, keys, in_batches=False, partition_count=7)
+
+    processor(())
+    processor(("v",))
+    with pytest.raises(
+        PipelineError, match=r"'k' is .*a hash that Python and Spark share.*cast\(k"
+    ):
+        processor(("v", "k"))
 
 
 @pytest.mark.parametrize("name", ["__partition", "__hash", "__time"])

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ByteType,
+    FloatType,
     IntegerType,
     ShortType,
     StructType,
@@ -90,14 +91,14 @@ class Partitions:
     def hash(self, keys: Sequence[str], *, of: DataFrame | None = None) -> Column:
         """
         Args:
-            of: hash integers of every width as bigint, as Python does; else as Spark does.
+            of: hash numbers of every width as bigint or double, as Python does; else as Spark does.
         """
         columns = quoted(keys)
         if of is not None:
             types = {f.name: f.dataType for f in of.schema}
-            narrow = ByteType | ShortType | IntegerType
+            wide = {ByteType: "long", ShortType: "long", IntegerType: "long", FloatType: "double"}
             columns = [
-                column.cast("long") if isinstance(types[key], narrow) else column
+                column.cast(wide[kind]) if (kind := type(types[key])) in wide else column
                 for key, column in zip(keys, columns, strict=True)
             ]
         return F.xxhash64(*columns) if columns else F.lit(0).cast("long")

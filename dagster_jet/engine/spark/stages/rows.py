@@ -127,20 +127,25 @@ def plan_processor(
         supplier=node.supplier,
         row_schema=arrow_schema(source.schema),
         output_schema=arrow_schema(_parsed(node.output_schema)),
-        is_keyed=bool(node.keys),
+        row_keys=node.keys,
         in_batches=node.in_batches,
         partition_count=partitions.count,
         job=job,
-        commits_in_two_phases=any(
-            getattr(processor, method) is not getattr(Processor, method)
-            for method in ("snapshot_commit_prepare", "snapshot_commit_finish")
+        commits_in_two_phases=_overrides(
+            processor, "snapshot_commit_prepare", "snapshot_commit_finish"
         ),
+        has_timers=_overrides(processor, "try_process"),
     )
-    # A processor works out the partition of a key by itself, where every integer is a bigint.
+    # A processor works out the partition of a key by itself, where every integer is a bigint and
+    # every floating-point number a double.
     key_hash = partitions.hash(node.keys, of=source)
     shape = _addressed(source, node.keys, node.time_column, partitions, key_hash=key_hash)
     # The processor is the one to say what is late, unless a sink takes such rows away from it.
     return _row_plan(operator, [shape], source, node.time_column)
+
+
+def _overrides(processor: type[Processor], *methods: str) -> bool:
+    return any(getattr(processor, name) is not getattr(Processor, name) for name in methods)
 
 
 def _parsed(ddl: str) -> StructType:
