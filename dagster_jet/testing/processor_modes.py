@@ -23,6 +23,9 @@ class Mode:
     """After how many snapshots one is discarded: phase 2 says success=False; 0: never."""
     parallelisms: tuple[int, ...] = (1,)
     """Instances, changed at every restore."""
+    overtaking: int = 0
+    """At-least-once: after a barrier so many more steps before the state is saved. At a restore
+    they are taken again. Then every expected item has to come at least once."""
 
 
 LARGE = 1024
@@ -45,16 +48,29 @@ _SNAPSHOTS = (
     Mode("snapshots, never restored", snapshot_every=1),
     Mode("every second snapshot discarded", snapshot_every=1, fails_every=2),
 )
+_OVERTAKING = (
+    Mode("one step overtakes the barrier", snapshot_every=1, restore_every=1, overtaking=1),
+    Mode("three steps overtake the barrier", snapshot_every=1, restore_every=2, overtaking=3),
+    Mode(
+        "all that is left overtakes the barrier in the middle",
+        snapshot_every=1,
+        restores_in_the_middle=True,
+        overtaking=LARGE,
+    ),
+)
 
 
-def modes(*, snapshots: bool, parallelisms: tuple[int, ...] | None) -> list[Mode]:
+def modes(*, snapshots: bool, overtaking: bool, parallelisms: tuple[int, ...] | None) -> list[Mode]:
     """The modes to run.
 
     Args:
         snapshots: whether the processor takes part in snapshots.
+        overtaking: whether items may overtake barriers, in at-least-once.
         parallelisms: also run several instances, changing their number at every restore.
     """
     chosen = [*_PLAIN, *(_SNAPSHOTS if snapshots else ())]
+    if snapshots and overtaking:
+        chosen += _OVERTAKING
     if parallelisms:
         chosen += [_with_instances(mode, parallelisms) for mode in chosen]
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -52,25 +53,50 @@ class Check:
 
 
 @dataclass
+class Reading:
+    """How far the input is read."""
+
+    edges: list[deque[object]]
+    """What is left, per edge."""
+    turns: deque[int]
+    """The open edges, the next one to be read first."""
+    coalescer: WatermarkCoalescer
+    ended: list[int]
+
+    @classmethod
+    def of(cls, inputs: list[list[object]]) -> Reading:
+        turns = deque(range(len(inputs)))
+        return cls(list(map(deque, inputs)), turns, WatermarkCoalescer(len(inputs)), [])
+
+    def copy(self) -> Reading:
+        """A place to go back to; the items are the same ones."""
+        edges = [edge.copy() for edge in self.edges]
+        return Reading(edges, self.turns.copy(), deepcopy(self.coalescer), self.ended.copy())
+
+
+@dataclass
 class Run:
     """One mode: the instances, what they emitted, and the last snapshot."""
 
     check: Check
     mode: Mode
+    reading: Reading = field(init=False)
     outputs: list[list[object]] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
     starts: int = 0
     steps: int = 0
     snapshots: int = 0
-    ended_edges: list[int] = field(default_factory=list)
 
     def run(self) -> None:
+        self.reading = Reading.of(self.check.inputs)
         count = 1 if self.check.expected is None else len(self.check.expected)
         self.outputs = [[] for _ in range(count)]
         try:
             self._start(None)
             self._after_step(first=True)
-            self._feed()
+            while self.reading.turns:
+                self._step()
+                self._after_step()
             self._complete()
         finally:
             for instance in self.instances:
@@ -107,32 +133,30 @@ class Run:
             self.instances.append(instance)
             if shares is not None:
                 instance.restore(shares[index])
-                for ordinal in self.ended_edges:  # as the runtime: they end again, at once
+                for ordinal in self.reading.ended:  # as the runtime: they end again, at once
                     instance.complete_edge(ordinal)
 
-    def _feed(self) -> None:
-        edges = [deque(items) for items in self.check.inputs]
-        coalescer = WatermarkCoalescer(len(edges))
-        open_edges = list(range(len(edges)))
-        while open_edges:
-            for ordinal in list(open_edges):
-                for instance in self.instances:
-                    instance.try_process()
-                items, in_band = self._next(edges[ordinal])
-                if items:
-                    coalescer.observe_event(ordinal)
-                    self._process(ordinal, items)
-                self._forward(self._observe(coalescer, ordinal, in_band))
-                self._forward(coalescer.check())
-                if not edges[ordinal]:
-                    open_edges.remove(ordinal)
-                    # As in the runtime: the watermark that an end brings, then complete_edge.
-                    self._forward(coalescer.observe_done(ordinal))
-                    for instance in self.instances:
-                        instance.complete_edge(ordinal)
-                    self.ended_edges.append(ordinal)
-                    self._forward(coalescer.check())
-                self._after_step()
+    def _step(self, *, is_behind_barrier: bool = False) -> None:
+        """One look at the next edge. Its end is not seen behind a barrier that has not gone on."""
+        reading, coalescer = self.reading, self.reading.coalescer
+        ordinal = reading.turns.popleft()
+        for instance in self.instances:
+            instance.try_process()
+        items, in_band = self._next(reading.edges[ordinal])
+        if items:
+            coalescer.observe_event(ordinal)
+            self._process(ordinal, items)
+        self._forward(self._observe(coalescer, ordinal, in_band))
+        self._forward(coalescer.check())
+        if reading.edges[ordinal] or is_behind_barrier:
+            reading.turns.append(ordinal)
+            return
+        # As in the runtime: the watermark that an end brings, then complete_edge.
+        self._forward(coalescer.observe_done(ordinal))
+        for instance in self.instances:
+            instance.complete_edge(ordinal)
+        reading.ended.append(ordinal)
+        self._forward(coalescer.check())
 
     def _forward(self, emission: Emission) -> None:
         for instance in self.instances if emission is not None else ():
@@ -209,18 +233,27 @@ class Run:
         self.steps += 0 if first else 1
         if not mode.snapshot_every or self.steps % mode.snapshot_every:
             return
-        saved = [entry for instance in self.instances for entry in instance.snapshot()]
         self.snapshots += 1
         success = not (mode.fails_every and self.snapshots % mode.fails_every == 0)
         restores = bool(mode.restore_every) and self.snapshots % mode.restore_every == 0
         if mode.restores_in_the_middle and not first:
             restores = self.steps == max(1, sum(map(len, self.check.inputs)) // 2)
+        barrier, before = self.reading.copy(), list(map(len, self.outputs))
+        for _ in range(mode.overtaking if restores else 0):
+            if any(self.reading.edges):
+                self._step(is_behind_barrier=True)
+        after = list(map(len, self.outputs))
+        saved = [entry for instance in self.instances for entry in instance.snapshot()]
         if mode.commits_before_restore or not restores:
             for instance in self.instances:
                 instance.commit(success=success)
         if restores:
             for instance in self.instances:
                 instance.calls.close()
+            # What is behind the barrier comes again, and what it has brought out does not count.
+            self.reading = barrier
+            for output, begin, end in zip(self.outputs, before, after, strict=True):
+                del output[begin:end]
             self._start(saved)
 
     def _slow(self, name: str, callback: Callback, seconds: float) -> None:
@@ -259,12 +292,14 @@ class Run:
     def _compare(self) -> None:
         if self.check.expected is None:
             return
-        together = self.mode.parallelisms != (1,)
+        together = self.mode.parallelisms != (1,) or self.mode.overtaking > 0
         for ordinal, (out, want) in enumerate(zip(self.outputs, self.check.expected, strict=True)):
             actual, expected = self._unpacked(out), list(want)
             if together:
                 actual, expected = _without_watermarks(actual), _without_watermarks(expected)
             missing, extra = _difference(expected, actual)
+            if self.mode.overtaking and not missing:
+                continue  # at least once
             if missing or extra or (self.check.ordered and not together and actual != expected):
                 raise AssertionError(
                     f"outbound edge {ordinal}:\n"

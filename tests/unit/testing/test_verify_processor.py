@@ -10,6 +10,7 @@ from dagster_jet.core import (
     IDLE,
     BroadcastKey,
     Emitter,
+    Guarantee,
     Inbox,
     ItemProcessor,
     PartitionKey,
@@ -556,3 +557,140 @@ def test_the_questions_that_make_no_sense_are_refused():
         verify_processor(Source, expect=[], expect_each=[[]])
     with pytest.raises(ValueError, match="to know when to stop"):
         verify_processor(Source, ends=False)
+
+
+# --- at-least-once ------------------------------------------------------------------------------
+
+
+class Pairs(ItemProcessor):
+    """Emits (n, "pair") once both sides of n are there, and forgets them (seed 001)."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, set[str]] = {}
+
+    def init(self, outbox, context):
+        super().init(outbox, context)
+        self.entries = snapshot_emitter(outbox.offer_to_snapshot)
+
+    def process_item(self, ordinal, item):
+        number, side = item
+        there = self.waiting.get(number, set()) | {side}
+        if there == {"A", "B"}:
+            if not self.outbox.offer((number, "pair")):
+                return False
+            self.forget(number)
+        else:
+            self.waiting[number] = there
+        return True
+
+    def forget(self, number):
+        del self.waiting[number]
+
+    def save_to_snapshot(self):
+        return self.entries.emit(lambda: list(self.waiting.items()))
+
+    def restore_from_snapshot(self, inbox):
+        self.waiting.update(inbox.drain())
+        return True
+
+
+class PatientPairs(Pairs):
+    """Remembers what it has paired, so that a side that comes again is paired again."""
+
+    def forget(self, number):
+        self.waiting[number] = {"A", "B"}
+
+
+SIDES = [(1, "A"), (2, "B"), (2, "A"), (1, "B"), (3, "A"), (3, "B")]
+
+
+def test_the_apparent_loss_of_at_least_once_is_found():
+    expect = [(2, "pair"), (1, "pair"), (3, "pair")]
+    for given in ({"input": SIDES}, {"inputs": [SIDES[::2], SIDES[1::2]], "ordered": False}):
+        verify_processor(Pairs, expect=expect, key=by_key, **given)
+        with pytest.raises(AssertionError, match=r"overtake(.|\n)*missing  \[\(\d, 'pair'\)"):
+            verify_processor(Pairs, expect=expect, guarantee=Guarantee.AT_LEAST_ONCE, **given)
+        verify_processor(
+            PatientPairs, expect=expect, key=by_key, guarantee="at-least-once", **given
+        )
+
+
+class OnTime(ItemProcessor):
+    """Drops what is older than the watermark (seed 001)."""
+
+    watermark = None
+
+    def process_item(self, ordinal, item):
+        is_late = self.watermark is not None and item < self.watermark
+        return is_late or self.outbox.offer(item)
+
+    def try_process_watermark(self, watermark):
+        if not self.outbox.offer(watermark):
+            return False
+        self.watermark = watermark.timestamp_ms
+        return True
+
+    def save_to_snapshot(self):
+        return self.outbox.offer_to_snapshot(broadcast_key("watermark"), self.watermark)
+
+    def restore_from_snapshot(self, inbox):
+        found = [entry.value for entry in inbox.drain()]
+        self.watermark = None if None in found else min(found)
+        return True
+
+
+class OnlyForwards(OnTime):
+    """Believes that a watermark never goes back."""
+
+    def process_item(self, ordinal, item):
+        return self.outbox.offer(item)
+
+    def try_process_watermark(self, watermark):
+        assert self.watermark is None or watermark.timestamp_ms > self.watermark
+        return super().try_process_watermark(watermark)
+
+
+class BeginsAnew(OnTime):
+    """Waits for the watermark of its own execution."""
+
+    def restore_from_snapshot(self, inbox):
+        inbox.drain()
+        return True
+
+
+def test_a_watermark_that_goes_back_in_at_least_once_is_found():
+    items = [Watermark(10), 12, Watermark(15), Watermark(20), 25, Watermark(30)]
+    others = [Watermark(10), Watermark(20), Watermark(30)]
+    for given in ({"input": items}, {"inputs": [items, others]}):
+        for processor in (OnTime, OnlyForwards, BeginsAnew):
+            verify_processor(processor, expect=items, **given)
+        given |= {"expect": items, "guarantee": Guarantee.AT_LEAST_ONCE}
+        with pytest.raises(AssertionError, match=r"overtakes(.|\n)*missing  \[\d\d"):
+            verify_processor(OnTime, **given)
+        with pytest.raises(ProcessorError, match=r"try_process_watermark\(\)(.|\n)*overtakes"):
+            verify_processor(OnlyForwards, **given)
+        verify_processor(BeginsAnew, **given)
+
+
+def test_what_is_replayed_may_be_counted_twice():
+    counted = [("a", 1), ("b", 2), ("a", 4), ("c", 4), ("b", 7)]
+
+    class Running(Totals):
+        def process_item(self, ordinal, item):
+            key, value = item
+            total = self.totals.get(key, 0) + value
+            if not self.outbox.offer((key, total)):
+                return False
+            self.totals[key] = total
+            return True
+
+        def complete(self):
+            return True
+
+    verify_processor(Running, input=ITEMS, expect=counted)
+    with pytest.raises(AssertionError, match="overtakes"):
+        verify_processor(Running, input=ITEMS, expect=counted, guarantee="at-least-once")
+    keys = [key for key, _ in counted]
+    verify_processor(
+        Running, input=ITEMS, expect=keys, unpack=lambda i: [i[0]], guarantee="at-least-once"
+    )
