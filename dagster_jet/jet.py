@@ -257,19 +257,30 @@ class Jet:
         for ref in self.snapshots(name):
             if snapshot_id in (None, ref.snapshot_id):
                 return SnapshotStore(self.store, name).load(ref)
-        raise JobStateError(f"there is no snapshot {snapshot_id or ''}.", job=name)
+        known = ", ".join(str(ref.snapshot_id) for ref in self.snapshots(name)) or "none"
+        raise JobStateError(
+            f"snapshot {snapshot_id} is not retained; there are: {known}."
+            if snapshot_id is not None
+            else "there is no snapshot yet.",
+            job=name,
+        )
 
-    def plan(self, pipeline: Pipeline) -> tuple[StageChange, ...]:
-        """What a changed pipeline would do with the state of the job's newest snapshot.
+    def plan(self, pipeline: Pipeline, *, snapshot: int | None = None) -> tuple[StageChange, ...]:
+        """What a changed pipeline would do with the state of one of the job's snapshots.
 
         Changes nothing, starts no job. Before the first snapshot everything is new. The columns of
         states are known to Spark: it is asked where everything else is as before.
 
+        Args:
+            snapshot: a retained one, as for `JobConfig(initial_snapshot=...)`; None: the newest.
+
         Raises:
+            JobStateError: it is not retained.
+            SnapshotInvalidError: its manifest is missing or damaged.
             PipelineError: Spark cannot plan the pipeline.
         """
-        begun = bool(self.snapshots(pipeline.name))
-        saved = self.manifest(pipeline.name).stage_plans() if begun else {}
+        begun = snapshot is not None or bool(self.snapshots(pipeline.name))
+        saved = self.manifest(pipeline.name, snapshot).stage_plans() if begun else {}
         changes = compare_plans(saved, pipeline.graph.plan())
         if any(change.is_refused for change in changes):
             return changes

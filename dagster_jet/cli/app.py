@@ -144,14 +144,17 @@ def plan(
     pipeline: Annotated[
         str, typer.Argument(help="package.module:name; a function is called without arguments.")
     ],
+    snapshot: Annotated[
+        int | None, typer.Option(help="A retained one to go back to; default: the newest.")
+    ] = None,
 ) -> None:
-    """What a changed pipeline would do with the state of its last snapshot.
+    """What a changed pipeline would do with the state of its last snapshot, or of an older one.
 
     Exit code 1: some state could not go on, so the job would not start.
     """
     found = load_pipeline(pipeline)
     with target.open_jet() as jet:
-        changes = jet.plan(found)
+        changes = jet.plan(found, snapshot=snapshot)
     rows = [
         {"stage": c.stage, "kind": c.kind, "state": c.change.value, "reason": c.reason}
         for c in changes

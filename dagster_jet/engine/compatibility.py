@@ -18,14 +18,16 @@ def check_compatible(
     gone = [c.stage for c in refused if c.change is Change.DROPPED]
     if gone:
         raise JetError(
-            f"the last snapshot has state of {', '.join(gone)}, which the pipeline no longer has.",
+            f"snapshot {manifest.snapshot_id} has state of {', '.join(gone)}, which the pipeline "
+            "does not have.",
             job=job,
             cure="Bring the stage back under its old name, or run the new pipeline under "
             "another name.",
         )
     if refused:
         raise JetError(
-            f"the state in the last snapshot would not mean the same: {refused[0].reason}.",
+            f"the state in snapshot {manifest.snapshot_id} would not mean the same: "
+            f"{refused[0].reason}.",
             job=job,
             stage=refused[0].stage,
             cure="Take the change back, or give the stage a new name: it then starts empty.",

@@ -142,6 +142,17 @@ class SnapshotFailed:
 
 
 @dataclass(frozen=True)
+class SnapshotDropped:
+    """An older retained snapshot was found damaged at a start. The job does without it; nothing
+    can go back to it any more."""
+
+    job: str
+    execution_id: int
+    snapshot_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class ExecutionRestarting:
     """A restartable failure: a new execution begins in this process after `delay_ms`."""
 
@@ -172,6 +183,7 @@ JobEvent = (
     | OutputLost
     | SnapshotCommitted
     | SnapshotFailed
+    | SnapshotDropped
     | ExecutionRestarting
     | ExecutionEnded
 )

@@ -39,6 +39,7 @@ from dagster_jet.engine.events import (
     ItemsLost,
     JobEvent,
     SnapshotCommitted,
+    SnapshotDropped,
     SnapshotFailed,
     SourceProgress,
     StageProgress,
@@ -138,6 +139,7 @@ class Execution:
                 partition_count=store.partition_count,
                 plan_fingerprint=graph.fingerprint(),
                 suspend_on_failure=config.suspend_on_failure,
+                initial_snapshot=config.initial_snapshot,
             )
         )
         self._coordinators_lock = threading.Lock()
@@ -433,12 +435,12 @@ class Execution:
             read_record(self._store, self._job),
             split_brain_protection=self._config.split_brain_protection,
         )
-        record = self._keeper.claim(
-            change=lambda record: replace(
-                record.rewound(self._config.initial_snapshot),
-                members_max=max(record.members_max, members_max),
-            )
-        )
+
+        def admitted(record: ExecutionRecord) -> ExecutionRecord:
+            record.rewound(self._config.initial_snapshot)  # raises if it is not retained
+            return replace(record, members_max=max(record.members_max, members_max))
+
+        record = self._keeper.claim(change=admitted)
         self._work_dir = self._work_root / f"{record.execution_id}"
         shutil.rmtree(self._work_dir, ignore_errors=True)
         self._work_dir.mkdir(parents=True)
@@ -504,10 +506,12 @@ class Execution:
         self, execution_id: int, keep: tuple[SnapshotRef, ...]
     ) -> protocol.LeftoversAborted:
         fail_point("abort.before")
-        manifests = self._snapshots.load_retained(keep)
+        retained = self._snapshots.load_retained(keep)
+        manifests = retained.manifests
         tokens = [a.token for m in manifests.values() for a in m.artifacts]
         self._committer.abort_leftovers(tokens, [m.sinks for m in manifests.values()])
-        self._snapshots.delete_unreferenced(execution_id, manifests.values())
+        self._snapshots.delete_unreferenced(execution_id, retained)
+        self._tell_damaged(retained.damaged)
         fail_point("abort.after")
         self._poll()
         if keep:
@@ -520,7 +524,16 @@ class Execution:
             sources={name: reader.position() for name, reader in self._readers.items()},
             watermarks=self._watermarks.to_json(),
             now_ms=self._now_ms(),
+            damaged=frozenset(retained.damaged),
         )
+
+    def _tell_damaged(self, damaged: Mapping[int, str]) -> None:
+        execution_id = self._coordinator.record.execution_id
+        for snapshot_id, reason in damaged.items():
+            _logger.warning(
+                "%s: snapshot %d can no longer be gone back to: %s", self._job, snapshot_id, reason
+            )
+            self._emit(SnapshotDropped(self._job, execution_id, snapshot_id, reason))
 
     def _announce_start(self, restored: SnapshotRef | None) -> None:
         """Once per execution: everything older is settled, data is about to flow."""

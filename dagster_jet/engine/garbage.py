@@ -68,7 +68,7 @@ def _collect(store: Store, job: str) -> JobGarbage:
     snapshots = SnapshotStore(store, job)
     try:
         retained = snapshots.load_retained(record.snapshots)
-        removed = snapshots.delete_unreferenced(record.execution_id + 1, retained.values())
+        removed = snapshots.delete_unreferenced(record.execution_id + 1, retained)
     except JetError as error:
         return JobGarbage(job, skipped=str(error))
     return JobGarbage(job, removed)

@@ -132,8 +132,9 @@ class Settler:
                     if purpose is Purpose.SNAPSHOT:
                         decided_at = committed_at = time.monotonic()
                         self.journals.decided()  # before another snapshot may begin
+                    is_last = purpose in (Purpose.SNAPSHOT, Purpose.COMMITTED)
                     newest = record.snapshots[0]
-                    if newest.committed and newest.epoch_id > 0:
+                    if is_last and newest.committed and newest.epoch_id > 0:
                         phase1_ms = (decided_at - acked_at) * 1000
                         phase2_ms = (committed_at - decided_at) * 1000
                         self.told.put(

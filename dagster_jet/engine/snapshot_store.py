@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from dagster_jet.core.failpoint import fail_point
-from dagster_jet.errors import StoreError
+from dagster_jet.errors import SnapshotInvalidError, StoreCorruptedError, StoreError
 from dagster_jet.snapshot.chains import read_chain
 from dagster_jet.snapshot.chunks import (
     PARTITION_COLUMN,
@@ -36,8 +37,23 @@ class SnapshotStore:
             data, job=self._job, name=ref.manifest_name, expected_checksum=ref.manifest_checksum
         )
 
-    def load_retained(self, refs: Iterable[SnapshotRef]) -> dict[int, Manifest]:
-        return {ref.snapshot_id: self.load(ref) for ref in refs}
+    def load_retained(self, refs: Sequence[SnapshotRef]) -> Retained:
+        """The newest one must be whole; of the others, those that are.
+
+        Raises:
+            SnapshotInvalidError: the newest is missing, or not what the record names.
+            StoreUnavailableError: members are away; nothing is known to be damaged.
+        """
+        manifests: dict[int, Manifest] = {}
+        damaged: dict[int, str] = {}
+        for ref in refs:
+            try:
+                manifests[ref.snapshot_id] = self.load(ref)
+            except (SnapshotInvalidError, StoreCorruptedError) as error:
+                if ref is refs[0]:
+                    raise
+                damaged[ref.snapshot_id] = str(error)
+        return Retained(manifests, damaged)
 
     def write(self, manifest: Manifest) -> None:
         self._map.put_all({self._key(manifest.name): manifest.to_bytes()})
@@ -81,18 +97,23 @@ class SnapshotStore:
         except (StoreError, OSError):
             return
 
-    def delete_unreferenced(self, execution_id: int, retained: Iterable[Manifest]) -> int:
-        """What executions before `execution_id` left behind and no retained snapshot names."""
-        manifests = list(retained)
-        kept = {manifest.name for manifest in manifests}
-        for manifest in manifests:
+    def delete_unreferenced(self, execution_id: int, retained: Retained) -> int:
+        """What executions before `execution_id` left behind and no retained snapshot names.
+
+        What a damaged manifest names is not known: it, and all that is not newer than it, stays
+        for as long as the record has it.
+        """
+        kept = {manifest.name for manifest in retained.manifests.values()}
+        for manifest in retained.manifests.values():
             for names in manifest.chunk_sets().values():
                 kept |= names
+        newest_damaged = max(retained.damaged, default=0)
         doomed = [
             key
             for key in self._map.keys("")
             if (name := key.name.removesuffix("/index")) not in kept
             and execution_of(name) < execution_id
+            and snapshot_of(name) > newest_damaged
         ]
         if doomed:
             self._map.delete_all(doomed)
@@ -100,6 +121,20 @@ class SnapshotStore:
 
     def _key(self, name: str) -> MapKey:
         return MapKey.of(name, self._partition_count)
+
+
+@dataclass(frozen=True)
+class Retained:
+    """The snapshots that a record names, by id."""
+
+    manifests: Mapping[int, Manifest]
+    damaged: Mapping[int, str]
+    """Those whose manifest is not whole, and why."""
+
+
+def snapshot_of(name: str) -> int:
+    """For which snapshot a manifest or a chunk set was written; later ones may need it, too."""
+    return int(name.rpartition("/")[2].split("-")[0])
 
 
 def execution_of(name: str) -> int:

@@ -25,6 +25,7 @@ from dagster_jet.engine.events import (
     OutputLost,
     SinkReopened,
     SnapshotCommitted,
+    SnapshotDropped,
     SnapshotFailed,
 )
 from dagster_jet.errors import JetError, Reaction
@@ -193,6 +194,11 @@ class JobWatch:
                 self.log.warning(
                     f"A snapshot of execution {event.execution_id} was discarded "
                     f"({event.reason}); {event.failed_snapshots} so far."
+                )
+            case SnapshotDropped():
+                self.log.warning(
+                    f"Snapshot {event.snapshot_id} is damaged and no longer retained: "
+                    f"{event.reason}"
                 )
             case ItemsLost() if _has_doubled(event):
                 self.log.warning(

@@ -4,7 +4,7 @@ No I/O, no clock, no threads, no randomness: the caller executes the commands an
 became of them, with the time where it matters. The engine's loop is one caller; the simulator in
 ``tests/simulation`` is the other and crashes between any two steps.
 
-    CLAIMING -> RESERVING -> LOADING -> RESTORING -> RECOMMITTING -> ABORTING
+    CLAIMING -> RESERVING -> LOADING -> RESTORING -> [REWINDING] -> RECOMMITTING -> ABORTING
     ABORTING -> [DECIDING, the first snapshot] -> READY
     READY -> IN_EPOCH -> READY                        (an epoch, with a snapshot or without)
     READY -> IN_EPOCH -> DECIDING -> READY            (the last epoch: nothing may run meanwhile)
@@ -14,6 +14,7 @@ What follows the acks of a snapshot has a state of its own, because it goes on b
 epoch:
 
     NONE -> SAVING -> MANIFEST -> RECORD -> COMMITTING -> NOTING -> NONE
+    SAVING, MANIFEST, RECORD -> [RESERVING] -> NONE       (it failed, and used up an id)
 
 The one sentence it implements: nothing that a task writes counts until the record names it, and
 everything that the record names is made true again after any crash.
@@ -82,6 +83,7 @@ class Phase(Enum):
     RESERVING = "reserving snapshot ids"
     LOADING = "loading"
     RESTORING = "restoring"
+    REWINDING = "rewinding"
     RECOMMITTING = "recommitting"
     ABORTING = "aborting"
     READY = "ready"
@@ -99,6 +101,7 @@ class Settling(Enum):
     RECORD = "writing the record: the decision"
     COMMITTING = "committing"
     NOTING = "noting in the record that all is committed"
+    RESERVING = "reserving more snapshot ids"
 
     @property
     def is_decided(self) -> bool:
@@ -119,6 +122,9 @@ class CoordinatorConfig:
     partition_count: int
     plan_fingerprint: str
     suspend_on_failure: bool = False
+    initial_snapshot: int | None = None
+    """Go back to this one, once (`ExecutionRecord.rewound`)."""
+    snapshot_id_block: int = SNAPSHOT_ID_BLOCK
 
 
 @dataclass
@@ -129,6 +135,8 @@ class Coordinator:
     phase: Phase = Phase.CLAIMING
     settling: Settling = Settling.NONE
     record: ExecutionRecord = field(init=False)
+    _rewound: ExecutionRecord = field(init=False)
+    """The record with which data will flow: of the snapshot that is being restored."""
     shards: dict[str, list[ShardState]] = field(default_factory=dict)
     counters: dict[str, Counters] = field(default_factory=dict)
     failed_snapshots: int = 0
@@ -220,7 +228,8 @@ class Coordinator:
         # a trace in the record. Ours must be durable before the first attempt.
         self._next_snapshot_id = record.reserved_snapshot_id + 1
         self.record = replace(
-            record, reserved_snapshot_id=record.reserved_snapshot_id + SNAPSHOT_ID_BLOCK
+            record,
+            reserved_snapshot_id=record.reserved_snapshot_id + self.config.snapshot_id_block,
         )
         self.phase = Phase.RESERVING
         return [WriteRecord(Purpose.STARTING, self.record)]
@@ -230,10 +239,12 @@ class Coordinator:
             return []
         if event.outcome is not WriteOutcome.WRITTEN:
             return self._stop_failed("snapshot ids could not be reserved", restartable=True)
-        record = self.record
-        if record.snapshot is not None and self.config.guarantee is not Guarantee.NONE:
+        self._rewound = self.record.rewound(self.config.initial_snapshot)
+        snapshot = self._rewound.snapshot
+        if snapshot is not None and self.config.guarantee is not Guarantee.NONE:
             self.phase = Phase.LOADING
-            return [LoadManifest(record.snapshot)]
+            return [LoadManifest(snapshot)]
+        self.record = self._rewound
         self.shards = {v: [ShardState()] * n for v, n in self.config.shards.items()}
         return self._abort_leftovers()
 
@@ -253,7 +264,26 @@ class Coordinator:
         if self.phase is not Phase.RESTORING or self._candidate is None:
             return []
         self.shards = {vertex: list(states) for vertex, states in shards.items()}
-        manifest, self._candidate = self._candidate, None
+        if self._rewound.snapshots != self.record.snapshots:
+            # Not before: had it been damaged, or did it not fit the pipeline, then what is newer
+            # would be gone for nothing.
+            self.phase = Phase.REWINDING
+            return [WriteRecord(Purpose.REWOUND, self._rewound)]
+        self.record = self._rewound
+        return self._recommit(self._candidate)
+
+    def _on_rewound(self, event: RecordAnswer) -> list[Command]:
+        if self.phase is not Phase.REWINDING or self._candidate is None:
+            return []
+        if event.outcome is WriteOutcome.UNKNOWN:
+            return self._stop_undecided()
+        if event.outcome is not WriteOutcome.WRITTEN:
+            return self._stop_failed("the rewind could not be written", restartable=True)
+        self.record = self._rewound
+        return self._recommit(self._candidate)
+
+    def _recommit(self, manifest: Manifest) -> list[Command]:
+        self._candidate = None
         ref = self.record.snapshot
         if ref is not None and not ref.committed and not manifest.is_committed:
             self.phase = Phase.RECOMMITTING
@@ -269,6 +299,8 @@ class Coordinator:
         if self.phase is not Phase.ABORTING:
             return []
         self._retained = dict(event.retained)
+        whole = (ref for ref in self.record.snapshots if ref.snapshot_id not in event.damaged)
+        self.record = replace(self.record, snapshots=tuple(whole))
         self._settled_ms = event.now_ms
         if self._completed:
             # The last execution died after its last decision: everything is committed by now.
@@ -307,12 +339,16 @@ class Coordinator:
             self._stop_kind = event.stop
             if event.stop is not StopKind.COMPLETE and self.epochs_since_barrier == 0:
                 return self._stop_asked_for()
+            if not self._has_ids:
+                return self._stop_without_snapshot("there are no snapshot ids")
             return self._run_epoch(
                 snapshot=self.config.guarantee is not Guarantee.NONE,
                 terminal=True,
                 final=event.stop is StopKind.COMPLETE,
             )
         due = self._snapshot_is_due(event.now_ms)
+        if due and not self._has_ids:
+            return self._reserve_ids()
         if event.wants_epoch or (due and self._epochs_since_barrier > 0):
             return self._run_epoch(snapshot=due, terminal=False, final=False)
         return []
@@ -526,9 +562,34 @@ class Coordinator:
     def _reserved(self) -> int:
         reserved = self.record.reserved_snapshot_id
         # Half a block ahead: attempts between two writes never run out of reserved ids.
-        if self._next_snapshot_id + SNAPSHOT_ID_BLOCK // 2 > reserved:
-            return self._next_snapshot_id + SNAPSHOT_ID_BLOCK
+        block = self.config.snapshot_id_block
+        if self._next_snapshot_id + block // 2 > reserved:
+            return self._next_snapshot_id + block
         return reserved
+
+    @property
+    def _has_ids(self) -> bool:
+        return self._next_snapshot_id <= self.record.reserved_snapshot_id
+
+    def _reserve_ids(self) -> list[Command]:
+        """Each decision reserves by itself; snapshots that fail one after the other do not.
+
+        Nothing is decided meanwhile: two writes of the record must not overtake each other.
+        """
+        if self._reserved() == self.record.reserved_snapshot_id:
+            return []
+        self.settling = Settling.RESERVING
+        more = replace(self.record, reserved_snapshot_id=self._reserved())
+        return [WriteRecord(Purpose.RESERVED, more)]
+
+    def _on_more_ids_reserved(self, event: RecordAnswer) -> list[Command]:
+        if self.settling is not Settling.RESERVING:
+            return []
+        if event.outcome is WriteOutcome.WRITTEN:
+            self.record = replace(self.record, reserved_snapshot_id=self._reserved())
+        # Else the ids that are left will do, or the next opportunity asks again.
+        self.settling, self._settled_ms = Settling.NONE, event.now_ms
+        return []
 
     def _on_manifest_failed(self, event: ManifestFailed) -> list[Command]:
         if self._candidate_in(Settling.MANIFEST, event.snapshot_id) is None:
@@ -558,17 +619,18 @@ class Coordinator:
     def _after_failed_snapshot(self, discard: list[Command], reason: str) -> list[Command]:
         if self.record.snapshot is None and self._epoch_id == 0:
             return self._stop_failed(f"the first snapshot failed: {reason}", restartable=True)
-        if self._next_snapshot_id > self.record.reserved_snapshot_id:
-            return self._stop_failed(f"snapshots keep failing: {reason}", restartable=True)
-        if self._stop_kind is StopKind.COMPLETE:
-            return self._stop_failed(f"the last snapshot failed: {reason}", restartable=True)
         if self._stop_kind is not None:
             # A terminal snapshot that fails does not keep the job alive: resume from the last one.
-            return [*discard, *self._stop_asked_for()]
+            return [*discard, *self._stop_without_snapshot(reason)]
         if self._decides_every_epoch:
             # What was prepared is in our shards' state, which the next epoch would commit.
             return [*discard, *self._stop_failed(f"a snapshot failed: {reason}", restartable=True)]
-        return discard
+        return [*discard, *self._reserve_ids()]
+
+    def _stop_without_snapshot(self, reason: str) -> list[Command]:
+        if self._stop_kind is StopKind.COMPLETE:
+            return self._stop_failed(f"the last snapshot failed: {reason}", restartable=True)
+        return self._stop_asked_for()
 
     def _discard(self, manifest: Manifest, acks: tuple[Ack, ...]) -> list[Command]:
         """What the failed snapshot left in the store; certainly named by no record."""
@@ -593,6 +655,10 @@ class Coordinator:
                 return self._on_snapshot_decided(event)
             case Purpose.COMMITTED:
                 return self._on_commit_noted(event)
+            case Purpose.REWOUND:
+                return self._on_rewound(event)
+            case Purpose.RESERVED:
+                return self._on_more_ids_reserved(event)
             case Purpose.RUNNING | Purpose.LEASE:
                 return []
 
@@ -603,11 +669,7 @@ class Coordinator:
         if event.outcome is WriteOutcome.UNAVAILABLE:
             return self._not_decided("too few store members answered", event.now_ms)
         if event.outcome is WriteOutcome.UNKNOWN:
-            # Neither commit nor clean up: whoever starts next reads what the record says.
-            self.phase = Phase.STOPPED
-            reason = "the outcome of a record write is unknown"
-            again = self._may_begin_again
-            return [Stop(self.record.status, StopCause.UNDECIDED, reason, restart=again)]
+            return self._stop_undecided()
         dropped = self.record.snapshots[self.config.retained_snapshots - 1 :]
         self.record = self._record_with(ref, event.now_ms)
         self._outcome = True
@@ -699,6 +761,13 @@ class Coordinator:
     def _may_begin_again(self) -> bool:
         """False once a stop was asked for after which the job stays down, come what may (F21)."""
         return self._stop_kind not in (StopKind.SUSPEND, StopKind.SHUTDOWN)
+
+    def _stop_undecided(self) -> list[Command]:
+        """Neither commit nor clean up: whoever starts next reads what the record says."""
+        self.phase = Phase.STOPPED
+        reason = "the outcome of a record write is unknown"
+        again = self._may_begin_again
+        return [Stop(self.record.status, StopCause.UNDECIDED, reason, restart=again)]
 
     def _stop_failed(self, reason: str, restartable: bool) -> list[Command]:
         if not self.settling.is_decided:

@@ -42,12 +42,16 @@ class Purpose(str, Enum):
 
     STARTING = "starting"
     """An execution has won the record: the snapshot ids that it may use."""
+    REWOUND = "rewound"
+    """An older snapshot is the newest one again; it is restored already, and it fits."""
     RUNNING = "running"
     """Everything older is settled, epochs follow."""
     SNAPSHOT = "snapshot"
     """The decision: the snapshot is valid."""
     COMMITTED = "committed"
     """The note that phase 2 is over."""
+    RESERVED = "reserved"
+    """More snapshot ids, where many were used up without a decision."""
     LEASE = "lease"
     """The newest record once more, with the lease renewed."""
 
@@ -226,12 +230,17 @@ class Committed:
 
 @dataclass(frozen=True)
 class LeftoversAborted:
-    """`retained`: chunk sets needed by the retained snapshots, by snapshot id."""
+    """`retained`: chunk sets needed by the retained snapshots, by snapshot id.
+
+    `damaged`: retained snapshots whose manifest is not whole. Nothing that they may need was
+    deleted; the record no longer names them from here on, and so the next start may.
+    """
 
     retained: Mapping[int, Mapping[str, frozenset[str]]]
     sources: Mapping[str, Any]
     watermarks: Mapping[str, Any]
     now_ms: int
+    damaged: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dagster_jet import aggregates as agg
 from dagster_jet.core import failpoint
 from dagster_jet.engine import execution
 from dagster_jet.engine.events import EpochCompleted, JobEvent
+from dagster_jet.snapshot.coordinator import CoordinatorConfig
 from dagster_jet.store.members import lmdb_environment
 
 JOB = "crash"
@@ -126,6 +128,9 @@ def main(
         attach()
     if order.get("sharded"):
         execution.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
+    if "snapshot_id_block" in order:
+        block = order["snapshot_id_block"]
+        execution.CoordinatorConfig = partial(CoordinatorConfig, snapshot_id_block=block)
     with open_jet(folder) as jet:
         try:
             result = jet.run(

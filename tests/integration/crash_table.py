@@ -159,13 +159,35 @@ PREPARED_KILLED = (
     Crash("F9", "stage.commit.after:2=kill", sharded=True),
 )
 
+REWINDING_KILLED = (
+    # Back to an older snapshot, in test_engine.py: before and after the record says so, and when
+    # the new line has a snapshot, and one undecided.
+    Crash("rewind", "record.rewound.before:1=kill"),
+    Crash("rewind", "record.rewound.after:1=kill"),
+    Crash("rewind", "record.snapshot.after:2=kill"),
+)
+
+RESERVING_KILLED = (
+    # Snapshots that fail until their ids are used up, in test_killed.py.
+    Crash("F4", "manifest.before:2=raise;record.reserved.before:1=kill"),
+    Crash("F4", "manifest.before:2=raise;record.reserved.after:1=kill"),
+)
+
 PREPARED_IN_RECOVERY = "stage.commit.before"
 """Its restart dies before it has committed anything."""
 
 
 def all_points() -> set[str]:
     """Every point that some row of these tables reaches."""
-    cases = (*KILLED, *FAILING_CALLS, *FAILING_IN_TASKS, *MAPS_KILLED, *PREPARED_KILLED)
+    cases = (
+        *KILLED,
+        *FAILING_CALLS,
+        *FAILING_IN_TASKS,
+        *MAPS_KILLED,
+        *PREPARED_KILLED,
+        *REWINDING_KILLED,
+        *RESERVING_KILLED,
+    )
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
     return set().union(*(case.points for case in cases), *in_recovery)
 

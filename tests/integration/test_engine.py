@@ -26,12 +26,14 @@ from dagster_jet.engine.events import (
     ExecutionStarted,
     JobEvent,
     SnapshotCommitted,
+    SnapshotDropped,
 )
-from dagster_jet.errors import JetError, LeaseHeldError, SourceError
+from dagster_jet.errors import JetError, LeaseHeldError, SnapshotInvalidError, SourceError
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
 from . import child, oracle
+from .crash_table import REWINDING_KILLED
 from .world import WINDOW_COLUMNS, World, random_rows, wait_until, write_input
 
 if TYPE_CHECKING:
@@ -543,20 +545,60 @@ def test_back_from_the_end(world: World) -> None:
 def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
     """Whoever begins with the same wish after a crash goes on: this process, or another one."""
     wanted, abandoned = run_past_a_snapshot(world, files=4)
-    rules = f"record.snapshot.after:2={end}"  # the new line has a snapshot, and one undecided
     if end == "kill":
-        world.run_child(rules, config={"initial_snapshot": wanted})
+        for crash, line in zip(REWINDING_KILLED, (1, 2, 2), strict=True):
+            world.run_child(crash.rules, config={"initial_snapshot": wanted})
+            died = world.record()
+            assert died is not None and died.line == line
         world.run(until="drained", initial_snapshot=wanted)
     else:
-        failpoint.configure(rules)
+        failpoint.configure(";".join(c.rules.replace("kill", "raise") for c in REWINDING_KILLED))
         world.run(until="drained", initial_snapshot=wanted)
-        assert len(world.events_of(ExecutionRestarting)) == 1
+        assert len(world.events_of(ExecutionRestarting)) == 3
     with world.jet() as jet:
         assert wanted not in [ref.snapshot_id for ref in jet.snapshots(child.JOB)]
     world.run(initial_snapshot=wanted)
     record = world.record()
     assert record is not None and (record.line, record.rewound_to) == (2, wanted)
     assert_written_again(world, abandoned)
+
+
+def test_a_rewind_that_cannot_be_changes_nothing_and_damage_stops_no_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, _ = run_past_a_snapshot(world, files=2)
+    with world.jet() as jet:
+        before = jet.snapshots(child.JOB)
+        manifest_name = next(r.manifest_name for r in before if r.snapshot_id == wanted)
+        assert len(before) > 1 and before[0].snapshot_id != wanted
+        pipeline = child.crash_pipeline(world.folder)
+        assert not [c for c in jet.plan(pipeline, snapshot=wanted) if c.is_refused]
+
+        # The pipeline does not fit: a typo, say.
+        with monkeypatch.context() as changed:
+            changed.setattr(child, "WINDOW_MS", 2 * child.WINDOW_MS)
+            planned = jet.plan(child.crash_pipeline(world.folder), snapshot=wanted)
+            assert [c.stage for c in planned if c.is_refused] == ["counts"]
+            with pytest.raises(JetError, match=f"state in snapshot {wanted} would not mean"):
+                world.run(initial_snapshot=wanted)
+        assert jet.snapshots(child.JOB) == before
+
+        # The snapshot is damaged.
+        state = jet.store.map(f"jobs/{child.JOB}/state")
+        state.delete_all([state.key(manifest_name)])
+        with pytest.raises(SnapshotInvalidError, match="is missing"):
+            world.run(initial_snapshot=wanted)
+        assert jet.snapshots(child.JOB) == before
+        record = jet.record(child.JOB)
+        assert record is not None and (record.line, record.rewound_to) == (1, None)
+
+        # Nor does the job need it.
+        world.fill(files=1, first=4)
+        world.run()
+        [dropped] = world.events_of(SnapshotDropped)
+        assert dropped.snapshot_id == wanted and "is missing" in dropped.reason
+        assert wanted not in [ref.snapshot_id for ref in jet.snapshots(child.JOB)]
+    world.assert_exactly_once()
 
 
 def test_restarts_do_not_leak_scratch_files(world: World) -> None:

@@ -12,7 +12,14 @@ import pytest
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 
-from .crash_table import AFTER_DECISION, IN_RECOVERY, KILLED, Crash, points_wanted_by
+from .crash_table import (
+    AFTER_DECISION,
+    IN_RECOVERY,
+    KILLED,
+    RESERVING_KILLED,
+    Crash,
+    points_wanted_by,
+)
 from .world import World
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -55,6 +62,16 @@ def test_killed_again_and_again_in_recovery(world: World, points: tuple[str, ...
     result = world.run()
     world.assert_exactly_once()
     assert result.restarts == 1 + sum(point != "claim.before" for point in points)
+
+
+def test_killed_while_more_snapshot_ids_are_reserved(world: World) -> None:
+    """They are few here, so that one failed snapshot is enough."""
+    world.fill()
+    for crash in RESERVING_KILLED:
+        world.run_child(crash.rules, snapshot_id_block=3)
+        world.assert_nothing_doubled()
+    world.run()
+    world.assert_exactly_once()
 
 
 @pytest.mark.parametrize("rules", [AFTER_DECISION, "manifest.after:3=kill"])

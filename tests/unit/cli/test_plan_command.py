@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,8 @@ def run(store: str, module: str) -> Run:
 
 @pytest.fixture
 def snapshot(store: str) -> None:
-    """The job's last snapshot, as the pipeline `flights` took it."""
+    """The job's last snapshot, as the pipeline `flights` took it, and an older one, taken when it
+    was by carrier."""
     manifest = Manifest(
         job="flights",
         snapshot_id=3,
@@ -106,12 +108,16 @@ def snapshot(store: str) -> None:
             },
         },
     )
-    data = manifest.to_bytes()
-    ref = SnapshotRef(3, 9, 1, manifest.name, checksum(data), 0, 0, committed=True)
+    by_carrier = {**manifest.plan["hourly"], "keys": ["carrier"]}
+    older = replace(manifest, snapshot_id=2, plan={**manifest.plan, "hourly": by_carrier})
+    refs = tuple(
+        SnapshotRef(m.snapshot_id, 9, 1, m.name, checksum(m.to_bytes()), 0, 0, committed=True)
+        for m in (manifest, older)
+    )
     with Store.open(StoreConfig((store,), backup_count=0, partition_count=7)) as opened:
         state = opened.map("jobs/flights/state")
-        state.put_all({state.key(manifest.name): data})
-        record = ExecutionRecord("flights", 1, JobStatus.SUSPENDED, snapshots=(ref,))
+        state.put_all({state.key(m.name): m.to_bytes() for m in (manifest, older)})
+        record = ExecutionRecord("flights", 1, JobStatus.SUSPENDED, snapshots=refs)
         opened.register(record_register("flights")).claim(1, "me").write(record.to_bytes())
 
 
@@ -148,6 +154,16 @@ def test_what_could_not_go_on_is_told_with_its_reason_and_exit_code_1(run: Run) 
         "state": "incompatible",
         "reason": "keys was ['origin'], is ['carrier']",
     }
+
+
+@pytest.mark.usefixtures("snapshot")
+def test_an_older_snapshot_can_be_asked_about(run: Run) -> None:
+    assert states(run("by_carrier", "--snapshot", "2", "--json"))["hourly"] == "kept"
+    shown = run("flights", "--snapshot", "2")
+    assert shown.exit_code == 1 and "keys was ['carrier'], is ['origin']" in shown.stdout
+    shown = run("flights", "--snapshot", "9")
+    assert shown.exit_code == 2
+    assert "snapshot 9 is not retained; there are: 3, 2." in shown.stderr
 
 
 @pytest.mark.usefixtures("snapshot")

@@ -245,6 +245,73 @@ def test_a_completed_job_commits_what_is_left_and_ends() -> None:
     assert stop == Stop(JobStatus.COMPLETED, StopCause.COMPLETE, "complete", write_status=True)
 
 
+# --- back to an older snapshot --------------------------------------------------------------------
+
+
+def rewinding_job() -> tuple[Coordinator, Manifest]:
+    """Snapshots 7 and 5 are retained, and a start is to go back to 5; its ids are reserved."""
+    record, manifest = crashed(committed=True)
+    newer = replace(record.snapshots[0], snapshot_id=7, manifest_name="7", committed=False)
+    record = replace(record, snapshots=(newer, *record.snapshots))
+    job = Coordinator(replace(CONFIG, initial_snapshot=5))
+    (reserve,) = tell(job, Claimed(record))
+    assert isinstance(reserve, WriteRecord) and reserve.record.snapshots == record.snapshots
+    assert tell(job, answer(Purpose.STARTING)) == [LoadManifest(record.snapshots[1])]
+    return job, manifest
+
+
+def test_what_is_newer_is_left_once_the_older_snapshot_is_restored() -> None:
+    job, manifest = rewinding_job()
+    assert tell(job, ManifestLoaded(manifest)) == [Restore(manifest)]
+    (rewound,) = tell(job, Restored({}))
+    assert isinstance(rewound, WriteRecord) and rewound.purpose is Purpose.REWOUND
+    assert [ref.snapshot_id for ref in rewound.record.snapshots] == [5]
+    assert (rewound.record.line, rewound.record.rewound_to) == (2, 5)
+    assert job.record.line == 1, "until it is written, nothing has happened"
+    assert tell(job, answer(Purpose.REWOUND)) == [AbortLeftovers(2, rewound.record.snapshots)]
+    tell(job, aborted(10))
+    epoch = run_epoch(job, at=1010)
+    assert epoch.epoch_id == 10 and epoch.snapshot_id == 65, "ids are not used a second time"
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_rewind_that_fails_leaves_the_record_as_it_was(restored: bool) -> None:
+    job, manifest = rewinding_job()
+    tell(job, *([ManifestLoaded(manifest)] if restored else []))
+    (stop,) = tell(job, Failed("a chunk is missing", restartable=False))
+    assert isinstance(stop, Stop) and stop.status is JobStatus.FAILED
+    assert [ref.snapshot_id for ref in job.record.snapshots] == [7, 5]
+    assert (job.record.line, job.record.rewound_to) == (1, None)
+
+
+@pytest.mark.parametrize("outcome", [UNKNOWN, WriteOutcome.UNAVAILABLE])
+def test_a_rewind_that_may_not_be_written_is_the_next_starts(outcome: WriteOutcome) -> None:
+    job, manifest = rewinding_job()
+    tell(job, ManifestLoaded(manifest), Restored({}))
+    (stop,) = tell(job, answer(Purpose.REWOUND, outcome))
+    assert isinstance(stop, Stop) and stop.restart and not stop.write_status
+
+
+def test_a_damaged_older_snapshot_is_dropped_and_the_job_goes_on() -> None:
+    record, manifest = crashed(committed=True)
+    (ref,) = record.snapshots
+    older = tuple(replace(ref, snapshot_id=i, manifest_name=f"{i}") for i in (4, 3))
+    job = Coordinator(replace(CONFIG, retained_snapshots=3))
+    tell(job, Claimed(replace(record, snapshots=(ref, *older))), answer(Purpose.STARTING))
+    tell(job, ManifestLoaded(manifest), Restored({"hourly": (ShardState(chain=(chunks(5),)),)}))
+    retained = {i: {"hourly": frozenset({chunks(5).name})} for i in (5, 3)}
+    (running,) = tell(job, LeftoversAborted(retained, {}, {}, 10, damaged=frozenset({4})))
+    assert isinstance(running, WriteRecord)
+    assert [r.snapshot_id for r in running.record.snapshots] == [5, 3]
+    # What it may have shared with them is not garbage when they are dropped in their turn.
+    for at in (2000, 4000, 6000):
+        decided = decide(job, at)
+        gone = [c.chunk_sets for c in decided if isinstance(c, CollectGarbage)]
+        assert not any(chunks(5).name in names for sets in gone for names in sets.values())
+        tell(job, Committed(2, job.record.snapshots[0].snapshot_id, at))
+        tell(job, answer(Purpose.COMMITTED, at=at))
+
+
 # --- epochs --------------------------------------------------------------------------------------
 
 
@@ -371,6 +438,45 @@ def test_the_first_failure_after_a_restart_does_not_end_the_execution() -> None:
     tell(job, aborted(0))
     assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
     assert job.phase is Phase.READY
+
+
+@pytest.mark.parametrize("outcome", [WRITTEN, UNKNOWN, WriteOutcome.UNAVAILABLE])
+def test_snapshots_may_fail_for_as_long_as_they_like(outcome: WriteOutcome) -> None:
+    """Ids are reserved anew, before the last is used; a reservation that fails is tried again."""
+    job = running_job()
+    reserved, outcomes = SNAPSHOT_ID_BLOCK, [outcome] * 3
+    ids = []
+    for number in range(1, 4 * SNAPSHOT_ID_BLOCK):
+        epoch = run_epoch(job, at=number * 1000)
+        assert epoch.snapshot_id is not None and epoch.snapshot_id <= reserved
+        ids.append(epoch.snapshot_id)
+        commands = tell(job, acked(epoch, number * 1000, error="no space left"))
+        for command in commands:
+            assert isinstance(command, WriteRecord), "nothing else is due: the job lives on"
+            assert command.record.snapshots == job.record.snapshots
+            assert tell(job, opportunity(number * 1000, StopKind.SUSPEND)) == [], "one at a time"
+            said = outcomes.pop() if outcomes else WRITTEN
+            if said is WRITTEN:
+                reserved = command.record.reserved_snapshot_id
+            assert tell(job, answer(Purpose.RESERVED, said, number * 1000)) == []
+    assert len(set(ids)) == len(ids)
+    decide(job, 10**6)
+    assert job.record.snapshots[0].snapshot_id == max(ids) + 1
+
+
+def test_without_ids_no_snapshot_is_begun_and_a_stop_is_carried_out() -> None:
+    job = running_job()
+    number = 0
+    while job._has_ids:
+        number += 1
+        epoch = run_epoch(job, at=number * 1000)
+        tell(job, acked(epoch, number * 1000, error="no space left"))
+        tell(job, answer(Purpose.RESERVED, WriteOutcome.UNAVAILABLE, number * 1000))
+    (again,) = tell(job, opportunity((number + 1) * 1000))
+    assert isinstance(again, WriteRecord) and again.purpose is Purpose.RESERVED
+    tell(job, answer(Purpose.RESERVED, WriteOutcome.UNAVAILABLE, (number + 1) * 1000))
+    (stop,) = tell(job, opportunity((number + 2) * 1000, StopKind.SUSPEND))
+    assert isinstance(stop, Stop) and stop.status is JobStatus.SUSPENDED
 
 
 def test_chunks_that_could_not_be_stored_fail_the_snapshot_not_the_epoch() -> None:
