@@ -31,6 +31,7 @@ from dagster_jet.processors.partials.by_time import ByTime
 from dagster_jet.processors.partials.lists import AllValues, DistinctValues, TopValues
 from dagster_jet.processors.partials.numbers import Count, Maximum, Minimum, Sum
 from dagster_jet.processors.partials.sketches import HllSketch, KllSketch, datasketches
+from dagster_jet.processors.state_format import StateFormat
 
 
 def count(column: str | None = None) -> Aggregate:
@@ -144,6 +145,7 @@ def custom(
     *,
     columns: Sequence[str],
     result_type: str | pa.DataType,
+    state_format: str = "plain",
 ) -> Aggregate:
     """An aggregate of your own, in Python: rows are collected and visited one by one.
 
@@ -152,13 +154,14 @@ def custom(
     restarts divide them differently.
 
     Args:
-        create: a new accumulator; it must be picklable.
+        create: a new accumulator; see `state_format` for what it may be.
         accumulate: takes an accumulator and a row (a dict of `columns`); returns the accumulator.
         combine: puts two accumulators together, into either or a new one.
         finish: the result, None for null.
         columns: what `accumulate` sees of a row. Rows with nulls come too.
         result_type: an Arrow type, or one of "boolean", "int", "bigint", "double", "string",
             "binary", "date", "timestamp".
+        state_format: how accumulators are saved, as in `map_stateful`.
 
     What a stage has accumulated is found again by the name of the result column: unlike that of
     other aggregates it must stay.
@@ -171,8 +174,13 @@ def custom(
             f"result_type: {result_type!r} is none of {', '.join(_TYPES)}.",
             cure="Give an Arrow type, such as pa.list_(pa.string()).",
         )
-    accumulator = Accumulator(tuple(columns), create, accumulate, combine)
-    return Aggregate("custom", None, (accumulator,), CustomFinish(finish, kind))
+    if state_format not in {known.value for known in StateFormat}:
+        raise ConfigurationError(
+            f"state_format: {state_format!r} is unknown.", cure='Use "plain" or "pickle".'
+        )
+    saved = StateFormat(state_format)
+    accumulator = Accumulator(tuple(columns), create, accumulate, combine, saved)
+    return Aggregate("custom", None, (accumulator,), CustomFinish(finish, kind, saved))
 
 
 _TYPES = {

@@ -30,6 +30,7 @@ from dagster_jet.pipeline.stateful import (
     StatefulNode,
 )
 from dagster_jet.pipeline.windows import Window
+from dagster_jet.processors.state_format import StateFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -319,6 +320,7 @@ class Stage:
         ttl: Duration | None = None,
         on_evict: Callable[..., Any] | None = None,
         on_error: OnError = "fail",
+        state_format: str = "plain",
     ) -> Stage:
         """One state for all rows; see `KeyedStage.map_stateful`, which has one per key."""
         return KeyedStage(self, ()).map_stateful(
@@ -329,6 +331,7 @@ class Stage:
             ttl=ttl,
             on_evict=on_evict,
             on_error=on_error,
+            state_format=state_format,
         )
 
     def apply_processor(
@@ -339,6 +342,7 @@ class Stage:
         name: str,
         in_batches: bool = False,
         output_delay: Duration = "0 ms",
+        state_format: str = "plain",
     ) -> Stage:
         """One `dagster_jet.core.Processor` for all rows; see `KeyedStage.apply_processor`."""
         return KeyedStage(self, ()).apply_processor(
@@ -347,6 +351,7 @@ class Stage:
             name=name,
             in_batches=in_batches,
             output_delay=output_delay,
+            state_format=state_format,
         )
 
     def late_to(
@@ -486,6 +491,7 @@ class KeyedStage:
         ttl: Duration | None = None,
         on_evict: Callable[..., Any] | None = None,
         on_error: OnError = "fail",
+        state_format: str = "plain",
     ) -> Stage:
         """Calls `function(state, row)` for every row, with the state of the row's key.
 
@@ -502,6 +508,10 @@ class KeyedStage:
                 fit `output_schema`. "fail": the job fails, and names it. "dead-letter": it goes to
                 `dead_letter_to`, which has to follow; the key's state stays as it was before that
                 row. Then `function` may be called twice with a row: it must not do things outside.
+            state_format: how states are saved. "plain": they are plain values, such as numbers,
+                text, times, lists, tuples, dicts and sets of them (docs/operators.md); anything
+                else fails the job when it is saved first. "pickle": anything that can be pickled.
+                Whoever may write to a member of the store can then run code on the executors.
         """
         stage = self._stage
         if on_error not in get_args(OnError):
@@ -520,9 +530,10 @@ class KeyedStage:
             )
         lifetime = None if ttl is None else to_ms(ttl, "ttl")
         time = stage._event_time(name) if ttl is not None else stage._time_column
+        saved_as = _format_of(stage, name, state_format)
         node = StatefulMapNode(
             name, (stage._node,), self._keys, function, create, on_evict, lifetime, output_schema,
-            time, sets_aside=on_error == "dead-letter",
+            time, sets_aside=on_error == "dead-letter", saved_as=saved_as,
         )  # fmt: skip
         return replace_time(stage._append(node), _kept(time, output_schema))
 
@@ -534,6 +545,7 @@ class KeyedStage:
         name: str,
         in_batches: bool = False,
         output_delay: Duration = "0 ms",
+        state_format: str = "plain",
     ) -> Stage:
         """A `dagster_jet.core.Processor` per shard; rows of one key go to the same one.
 
@@ -558,6 +570,7 @@ class KeyedStage:
                 offered. Windows and other stages behind this one wait so much longer. Who keeps
                 rows back, to sort them or to wait for others, needs it: a row offered with an
                 older event time is late for them, and dropped.
+            state_format: how keys and values of saved entries are saved, as in `map_stateful`.
 
         Raises:
             PipelineError: at the start, a key of a type other than boolean, number (but decimal),
@@ -565,8 +578,17 @@ class KeyedStage:
         """
         stage = self._stage
         time, delay_ms = stage._time_column, to_ms(output_delay, "output_delay")
+        saved_as = _format_of(stage, name, state_format)
         node = ProcessorNode(
-            name, (stage._node,), self._keys, supplier, output_schema, time, in_batches, delay_ms
+            name,
+            (stage._node,),
+            self._keys,
+            supplier,
+            output_schema,
+            time,
+            in_batches,
+            delay_ms,
+            saved_as,
         )
         return replace_time(stage._append(node), _kept(time, output_schema))
 
@@ -598,6 +620,18 @@ class WindowedStage:
             self._early_results_ms,
         )
         return replace_time(self._stage._append(node), WINDOW_END)
+
+
+def _format_of(stage: Stage, name: str, state_format: str) -> StateFormat:
+    try:
+        return StateFormat(state_format)
+    except ValueError:
+        raise PipelineError(
+            f"state_format={state_format!r} is not known.",
+            job=stage._pipeline.name,
+            stage=name,
+            cure='Use "plain" or "pickle".',
+        ) from None
 
 
 def replace_time(stage: Stage, column: str | None) -> Stage:

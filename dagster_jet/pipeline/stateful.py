@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Literal
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.windows import SessionWindow, Window
 from dagster_jet.processors.aggregation import Aggregation
+from dagster_jet.processors.partials.accumulator import Accumulator
+from dagster_jet.processors.state_format import StateFormat
+from dagster_jet.snapshot.plan import PLAIN
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class AggregateNode(StatefulNode):
             if isinstance(self.window, SessionWindow)
             else [self.window.slide_ms, self.window.offset_ms],
             "partials": _partials(self.aggregates),
+            **_plain_partials(self.aggregates),
         }
 
 
@@ -87,6 +91,7 @@ class RollingNode(StatefulNode):
         return {
             "keys": list(self.keys),
             "partials": _partials(self.aggregates),
+            **_plain_partials(self.aggregates),
         }
 
 
@@ -146,6 +151,7 @@ class StatefulMapNode(StatefulNode):
     time_column: str | None
     sets_aside: bool = False
     """Rows that the function cannot take go to dead-letter sinks; else they fail the job."""
+    saved_as: StateFormat = StateFormat.PLAIN
     kind: ClassVar[str] = "map_stateful"
 
     @property
@@ -157,7 +163,11 @@ class StatefulMapNode(StatefulNode):
         return {"keys": ", ".join(self.keys), **ttl}
 
     def shape(self) -> Mapping[str, Any]:
-        return {"keys": list(self.keys), "ttl": self.ttl_ms is not None}
+        return {
+            "keys": list(self.keys),
+            "ttl": self.ttl_ms is not None,
+            PLAIN: _plain({"states": self.saved_as}),
+        }
 
 
 @dataclass(frozen=True)
@@ -170,6 +180,7 @@ class ProcessorNode(StatefulNode):
     time_column: str | None
     in_batches: bool
     delay_ms: int = 0
+    saved_as: StateFormat = StateFormat.PLAIN
     kind: ClassVar[str] = "processor"
 
     @property
@@ -180,13 +191,26 @@ class ProcessorNode(StatefulNode):
         return {"keys": ", ".join(self.keys)} if self.keys else {}
 
     def shape(self) -> Mapping[str, Any]:
-        return {"keys": list(self.keys)}
+        return {"keys": list(self.keys), PLAIN: _plain({"entries": self.saved_as})}
 
 
 def _partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> list[str]:
     """What is saved; results are finished from it, so they may be renamed (not those of
     `agg.custom`, which give their partials the name), added or left out."""
     return sorted(name for name, _ in Aggregation(aggregates).partials)
+
+
+def _plain_partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> dict[str, list[str]]:
+    formats = {
+        name: partial.state_format
+        for name, partial in Aggregation(aggregates).partials
+        if isinstance(partial, Accumulator)
+    }
+    return {PLAIN: _plain(formats)} if formats else {}
+
+
+def _plain(formats: Mapping[str, StateFormat]) -> list[str]:
+    return sorted(name for name, saved_as in formats.items() if saved_as is StateFormat.PLAIN)
 
 
 def _text(aggregates: tuple[tuple[str, Aggregate], ...]) -> str:

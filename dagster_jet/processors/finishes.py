@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -15,6 +14,7 @@ from dagster_jet.processors.partials.accumulator import guarded
 from dagster_jet.processors.partials.ordering import order_in_groups
 from dagster_jet.processors.partials.partial import as_list, one_array
 from dagster_jet.processors.partials.sketches import HllSketch, KllSketch
+from dagster_jet.processors.state_format import StateFormat
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 
@@ -137,11 +137,12 @@ class CustomFinish:
 
     function: Callable[[Any], Any]
     kind: pa.DataType
+    state_format: StateFormat = StateFormat.PLAIN
 
     def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
         return self.kind
 
     def __call__(self, partials: Sequence[Column]) -> Column:
-        accumulators = (pickle.loads(data) for data in partials[0].to_pylist())
+        accumulators = map(self.state_format.from_bytes, partials[0].to_pylist())
         results = [guarded(self.function, accumulator) for accumulator in accumulators]
         return guarded(pa.array, results, self.kind)

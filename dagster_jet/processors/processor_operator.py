@@ -30,7 +30,6 @@ Source: Hazelcast Jet `ProcessorTasklet`.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -64,9 +63,8 @@ from dagster_jet.core import (
     new_processor,
 )
 from dagster_jet.core.items import is_in_band
-from dagster_jet.core.saved_entry import loaded
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS
-from dagster_jet.errors import PipelineError
+from dagster_jet.errors import PipelineError, StoreMismatchError
 from dagster_jet.processors.address import ADDRESS, check_columns
 from dagster_jet.processors.operator import (
     PARTITION_COLUMN,
@@ -79,14 +77,15 @@ from dagster_jet.processors.operator import (
 )
 from dagster_jet.processors.python_rows import OutputMismatchError, OutputRows, row_dicts
 from dagster_jet.processors.sorting import order_by
+from dagster_jet.processors.state_format import StateFormat
 from dagster_jet.store.partition import partition_of_key
 
 KEY_COLUMN = "__key"
-"""binary: the pickled key of an entry."""
+"""binary: the key of an entry, as `state_format` saves it."""
 ORIGIN_COLUMN = "__origin"
 """int32: for an entry under a broadcast key, the index of the instance that saved it."""
 VALUE_COLUMN = "__value"
-"""binary: the pickled value; null once the key is no longer saved."""
+"""binary: the value, saved likewise; null once the key is no longer saved."""
 
 IDLE_CALLS_MAX = 1_000_000
 """Calls in a row without progress, after which a processor counts as stuck."""
@@ -112,6 +111,7 @@ class ProcessorOperator:
     commits_in_two_phases: bool = False
     has_timers: bool = False
     """It is called although nothing arrives, and may do something then."""
+    state_format: StateFormat = StateFormat.PLAIN
 
     def __post_init__(self) -> None:
         check_columns(self, ())
@@ -297,7 +297,19 @@ class _Run:
                 if (key, origin) in told:
                     continue
                 told.add((key, origin))
-            yield SnapshotEntry(loaded(key), loaded(value))
+            yield SnapshotEntry(self._loaded(key), self._loaded(value))
+
+    def _loaded(self, saved: bytes) -> Any:
+        try:
+            return self._operator.state_format.from_bytes(saved)
+        except StoreMismatchError:
+            raise
+        except Exception as error:
+            raise ContractError(
+                f"saved an entry that cannot be read back: {type(error).__name__}: {error}.",
+                "Save plain values; a class of yours must still be found under its module and "
+                "name.",
+            ) from error
 
     def _emit(self, item: object) -> None:
         if is_in_band(item):
@@ -320,11 +332,11 @@ class _Run:
         if not isinstance(item, SnapshotEntry):
             return
         try:
-            key, value = (pickle.dumps(part, protocol=5) for part in item)
+            key, value = map(self._operator.state_format.to_bytes, item)
         except Exception as error:  # objects fail to pickle in their own ways
             raise ContractError(
                 f"saved an entry with key {item.key!r} that cannot be serialised: {error}.",
-                "Save plain values; leave out functions, locks and open files.",
+                self._operator.state_format.cure,
             ) from error
         given, count = self._given, self._operator.partition_count
         if isinstance(item.key, BroadcastKey):

@@ -11,9 +11,9 @@ time to live, a row before the watermark is late (dropped, counted), and a key i
 its last touch < watermark - ttl (strict); `on_evict` may have a last word. Without one nothing is
 ever late and nothing is forgotten, save by `State.clear`.
 
-Saved: per key the pickled state and the event time of its last touch, which never goes back. A
-step reads and writes the keys it touched, no others. A cleared key leaves a small row without
-state, which hides its past and goes with it, or with the time to live.
+Saved: per key the state (`state_format.py`) and the event time of its last touch, which never goes
+back. A step reads and writes the keys it touched, no others. A cleared key leaves a small row
+without state, which hides its past and goes with it, or with the time to live.
 
 With `sets_aside` a row for which the function raises, or returns what does not fit, is rejected:
 the step goes on as if it had not come (see `UserCalls.over_good_rows`), and it is no touch. The
@@ -53,11 +53,11 @@ from dagster_jet.processors.operator import (
 )
 from dagster_jet.processors.python_rows import row_dicts
 from dagster_jet.processors.sorting import distinct, order_by
+from dagster_jet.processors.state_format import StateFormat
 from dagster_jet.processors.user_calls import Function, OnEvict, UserCalls
-from dagster_jet.processors.user_state import state_from_bytes
 
 STATE_COLUMN = "__state"
-"""binary: `state_to_bytes`, or null for a key that was cleared."""
+"""binary: the state as `state_format` saves it, or null for a key that was cleared."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class StatefulMap:
     """Rows that the function cannot take are rejected; else they fail the step."""
     has_time: bool = True
     """The stream has event time. For messages."""
+    state_format: StateFormat = StateFormat.PLAIN
 
     def __post_init__(self) -> None:
         if len(self.output_schema) == 0:
@@ -128,10 +129,12 @@ class StatefulMap:
     def describe_state(self, state: pa.Table) -> pa.Table:
         """Merged state rows for people: keys, last touch, and the state's `repr`.
 
-        It needs the classes of the states: pickles are loaded.
+        Pickled states need their classes, and are read only where the format says so.
         """
         state = state.filter(state.column(STATE_COLUMN).is_valid())
-        texts = [repr(state_from_bytes(s)) for s in state.column(STATE_COLUMN).to_pylist()]
+        texts = [
+            repr(self.state_format.from_bytes(s)) for s in state.column(STATE_COLUMN).to_pylist()
+        ]
         rows = state.select(self.keys).append_column("last_touch", readable_time(state))
         return rows.append_column("state", pa.array(texts, pa.string()))
 
@@ -156,7 +159,7 @@ class StatefulMap:
         """All calls of a step; the states that it leaves changed."""
         calls = UserCalls(
             self.stage, self.keys, self.output_schema, touched.rows,
-            has_time=self.has_time, checks_each=checks_each,
+            state_format=self.state_format, has_time=self.has_time, checks_each=checks_each,
         )  # fmt: skip
         delta = self._touch(touched, calls, given)
         self._evict(saved.filter(pa.array(~touched.saved_is_touched)), calls, given.after_ms)

@@ -6,8 +6,8 @@ the states that were changed and the rows that were collected.
 Unless bad rows are to be set aside (`over_good_rows`): then nothing is kept of the *row*. Its
 output is cut off, and the state, which the function may have changed in place before it raised, is
 made anew from its last stored form, by handing over the good rows since then once more. So where
-all goes well nothing is copied; a bad row costs one `pickle` of its key's state, and a good one is
-handed over at most twice (by a function that always does the same with the same).
+all goes well nothing is copied; a bad row costs one more saving of its key's state, and a good one
+is handed over at most twice (by a function that always does the same with the same).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dagster_jet.processors.address import ADDRESS
 from dagster_jet.processors.operator import TIME_COLUMN
 from dagster_jet.processors.python_rows import OutputMismatchError, OutputRows, row_dicts
 from dagster_jet.processors.rejects import reject_table, row_json
-from dagster_jet.processors.user_state import State, state_from_bytes, state_to_bytes
+from dagster_jet.processors.state_format import StateFormat
+from dagster_jet.processors.user_state import State
 
 Row: TypeAlias = "dict[str, Any]"
 Function: TypeAlias = "Callable[[State[Any], Row], Any]"
@@ -39,9 +40,8 @@ _CURE_ROW = (
 )
 _CURE_CALL = "Correct the function; nothing of this epoch was written."
 _CURE_OUTPUT = "Return dicts with exactly the columns of output_schema, in its types."
-_CURE_SAVE = "Keep plain data in the state, or objects that `pickle` can save."
 _CURE_LOAD = (
-    "Keep the classes of saved states importable under their names, and readable by `pickle`; or "
+    "Keep the classes of pickled states importable under their names, and readable by `pickle`; or "
     "start the job anew."
 )
 
@@ -56,18 +56,21 @@ class UserCalls:
         output_schema: pa.Schema,
         where: pa.Table,
         *,
+        state_format: StateFormat = StateFormat.PLAIN,
         has_time: bool = True,
         checks_each: bool = False,
     ) -> None:
         """
         Args:
             where: the rows that are handed over, in order; messages are made from it.
+            state_format: how states are saved.
             has_time: they have event time.
             checks_each: `over_good_rows` also rejects rows that gave a value of a wrong type.
         """
         self._stage, self._keys, self._where = stage, keys, where
         self._rows = where.drop_columns([field.name for field in ADDRESS])
         self._has_time, self._checks_each = has_time, checks_each
+        self._format = state_format
         self._outputs = OutputRows(output_schema)
         self._rejected: dict[int, str] = {}
         self._output_counts: list[int] = []
@@ -159,18 +162,18 @@ class UserCalls:
 
     def save(self, value: Any, row: int) -> bytes:
         try:
-            return state_to_bytes(value)
+            return self._format.to_bytes(value)
         except Exception as error:
             raise UserFunctionError(
                 f"the state, a {type(value).__name__}, cannot be saved: {_said(error)}.",
                 stage=self._stage,
                 position=self._position(row),
-                cure=_CURE_SAVE,
+                cure=self._format.cure,
             ) from error
 
     def load(self, saved: bytes, row: int | None) -> Any:
         try:
-            return state_from_bytes(saved)
+            return self._format.from_bytes(saved)
         except StoreMismatchError:
             raise
         except Exception as error:

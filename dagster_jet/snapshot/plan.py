@@ -23,6 +23,10 @@ KEYS = "keys"
 """The role of columns by which rows are found: of others, or in another order, the hash is another.
 A stage that deduplicates whole rows names none in its pipeline, and has all columns here."""
 
+PLAIN = "plain"
+"""The names of what users' code keeps in the state that is saved as plain values. Whatever else it
+keeps is pickled; so is all of it where a plan does not say."""
+
 
 class Change(Enum):
     """What becomes of one stage's state or position."""
@@ -74,8 +78,16 @@ def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     differing = [
         f"{name} was {saved[name]!r}, is {wanted[name]!r}"
         for name in wanted
-        if name in saved and name not in ("format", COLUMNS) and saved[name] != wanted[name]
+        if name in saved and name not in ("format", COLUMNS, PLAIN) and saved[name] != wanted[name]
     ]
+    pickled = sorted(set(wanted.get(PLAIN, ())) - set(saved.get(PLAIN, ())))
+    if pickled and not differing:
+        # Only a pipeline that asks for it by name reads pickles: what a snapshot says of itself
+        # may have been written by anybody who can write to a member.
+        return Change.INCOMPATIBLE, (
+            f"its {', '.join(pickled)} were saved with pickle, and reading a pickle runs what it "
+            'says; to go on from it say state_format="pickle"'
+        )
     # What reads an older format judges the columns of that itself.
     same_format = saved.get("format") == wanted.get("format")
     if not differing and same_format and COLUMNS in saved and COLUMNS in wanted:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dagster_jet import Pipeline, sinks, windows
 from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
 from tests.integration.test_operators import LAG_MS, OPERATORS, committed, iso
-from tests.unit.processors.naive import definitions, expected
+from tests.unit.processors.naive import definitions, expected, product_kept_as
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,21 +95,29 @@ class GivenReader:
         return 0
 
 
-def golden_pipeline(rows: Batches, others: Batches, out: Path) -> Pipeline:
+def golden_pipeline(
+    rows: Batches, others: Batches, out: Path, state_format: str = "plain"
+) -> Pipeline:
+    """`state_format`: what users' code keeps was pickled, once; a pipeline has to ask for that."""
     p = Pipeline(JOB)
     left, right = (
         p.read_from(Given(batches), name=name).with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
         for name, batches in (("rows", rows), ("others", others))
     )
     stages = {
-        name: build(*((left, right) if name.startswith("join") else (left,)), name=name)
+        name: build(
+            *((left, right) if name.startswith("join") else (left,)),
+            name=name,
+            **({"state_format": state_format} if name in ("map_stateful", "processor") else {}),
+        )
         for name, (build, _, _) in OPERATORS.items()
     }
     keyed = left.group_by("k")
+    aggregates = {**definitions(), "product": product_kept_as(state_format)}
     stages["tumbling"] = keyed.window(windows.tumbling(f"{TUMBLING_MS} ms")).aggregate(
-        name="tumbling", **definitions()
+        name="tumbling", **aggregates
     )
-    stages["rolling"] = keyed.rolling_aggregate(name="rolling", **definitions())
+    stages["rolling"] = keyed.rolling_aggregate(name="rolling", **aggregates)
     for name, stage in stages.items():
         stage.write_to(sinks.files(f"{out}/{name}", format="json"), name=f"{name}_out")
     return p

@@ -42,7 +42,12 @@ def continued(golden: GoldenSnapshot, out: Path) -> tuple[Pipeline, list[Any]]:
         [*old, *batches(f"more {side}", 2, first=len(old))]
         for side, old in (("rows", golden.rows), ("others", golden.others))
     ]
-    return golden_pipeline(*inputs, out), inputs
+    return golden_pipeline(*inputs, out, kept_as(golden)), inputs
+
+
+def kept_as(golden: GoldenSnapshot) -> str:
+    plan = json.loads(golden.manifest)["plan"]
+    return "plain" if "plain" in plan["map_stateful"] else "pickle"
 
 
 @pytest.mark.parametrize("golden", FILES, indirect=True)
@@ -52,6 +57,11 @@ def test_todays_code_goes_on_from_it(
     cloudpickle.register_pickle_by_value(naive)
     golden.put_into(jet.store)
     pipeline, inputs = continued(golden, tmp_path / "out")
+    if kept_as(golden) == "pickle":
+        unasked = golden_pipeline(*inputs, tmp_path / "out")
+        refused = {change.stage: change.reason for change in jet.plan(unasked) if change.is_refused}
+        assert refused.keys() == {"map_stateful", "processor", "tumbling", "rolling"}
+        assert all('state_format="pickle"' in reason for reason in refused.values())
     assert not [change for change in jet.plan(pipeline) if change.is_refused]
     jet.run(pipeline, JobConfig(parallelism=3), until="completed")
     found, truth = outputs(tmp_path / "out"), oracle(*inputs)

@@ -123,7 +123,7 @@ def expected_joined(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     return expect
 
 
-def mapped(rows: Stage, name: str = "op") -> Stage:
+def mapped(rows: Stage, name: str = "op", **options: Any) -> Stage:
     def running_total(state: State[int], row: Row) -> Row | None:
         state.value += row["v"]
         if row["v"] % 10 == 0:
@@ -132,8 +132,9 @@ def mapped(rows: Stage, name: str = "op") -> Stage:
         return {"k": row["k"], "ts": row["ts"], "total": state.value}
 
     return rows.group_by("k").map_stateful(
-        running_total, create=int, output_schema="k string, ts long, total long", name=name
-    )
+        running_total, create=int, output_schema="k string, ts long, total long", name=name,
+        **options,
+    )  # fmt: skip
 
 
 def expected_mapped(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
@@ -147,7 +148,7 @@ def expected_mapped(rows: list[Row], _: list[Row]) -> Iterator[tuple[Any, ...]]:
             yield (row["k"], row["ts"], totals[row["k"]])
 
 
-def processed(rows: Stage, name: str = "op") -> Stage:
+def processed(rows: Stage, name: str = "op", **options: Any) -> Stage:
     class Numbering(ItemProcessor):
         """Numbers the rows of each key, remembers all numbers of all keys for a last word."""
 
@@ -175,7 +176,7 @@ def processed(rows: Stage, name: str = "op") -> Stage:
             return True
 
     return rows.group_by("k").apply_processor(
-        Numbering, output_schema="k string, n long", name=name
+        Numbering, output_schema="k string, n long", name=name, **options
     )
 
 

@@ -7,7 +7,6 @@ run under, so that both also agree about what is late.
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from dagster_jet.processors.processor_operator import (
     VALUE_COLUMN,
     ProcessorOperator,
 )
+from dagster_jet.processors.state_format import StateFormat
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_of_key
 
 from .local_dag import Outputs, PipelineDag, Running
@@ -229,7 +229,7 @@ def living(
         if name.startswith(_ESTIMATES):
             del columns[name]
         elif name.startswith("__custom("):
-            columns[name] = [pickle.loads(value) for value in columns[name]]
+            columns[name] = [StateFormat.PLAIN.from_bytes(value) for value in columns[name]]
         elif pa.types.is_list(table.schema.field(name).type):
             columns[name] = [sorted(map(repr, value)) for value in columns[name]]
     aggregation = getattr(operator, "aggregation", None)
@@ -246,7 +246,7 @@ def _entries(table: pa.Table) -> Counter[tuple[str, ...]]:
     for row in table.to_pylist():
         if row[VALUE_COLUMN] is None:
             continue
-        key, value = pickle.loads(row[KEY_COLUMN]), pickle.loads(row[VALUE_COLUMN])
+        key, value = (StateFormat.PLAIN.from_bytes(row[c]) for c in (KEY_COLUMN, VALUE_COLUMN))
         if row[ORIGIN_COLUMN] is None:
             assert row[PARTITION_COLUMN] == partition_of_key(key, DEFAULT_PARTITION_COUNT)
             found[repr(row[PARTITION_COLUMN]), repr(key), repr(value)] += 1

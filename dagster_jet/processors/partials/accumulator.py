@@ -1,12 +1,11 @@
-"""A user's own aggregate: Python functions over rows, with a pickled accumulator as the partial.
+"""A user's own aggregate: Python functions over rows, with their accumulator as the partial.
 
 Spark collects a group's rows, the operator runs `accumulate` over them, and state holds one
-accumulator per group. Pickles are only read back from the job's own state.
+accumulator per group, saved as `state_format.py` says.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -25,6 +24,7 @@ from dagster_jet.processors.partials.partial import (
     sql_text,
     struct_of,
 )
+from dagster_jet.processors.state_format import StateFormat
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Accumulator(Partial):
     create: Callable[[], Any]
     accumulate: Callable[[Any, dict[str, Any]], Any]
     combine_two: Callable[[Any, Any], Any]
+    state_format: StateFormat = StateFormat.PLAIN
 
     def column_name(self, result: str) -> str:
         # Functions have no name that stays. So the result may not be renamed (docs/operators.md).
@@ -65,22 +66,31 @@ class Accumulator(Partial):
         accumulator = guarded(self.create)
         for row in rows:
             accumulator = guarded(self.accumulate, accumulator, row)
-        return _pickled(accumulator)
+        return self._saved(accumulator)
 
     def _combine(self, values: pa.Array, groups: Groups) -> pa.Array:
-        pickles = values.to_pylist()
+        saved, read = values.to_pylist(), self.state_format.from_bytes
         out = [
-            pickles[rows[0]]
+            saved[rows[0]]
             if len(rows) == 1
-            else _pickled(
+            else self._saved(
                 reduce(
-                    lambda a, b: guarded(self.combine_two, a, b),
-                    [pickle.loads(pickles[row]) for row in rows],
+                    lambda a, b: guarded(self.combine_two, a, b), [read(saved[row]) for row in rows]
                 )
             )
             for rows in np.split(groups.rows, groups.starts[1:-1])
         ]
         return pa.array(out, pa.binary())
+
+    def _saved(self, accumulator: Any) -> bytes:
+        try:
+            return self.state_format.to_bytes(accumulator)
+        except Exception as error:  # objects fail to pickle in their own ways
+            raise UserFunctionError(
+                f"custom aggregate: an accumulator of type {type(accumulator).__name__} cannot be "
+                f"saved: {error}.",
+                cure=self.state_format.cure,
+            ) from error
 
 
 def guarded(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -96,15 +106,4 @@ def guarded(function: Callable[..., Any], *arguments: Any) -> Any:
         raise UserFunctionError(
             f"custom aggregate: {name} raised {type(error).__name__}: {error}.",
             cure="Correct the function; nothing of this epoch was written.",
-        ) from error
-
-
-def _pickled(accumulator: Any) -> bytes:
-    try:
-        return pickle.dumps(accumulator, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise UserFunctionError(
-            f"custom aggregate: an accumulator of type {type(accumulator).__name__} cannot be "
-            f"pickled: {error}.",
-            cure="Keep plain values: numbers, text, lists, dicts, importable classes.",
         ) from error

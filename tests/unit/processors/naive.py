@@ -51,6 +51,18 @@ def _product(events: list[Event]) -> str:
     return f"{len(events)}:{product}"
 
 
+def product_kept_as(state_format: str) -> agg.Aggregate:
+    return agg.custom(
+        lambda: {"rows": 0, "product": 1},
+        _add,
+        _put_together,
+        lambda a: f"{a['rows']}:{a['product']}",
+        columns=["v"],
+        result_type="string",
+        state_format=state_format,
+    )
+
+
 AGGREGATES: dict[str, tuple[agg.Aggregate, Callable[[list[Event]], Any]]] = {
     "n": (agg.count(), len),
     "nv": (agg.count("v"), lambda e: len(values(e))),
@@ -80,17 +92,7 @@ AGGREGATES: dict[str, tuple[agg.Aggregate, Callable[[list[Event]], Any]]] = {
             float(sorted(values(e))[math.ceil(len(values(e)) / 2) - 1]) if values(e) else None
         ),
     ),
-    "product": (
-        agg.custom(
-            lambda: {"rows": 0, "product": 1},
-            _add,
-            _put_together,
-            lambda a: f"{a['rows']}:{a['product']}",
-            columns=["v"],
-            result_type="string",
-        ),
-        _product,
-    ),
+    "product": (product_kept_as("plain"), _product),
 }
 
 

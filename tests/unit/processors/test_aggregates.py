@@ -119,7 +119,7 @@ def test_an_accumulator_that_cannot_be_saved_is_refused():
         lambda: lambda: None, lambda a, row: a, lambda a, b: a, len,
         columns=["v"], result_type="bigint",
     )  # fmt: skip
-    with pytest.raises(UserFunctionError, match="cannot be pickled"):
+    with pytest.raises(UserFunctionError, match="function cannot be saved: value is a function"):
         FrameStage(10, 10, c=custom).step(("a", 1, 1))
 
 

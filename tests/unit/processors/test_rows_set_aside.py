@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dagster_jet.errors import UserFunctionError
 from dagster_jet.processors.operator import MemoryState, StepInput
 from dagster_jet.processors.rejects import row_json
+from dagster_jet.processors.state_format import StateFormat
 from dagster_jet.processors.stateful_map import STATE_COLUMN, StatefulMap
-from dagster_jet.processors.user_state import state_from_bytes
 from tests.unit.processors.stepping import Stepping, addressed
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -53,7 +53,11 @@ def seen(results):
 
 
 def saved(run):
-    return [state_from_bytes(s) for s in run.state.scan().column(STATE_COLUMN).to_pylist() if s]
+    return [
+        StateFormat.PLAIN.from_bytes(s)
+        for s in run.state.scan().column(STATE_COLUMN).to_pylist()
+        if s
+    ]
 
 
 def test_a_bad_row_leaves_the_state_as_it_was_although_it_was_changed_in_place():
@@ -198,7 +202,7 @@ def test_output_and_state_agree_although_the_function_is_never_twice_the_same():
 
     step = one_step(operator(numbering), [row(n, -1 if n == 3 else 1) for n in range(5)])
     (state,) = step.delta.column(STATE_COLUMN).to_pylist()
-    assert step.results.column("seen").to_pylist()[-1] == state_from_bytes(state)
+    assert step.results.column("seen").to_pylist()[-1] == StateFormat.PLAIN.from_bytes(state)
     assert step.results.num_rows == 4
 
 

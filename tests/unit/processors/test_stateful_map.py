@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dagster_jet.errors import PipelineError, StoreMismatchError, UserFunctionError
 from dagster_jet.processors.operator import MemoryState, StepInput
+from dagster_jet.processors.state_format import StateFormat
 from dagster_jet.processors.stateful_map import STATE_COLUMN, StatefulMap
-from dagster_jet.processors.user_state import state_from_bytes
 from dagster_jet.store.partition import key_hash
 from tests.unit.processors.stepping import Stepping, addressed, colliding
 
@@ -175,7 +175,7 @@ def several(state, row):
 def test_a_generator_returns_several_rows():
     run = Stepping(operator(several))
     assert [t for _, t in totals(run.step([row(0, 3)]))] == [0, 1, 2]
-    assert state_from_bytes(run.state.scan().column(STATE_COLUMN)[0].as_py()) == 3
+    assert StateFormat.PLAIN.from_bytes(run.state.scan().column(STATE_COLUMN)[0].as_py()) == 3
 
 
 NESTED = pa.schema([("history", pa.list_(pa.int64()))])
@@ -265,11 +265,12 @@ def test_a_column_that_must_not_be_null():
         an_operator.step(*_given(an_operator, [row(0, 1)]))
 
 
-def test_a_state_that_pickle_refuses():
+def test_a_state_that_is_not_plain_is_refused_with_its_place():
     an_operator = operator(unchanged, lambda: lambda: None)
     with pytest.raises(UserFunctionError, match="a function, cannot be saved") as caught:
         an_operator.step(*_given(an_operator, [row(0, 1)]))
-    assert "a='x'" in str(caught.value)
+    for said in ("stage 'totals'", "a='x'", "value is a function", 'state_format="pickle"'):
+        assert said in str(caught.value)
 
 
 def test_an_eviction_that_raises_names_its_key():
@@ -287,7 +288,7 @@ def test_an_eviction_that_raises_names_its_key():
 
 def test_a_state_of_an_unknown_format_is_refused():
     with pytest.raises(StoreMismatchError, match="newer"):
-        state_from_bytes(b"\x02whatever")
+        StateFormat.PLAIN.from_bytes(b"\x03whatever")
 
 
 def test_an_output_without_columns_is_refused():

@@ -63,9 +63,23 @@ def join(how: Any = "inner", within: str = "1 hour") -> Build:
     return lambda rows, others: rows.join(others, on="k", within=within, how=how, name="s")
 
 
-def mapped(ttl: str | None, create: Callable[[], Any] = int) -> Build:
+def mapped(ttl: str | None, create: Callable[[], Any] = int, **options: Any) -> Build:
     return lambda rows, _: rows.group_by("k").map_stateful(
-        lambda state, row: row, create=create, ttl=ttl, output_schema="k string", name="s"
+        lambda state, row: row, create=create, ttl=ttl, output_schema="k string", name="s",
+        **options,
+    )  # fmt: skip
+
+
+def custom(state_format: str) -> Build:
+    own = agg.custom(
+        int, max, max, int, columns=["v"], result_type="int", state_format=state_format
+    )
+    return window(n=agg.count(), own=own)
+
+
+def processor(state_format: str) -> Build:
+    return lambda rows, _: rows.apply_processor(
+        max, output_schema="k string", name="s", state_format=state_format
     )
 
 
@@ -125,6 +139,19 @@ def test_state_that_would_not_mean_the_same_is_refused(
     found, why = change(before, after)
     assert found is Change.INCOMPATIBLE
     assert reason in why
+
+
+@pytest.mark.parametrize("build", [lambda f: mapped(None, state_format=f), processor, custom])
+def test_pickled_state_goes_on_only_where_it_is_asked_for(build: Callable[[str], Build]) -> None:
+    """Also that of versions whose plans say nothing of formats: they pickled everything."""
+    older = {name: {k: v for k, v in of.items() if k != "plain"} for name, of in
+             plan(build("plain")).items()}  # fmt: skip
+    for saved in (older, plan(build("pickle"))):
+        (refused,) = [c for c in compare_plans(saved, plan(build("plain"))) if c.is_refused]
+        assert refused.change is Change.INCOMPATIBLE
+        assert 'say state_format="pickle"' in refused.reason
+    for saved in (older, plan(build("plain")), plan(build("pickle"))):
+        assert not [c for c in compare_plans(saved, plan(build("pickle"))) if c.is_refused]
 
 
 def test_every_difference_is_told() -> None:

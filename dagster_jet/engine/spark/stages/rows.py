@@ -110,6 +110,7 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         on_evict=node.on_evict,
         sets_aside=node.sets_aside,
         has_time=node.time_column is not None,
+        state_format=node.saved_as,
     )
     shape = _addressed(source, node.keys, node.time_column, partitions)
     # As the operator: a ttl of 0 is one, too.
@@ -135,6 +136,7 @@ def plan_processor(
             processor, "snapshot_commit_prepare", "snapshot_commit_finish"
         ),
         has_timers=_overrides(processor, "try_process"),
+        state_format=node.saved_as,
     )
     # A processor works out the partition of a key by itself, where every integer is a bigint and
     # every floating-point number a double.
