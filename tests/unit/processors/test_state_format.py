@@ -59,7 +59,10 @@ def mapped(state_format: StateFormat) -> Operator:
 
 
 def processor(state_format: StateFormat) -> Operator:
-    return ProcessorOperator("p", Keeps, ROWS, ROWS, True, False, 1, state_format=state_format)
+    return ProcessorOperator(
+        stage="p", supplier=Keeps, row_schema=ROWS, output_schema=ROWS, row_keys=("k",),
+        in_batches=False, partition_count=1, state_format=state_format,
+    )  # fmt: skip
 
 
 def after(operator: Operator, state: MemoryState, version: int) -> pa.Table:
