@@ -33,7 +33,7 @@ from dagster_jet.store.connection import Connection, View
 from dagster_jet.store.identity import identify, identity_of
 from dagster_jet.store.leftovers import drop_leftovers
 from dagster_jet.store.members import Member, member_id_of
-from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, Failure, fan_out
 from dagster_jet.store.membership import changed, finished, settled
 from dagster_jet.store.metadata import StoreMetadata
 from dagster_jet.store.migration import Migrated, migrate
@@ -236,7 +236,7 @@ class Administration:
     def _check_majority(self, metadata: StoreMetadata) -> None:
         """Refuse a change after which nobody could decide anything, not even to take it back."""
         members = self._connection.view(metadata).configuration.members
-        _, failures = fan_out({m: _ping(member) for m, member in members.items()})
+        _, failures = _pinged(members)
         majority = len(members) // 2 + 1
         if len(members) - len(failures) < majority:
             raise StoreUnavailableError(
@@ -280,7 +280,7 @@ class Administration:
         """Return the members that do not answer as the ones the store knows, asked repeatedly."""
         members = dict(view.members)
         for attempt in range(_PINGS):
-            _, failures = fan_out({m: _ping(member) for m, member in members.items()})
+            _, failures = _pinged(members)
             members = {m: members[m] for m in failures}
             if not members:
                 return {}
@@ -321,7 +321,8 @@ def no_store(connection: Connection) -> StoreUnavailableError:
         return lambda: identity_of(member)
 
     members = {m: connection.member(m) for m in connection.config.member_ids}
-    _, failures = fan_out({m: ask(member) for m, member in members.items()})
+    calls = {m: ask(member) for m, member in members.items()}
+    _, failures = fan_out(calls, within_s=BRIEF_SECONDS_MAX)
     silent = "; ".join(f"{m}: {failure}" for m, failure in sorted(failures.items()))
     return StoreUnavailableError(
         f"no store was found on {', '.join(members)}" + (f": {silent}" if silent else "."),
@@ -329,5 +330,5 @@ def no_store(connection: Connection) -> StoreUnavailableError:
     )
 
 
-def _ping(member: Member) -> Callable[[], None]:
-    return member.ping
+def _pinged(members: Mapping[str, Member]) -> tuple[dict[str, None], dict[str, Failure]]:
+    return fan_out({m: one.ping for m, one in members.items()}, within_s=BRIEF_SECONDS_MAX)

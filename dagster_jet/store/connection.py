@@ -21,7 +21,7 @@ from dagster_jet.store.belonging import check_one_store
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.identity import VerifiedMember, identify
 from dagster_jet.store.members import Member, member_id_of
-from dagster_jet.store.members.fan_out import Failure, fan_out
+from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, Failure, fan_out
 from dagster_jet.store.metadata import METADATA, Identities, StoreMetadata
 from dagster_jet.store.quorum import (
     Configuration,
@@ -32,6 +32,7 @@ from dagster_jet.store.quorum import (
 from dagster_jet.store.sealing import Sealer
 
 _ATTEMPTS_MAX = 100
+_CLOSE_SECONDS_MAX = 5.0
 
 
 class Connection:
@@ -140,7 +141,8 @@ class Connection:
             return lambda: identify(member)
 
         members = {m: self.member(m) for m in self.config.member_ids}
-        identities, failures = fan_out({m: name(member) for m, member in members.items()})
+        calls = {m: name(member) for m, member in members.items()}
+        identities, failures = fan_out(calls, within_s=BRIEF_SECONDS_MAX)
         if failures:
             raise _cannot_create(failures)
         new = StoreMetadata.of_new_store(self.config, identities, self.sealer)
@@ -185,10 +187,11 @@ class Connection:
                 return
 
     def close(self) -> None:
-        """Release all members."""
+        """Release all members; one that hangs is left to the end of the process."""
         with self._lock:
-            for member in self._opened.values():
-                member.close()
+            opened, self._opened = dict(self._opened), {}
+        by_name = {f"{m} {identity or ''}": one.close for (m, identity), one in opened.items()}
+        fan_out(by_name, within_s=_CLOSE_SECONDS_MAX)
 
     def _parse(self, value: bytes) -> Configuration[Member]:
         return self._configuration(StoreMetadata.from_bytes(value))

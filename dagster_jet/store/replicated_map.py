@@ -28,7 +28,7 @@ from dagster_jet.errors import (
     StoreUnwritableError,
 )
 from dagster_jet.store.envelope import BadCopyError, Payload
-from dagster_jet.store.members.fan_out import Failure, fan_out
+from dagster_jet.store.members.fan_out import Failure, fan_out, seconds_for
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
@@ -134,7 +134,7 @@ class ReplicatedMap:
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
             return lambda: self._members[member_id].put_many({key: sealed[key] for key in batch})
 
-        self._in_rounds("written", keys, self.routing.put_rounds, put)
+        self._in_rounds("written", keys, self.routing.put_rounds, put, sealed)
 
     def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
         """Write each item on every replica that holds an older version of it, or none.
@@ -158,7 +158,7 @@ class ReplicatedMap:
 
             return newer
 
-        self._in_rounds("written", keys, self.routing.put_rounds, put)
+        self._in_rounds("written", keys, self.routing.put_rounds, put, sealed)
 
     def get(self, key: MapKey, *, every_replica: bool = False) -> bytes | None:
         """Return one value, None if there is none; see ``get_all``."""
@@ -331,6 +331,7 @@ class ReplicatedMap:
         keys: Collection[MapKey],
         rounds_of: Callable[[int], tuple[tuple[str, ...], ...]],
         call: Callable[[str, list[bytes]], Callable[[], None]],
+        values: Mapping[bytes, bytes] | None = None,
     ) -> None:
         """Send every key to its members, round by round, in one batch per member and round."""
         rounds: list[dict[str, list[bytes]]] = []
@@ -342,7 +343,11 @@ class ReplicatedMap:
                 for member_id in member_ids:
                     rounds[at].setdefault(member_id, []).append(stored)
         for batches in rounds:
-            _, failures = fan_out({m: call(m, batch) for m, batch in batches.items()})
+            sizes = [sum(len((values or {}).get(k, b"")) for k in b) for b in batches.values()]
+            _, failures = fan_out(
+                {m: call(m, batch) for m, batch in batches.items()},
+                within_s=seconds_for(max(sizes, default=0)),
+            )
             self._raise_failed(done, keys, failures)
         if rounds:
             self._check_write()

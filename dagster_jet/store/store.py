@@ -14,7 +14,7 @@ from dagster_jet.store.administration import Administration, Changes, no_store
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.connection import Connection, View
 from dagster_jet.store.handle import StoreHandle
-from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.progress import OnProgress, unwatched
 from dagster_jet.store.quorum import RegisterClient
@@ -171,7 +171,8 @@ class Store:
     def status(self) -> StoreStatus:
         """Ask every member now. Never raises because of a member."""
         view = self._view
-        _, failures = fan_out({m: member.ping for m, member in view.members.items()})
+        pings = {m: member.ping for m, member in view.members.items()}
+        _, failures = fan_out(pings, within_s=BRIEF_SECONDS_MAX)
         troubles = {m: str(failure) for m, failure in failures.items()}
         return status_of(view.metadata, troubles, view.metadata.strangers(self.config))
 

@@ -103,11 +103,11 @@ class ChangeHistory:
                 call = stepped(getattr(MemoryMember, name))
                 patched.enter_context(patch.object(MemoryMember, name, call))
             patched.enter_context(patch.object(administration, "_PAUSE_SECONDS", 0))
-            fan_out._pool = InOnesOwnThread(self.interleaving)  # type: ignore[assignment]
+            fan_out.new_answers = lambda: InOnesOwnThread(self.interleaving)  # type: ignore[assignment,return-value]
             try:
                 yield
             finally:
-                fan_out._pool = None
+                fan_out.new_answers = fan_out.Answers
 
     # --- the job --------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 
 from dagster_jet.store import MemoryMember, Replacement
+from dagster_jet.store.members.fan_out import Answer
 
 
 class Crash(BaseException):
@@ -84,33 +84,39 @@ class Interleaving:
 
 
 class InOnesOwnThread:
-    """An executor that runs what was submitted in the caller's thread, in a random order."""
+    """Answers of members (``fan_out``) that are asked in the caller's thread, in a random order."""
 
     def __init__(self, interleaving: Interleaving) -> None:
-        self._interleaving = interleaving
-        self._mine = threading.local()
+        self._random = interleaving.random
+        self._calls: dict[str, Callable[[], object]] = {}
+        self._order: list[str] = []
 
-    def submit(self, call: Callable[[], object]) -> Future[object]:
-        waiting = self._mine.__dict__.setdefault("waiting", [])
-        future: Future[object] = Future()
-        waiting.append((call, future))
-        result = future.result
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(self._calls)
 
-        def run_all_then_result() -> object:
-            self._interleaving.random.shuffle(waiting)
-            while waiting:
-                one, its_future = waiting.pop()
-                try:
-                    its_future.set_result(one())
-                except Crash:
-                    waiting.clear()
-                    raise
-                except BaseException as error:
-                    its_future.set_exception(error)
-            return result()
+    def ask(self, member_id: str, call: Callable[[], object], within_s: float) -> None:
+        self._calls[member_id] = call
 
-        future.result = run_all_then_result  # type: ignore[assignment, method-assign]
-        return future
+    def next(self, within_s: float | None = None) -> Answer[object]:
+        if not self._order:
+            self._order = list(self._calls)
+            self._random.shuffle(self._order)
+        member_id = self._order.pop()
+        call = self._calls.pop(member_id)
+        try:
+            return Answer(member_id, call(), None)
+        except Crash:
+            raise
+        except BaseException as error:
+            return Answer(member_id, None, error)
+
+    def owes(self, member_id: str) -> bool:
+        return False
+
+    def leave(self) -> None:
+        self._calls.clear()
+        self._order.clear()
 
 
 class SteppedMember:

@@ -1,56 +1,189 @@
-"""Ask several members at once: a batch takes as long as the slowest member, not as all of them."""
+"""Ask several members at once: a batch takes as long as the slowest member, not as all of them.
+
+Every call has a bound, whatever the member's own time-outs are: a disk that hangs has none.
+"""
 
 from __future__ import annotations
 
-import os
+import queue
+import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
+from dagster_jet.store.members.lane import Call, lane_of
 
 T = TypeVar("T")
 
 Failure = StoreUnavailableError | StoreUnwritableError
 """What a member's failure looks like; anything else is a fault of the caller and is raised."""
 
-_THREADS = 16
-_pool: ThreadPoolExecutor | None = None
+BATCH_SECONDS_MAX = 120.0
+"""For a call that moves data, besides the time that a large batch takes (``seconds_for``)."""
+
+_BYTES_PER_SECOND_MIN = 2**20
+
+BRIEF_SECONDS_MAX = 20.0
+"""For a call that moves next to nothing: a register, an identity, a ping. Longer than a folder
+waits for another process that writes (``writer_gate.py``)."""
+
+PATIENCE_SECONDS = 0.25
+"""Once enough members have answered: how long the others are waited for."""
 
 
-def fan_out(calls: Mapping[str, Callable[[], T]]) -> tuple[dict[str, T], dict[str, Failure]]:
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What came of a call to one member: a value, or an error.
+
+    Attributes:
+        member_id: who was asked.
+        value: what the call returned; None with an error.
+        error: what it raised, or that it did not come back in time.
+        is_begun: the call has reached the member, or may have.
+    """
+
+    member_id: str
+    value: T | None
+    error: BaseException | None
+    is_begun: bool = True
+
+
+class Answers(Generic[T]):
+    """The answers of members to one question, as they come in. For one thread."""
+
+    def __init__(self) -> None:
+        self._arrived: queue.SimpleQueue[Answer[T]] = queue.SimpleQueue()
+        self._calls: dict[str, Call] = {}
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The members that have been asked and have not answered."""
+        return tuple(self._calls)
+
+    def ask(self, member_id: str, call: Callable[[], T], within_s: float) -> None:
+        """Put the question to one more member; its answer counts if it comes in time."""
+
+        def work() -> None:
+            self._arrived.put(_answered(member_id, call))
+
+        self._calls[member_id] = Call(work, within_s)
+        try:
+            lane_of(member_id).begin(self._calls[member_id])
+        except StoreUnavailableError as error:
+            self._arrived.put(Answer(member_id, None, error, is_begun=False))
+
+    def next(self, within_s: float | None = None) -> Answer[T] | None:
+        """Return the next answer, or that a member did not answer in its time.
+
+        Args:
+            within_s: how long to wait for it at most; None: as long as the members have.
+
+        Returns:
+            None if none came within that time.
+        """
+        end = None if within_s is None else time.monotonic() + within_s
+        while True:
+            late = min(self._calls, key=lambda member_id: self._calls[member_id].late_after)
+            until = self._calls[late].late_after
+            try:
+                answer = self._arrived.get(
+                    timeout=max(0, min(until, end or until) - time.monotonic())
+                )
+            except queue.Empty:
+                if end is not None and end < until:
+                    return None
+                answer = Answer(late, None, hangs(late))
+                self._leave(late)
+            else:
+                if answer.member_id not in self._calls:
+                    continue  # it came just after it was given up
+                del self._calls[answer.member_id]
+            return answer
+
+    def owes(self, member_id: str) -> bool:
+        """Whether a member has not even answered what was asked earlier and is not waited for."""
+        return lane_of(member_id).owes()
+
+    def leave(self) -> None:
+        """Wait for nobody any more."""
+        for member_id in self.waiting:
+            self._leave(member_id)
+
+    def _leave(self, member_id: str) -> None:
+        lane_of(member_id).leave(self._calls.pop(member_id))
+
+
+new_answers: Callable[[], Answers[object]] = Answers
+"""How members are asked; a simulation that owns the order of things puts its own here."""
+
+
+def fan_out(
+    calls: Mapping[str, Callable[[], T]],
+    *,
+    within_s: float | None = None,
+    enough: int | None = None,
+) -> tuple[dict[str, T], dict[str, Failure]]:
     """Run one call per member and wait for all of them.
 
     Calls must not fan out themselves: they would wait for the threads they occupy.
+
+    Args:
+        calls: by member id.
+        within_s: how long a call may take; then the member counts as one that does not answer.
+            None: ``BATCH_SECONDS_MAX``.
+        enough: with so many results, wait only a moment for the others.
 
     Returns:
         The results and the failures, by member id.
     """
     results: dict[str, T] = {}
     failures: dict[str, Failure] = {}
-    if len(calls) == 1:
-        waiting: dict[str, Callable[[], T]] = dict(calls)
-    else:
-        pool = _threads()
-        waiting = {member_id: pool.submit(call).result for member_id, call in calls.items()}
-    for member_id, result in waiting.items():
-        try:
-            results[member_id] = result()
-        except (StoreUnavailableError, StoreUnwritableError) as failure:
-            failures[member_id] = failure
-    return results, failures
+    answers: Answers[T] = new_answers()  # type: ignore[assignment]
+    for member_id, call in calls.items():
+        answers.ask(member_id, call, BATCH_SECONDS_MAX if within_s is None else within_s)
+    try:
+        while answers.waiting:
+            is_enough = enough is not None and len(results) >= enough
+            answer = answers.next(patience(answers) if is_enough else None)
+            if answer is None:
+                failures.update({member_id: hangs(member_id) for member_id in answers.waiting})
+                break
+            if answer.error is None:
+                results[answer.member_id] = answer.value  # type: ignore[assignment]
+            elif isinstance(answer.error, StoreUnavailableError | StoreUnwritableError):
+                failures[answer.member_id] = answer.error
+            else:
+                raise answer.error
+    finally:
+        answers.leave()
+    order = list(calls)
+    return (
+        {member_id: results[member_id] for member_id in order if member_id in results},
+        {member_id: failures[member_id] for member_id in order if member_id in failures},
+    )
 
 
-def _threads() -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="jet-store")
-    return _pool
+def patience(answers: Answers[T]) -> float:
+    """Return how long to wait for the rest: not at all for those that still owe older answers."""
+    return 0 if all(answers.owes(m) for m in answers.waiting) else PATIENCE_SECONDS
 
 
-def _forget_threads() -> None:
-    global _pool
-    _pool = None  # threads do not survive a fork; the child starts its own
+def seconds_for(size: int) -> float:
+    """Return the bound of a call that writes so many bytes: also a slow network must do it."""
+    return BATCH_SECONDS_MAX + size / _BYTES_PER_SECOND_MIN
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+def hangs(member_id: str) -> StoreUnavailableError:
+    """Return the error of a member that does not answer in time."""
+    return StoreUnavailableError(
+        f"the store member {member_id} did not answer in time.",
+        cure="Other replicas serve meanwhile; check the member and the way to it.",
+    )
+
+
+def _answered(member_id: str, call: Callable[[], T]) -> Answer[T]:
+    try:
+        return Answer(member_id, call(), None)
+    except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+        return Answer(member_id, None, error)

@@ -355,14 +355,15 @@ class S3Member:
         for _ in attempts(3):
             try:
                 answer = self._aws.repeating.get_object(**asked)
-                with answer["Body"] as body:
-                    return body.read(), answer["ETag"]
             except ClientError as error:
                 if code_of(error) in _GONE:
                     return None
                 if code_of(error) in _CHANGED:
                     raise _ChangedError from error
                 raise
+            try:
+                with answer["Body"] as body:
+                    return body.read(), answer["ETag"]
             except BotoCoreError as error:
                 # The client repeats requests, but not the reading of an answer's body.
                 failure = error

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dagster_jet.errors import StaleConfigurationError, StoreMismatchError, StoreUnavailableError
-from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import state_of
 from dagster_jet.store.quorum.client import RegisterClient, RegisterValue
@@ -126,7 +126,12 @@ def _where_to_ask(
     home: Configuration[Member] | None = None
     more = dict(known)
     while more:
-        states, _ = fan_out({m: _call(member, name) for m, member in more.items()})
+        # Copies are hints: who hangs is not waited for, and neither is a hint too few.
+        states, _ = fan_out(
+            {m: _call(member, name) for m, member in more.items()},
+            within_s=BRIEF_SECONDS_MAX,
+            enough=len(more) // 2 + 1,
+        )
         asked.update(more)
         more = {}
         for state in states.values():

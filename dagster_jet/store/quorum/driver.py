@@ -1,14 +1,21 @@
-"""Carries an operation's rounds to real members, all of them at once."""
+"""Carries an operation's rounds to real members, all of them at once.
+
+A round ends when it is decided: enough members have answered, and the others have had a moment
+more. So a member that hangs holds up nobody. What it was asked may still be carried out much later,
+as by a message that was long on its way.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from dagster_jet.errors import StaleConfigurationError, StoreError, StoreUnavailableError
-from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.members import fan_out
+from dagster_jet.store.members.fan_out import Answer, Answers
 from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import Silence, ask
-from dagster_jet.store.register import Operation, Promise, Reply, Request, Seal
+from dagster_jet.store.register import Operation, Promise, Read, Reply, Request, Round, Seal
 
 Failures = dict[str, StoreError]
 """By member id, why a member gave no answer."""
@@ -18,20 +25,71 @@ def drive(operation: Operation, name: str) -> Failures:
     """Run an operation on the register of a name until it ends; return who was silent, and why."""
     failures: Failures = {}
     while operation.outcome is None:
-        members: Mapping[str, Member] = operation.current.configuration.members
-        request, waiting = operation.current.request, operation.current.waiting
-        if isinstance(request, Promise | Seal):
-            # One member after the other, always in one order: of two claims at one moment the
-            # first member then picks one, where asking at once could split the votes.
-            waiting = waiting[:1]
-        answers, _ = fan_out({m: _call(members[m], name, request) for m in waiting})
-        for member_id, answer in answers.items():
-            if isinstance(answer, Reply):
-                operation.receive(member_id, answer)
-            else:
-                failures[member_id] = answer.error
-                operation.no_answer(member_id, may_have_applied=answer.may_have_applied)
+        answers: Answers[Reply | Silence] = fan_out.new_answers()  # type: ignore[assignment]
+        try:
+            _drive_round(operation, name, answers, failures)
+        finally:
+            answers.leave()
     return failures
+
+
+def _drive_round(
+    operation: Operation, name: str, answers: Answers[Reply | Silence], failures: Failures
+) -> None:
+    round_ = operation.current
+    members: Mapping[str, Member] = round_.configuration.members
+    unasked = deque(round_.waiting)
+    # One member after the other, always in one order: of two claims at one moment the first member
+    # then picks one, where asking at once could split the votes.
+    is_one_by_one = isinstance(round_.request, Promise | Seal)
+
+    def ask_next() -> None:
+        member_id = unasked.popleft()
+        call = _call(members[member_id], name, round_.request)
+        answers.ask(member_id, call, fan_out.BRIEF_SECONDS_MAX)
+
+    while operation.current is round_ and not (operation.outcome and is_one_by_one):
+        while unasked and not (is_one_by_one and answers.waiting):
+            ask_next()
+        if not answers.waiting:
+            return
+        if _is_decided(operation, round_):
+            answer = answers.next(fan_out.patience(answers))
+            if answer is None:
+                for member_id in answers.waiting:
+                    late = fan_out.hangs(member_id)
+                    _hand_in(operation, Answer(member_id, None, late), failures)
+                return
+        else:
+            answer = answers.next(fan_out.patience(answers) if unasked else None)
+            if answer is None:
+                ask_next()  # who hangs keeps the next one from nothing
+                continue
+        _hand_in(operation, answer, failures)
+
+
+def _is_decided(operation: Operation, round_: Round) -> bool:
+    """Whether more answers would change nothing that counts."""
+    refused = len(round_.answers) - len(round_.granted)
+    return (
+        operation.outcome is not None
+        or round_.has_majority
+        or refused > len(round_.members) - round_.majority
+        or (isinstance(round_.request, Read) and len(round_.answers) >= round_.majority)
+    )
+
+
+def _hand_in(operation: Operation, answer: Answer[Reply | Silence], failures: Failures) -> None:
+    if isinstance(answer.value, Reply):
+        operation.receive(answer.member_id, answer.value)
+    elif isinstance(answer.value, Silence):
+        failures[answer.member_id] = answer.value.error
+        operation.no_answer(answer.member_id, may_have_applied=answer.value.may_have_applied)
+    elif isinstance(answer.error, StoreUnavailableError):
+        failures[answer.member_id] = answer.error
+        operation.no_answer(answer.member_id, may_have_applied=answer.is_begun)
+    elif answer.error is not None:
+        raise answer.error
 
 
 def _call(member: Member, name: str, request: Request) -> Callable[[], Reply | Silence]:

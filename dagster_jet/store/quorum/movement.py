@@ -78,8 +78,9 @@ def list_registers(configuration: Configuration[Member]) -> set[str]:
 
         return call
 
-    names, failures = fan_out({m: closing_list(member) for m, member in previous.members.items()})
     majority = len(previous.members) // 2 + 1
+    calls = {m: closing_list(member) for m, member in previous.members.items()}
+    names, failures = fan_out(calls, enough=majority)
     if len(names) < majority:
         raise StoreUnavailableError(
             f"listing the registers needs {majority} of the {len(previous.members)} members of "

@@ -1,0 +1,142 @@
+"""Members that take a call and do not answer: who waits for them, how long, and what it costs."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.store import (
+    Configuration,
+    MapKey,
+    Member,
+    MemoryMember,
+    RegisterClient,
+    ReplicatedMap,
+    Store,
+    StoreConfig,
+    create_table,
+    open_member,
+)
+from dagster_jet.store.members import fan_out, lane
+from dagster_jet.testing.servers import RedisServer
+
+
+class HangingMember(MemoryMember):
+    """As a folder on a disk that hangs: no time-out ends a call."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.works = threading.Event()
+        self.works.set()
+
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
+        self.works.wait()
+        super().put_many(items)
+
+    def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        self.works.wait()
+        return super().compare_and_set(key, expected_version, value)
+
+
+@pytest.fixture
+def mute_port() -> Iterator[int]:
+    """An endpoint that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+        yield listener.getsockname()[1]
+
+
+def threads_of(member_id: str) -> int:
+    return sum(thread.name == f"jet-store {member_id}" for thread in threading.enumerate())
+
+
+def test_a_stopped_server_holds_up_no_register(tmp_path: Path) -> None:
+    with RedisServer() as server:
+        urls = (f"file://{tmp_path}/a", server.url, f"file://{tmp_path}/b")
+        with Store.open(StoreConfig(urls, partition_count=3)) as store:
+            owned = store.register("job").claim(1, "me")
+            server.stop_answering()
+            begun = time.monotonic()
+            for number in range(20):
+                owned.write(b"%d" % number)
+                found = store.register("job").read()
+                assert found is not None
+                assert found.value == b"%d" % number
+            assert store.register("job").claim(2, "other").value == b"19"
+            assert not store.refresh()
+            assert time.monotonic() - begun < 5, "as long as a single call to it takes"
+            assert threads_of(open_member(server.url).member_id) <= lane.THREADS_MAX
+            server.go_on()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "s3"])
+def test_a_write_to_an_endpoint_that_never_answers_names_it_in_time(
+    mute_port: int, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    short = "connect_timeout=0.3&timeout=0.3"
+    hung = {
+        "redis": f"redis://127.0.0.1:{mute_port}/0?{short}",
+        "s3": f"s3://bucket/x?region=eu-west-1&{short}&endpoint_url=http://127.0.0.1:{mute_port}",
+    }[scheme]
+    members = {m.member_id: m for m in (open_member(hung), MemoryMember(uuid.uuid4().hex))}
+    table = create_table(list(members), 3, 1)
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match=f"on all their replicas: {scheme}://"):
+        ReplicatedMap(members, table, "map/n/m").put_all({MapKey.of("k", 3): b"v"})
+    assert time.monotonic() - begun < 10
+
+
+def test_a_call_that_never_comes_back_becomes_an_error_and_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fan_out, "BATCH_SECONDS_MAX", 0.2)
+    hung = HangingMember(uuid.uuid4().hex)
+    members: dict[str, Member] = {m.member_id: m for m in (hung, MemoryMember(uuid.uuid4().hex))}
+    written = ReplicatedMap(members, create_table(list(members), 3, 1), "map/n/m")
+    hung.works.clear()
+    for said in ("did not answer in time", *["an earlier call to it has not come back"] * 50):
+        with pytest.raises(StoreUnavailableError, match=f"{hung.member_id}.*{said}"):
+            written.put_all({MapKey.of("k", 3): b"v"})
+    assert threads_of(hung.member_id) == 1
+    hung.works.set()
+    while fan_out.Answers[None]().owes(hung.member_id):
+        time.sleep(0.001)
+    written.put_all({MapKey.of("k", 3): b"v2"})
+    assert written.get(MapKey.of("k", 3)) == b"v2"
+
+
+def test_what_a_hanging_member_is_asked_is_bounded_and_counts_when_it_works_again() -> None:
+    hung = HangingMember(uuid.uuid4().hex)
+    members = [MemoryMember(uuid.uuid4().hex), hung, MemoryMember(uuid.uuid4().hex)]
+    register = RegisterClient(Configuration(0, {m.member_id: m for m in members}), "job")
+    owned = register.claim(1, "me")
+    hung.works.clear()
+    for number in range(200):
+        owned.write(b"%d" % number)
+    assert threads_of(hung.member_id) <= lane.THREADS_MAX
+    hung.works.set()
+    owned.write(b"newest")
+    while fan_out.Answers[None]().owes(hung.member_id):
+        time.sleep(0.001)
+    members[0].reachable = False
+    found = register.read()
+    assert found is not None
+    assert found.value == b"newest", "delayed writes change nothing that is newer"
+
+
+def test_a_process_ends_while_a_member_hangs() -> None:
+    program = """
+import threading
+from dagster_jet.store.members.fan_out import fan_out
+calls = {"a": threading.Event().wait, "b": lambda: True, "c": lambda: True}
+assert len(fan_out(calls, enough=2)[0]) == 2
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
