@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.members import Member
-from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.metadata import METADATA, StoreMetadata
 from dagster_jet.store.quorum.acceptor_on_member import state_of
 
@@ -36,7 +36,8 @@ def check_one_store(members: Mapping[str, Member]) -> None:
     def look(member: Member) -> Callable[[], StoreMetadata | None]:
         return lambda: store_on(member)
 
-    answers, _ = fan_out({m: look(member) for m, member in members.items()})
+    calls = {m: look(member) for m, member in members.items()}
+    answers, _ = fan_out(calls, within_s=BRIEF_SECONDS_MAX)
     said = {m: metadata for m, metadata in answers.items() if metadata is not None}
     first = next(iter(said.values()), None)
     if first is None or all(_is_one(first, other) for other in said.values()):
