@@ -20,6 +20,7 @@
     │   ├── SinkUnavailableError      retry: it cannot take a commit just now
     │   └── SinkMismatchError         fix: the place is not the one that was written for
     ├── SourceError                   fix: a source's input is not what it was
+    │   ├── InputLostError            fix: input is gone that no snapshot has yet
     │   └── SourceUnavailableError    restart: it cannot be read now
     ├── BadRowError                   fix: a row does not fit the schema
     ├── ResultError                   fix: a result does not fit its type
@@ -169,6 +170,10 @@ class SinkMismatchError(SinkError):
 
 class SourceError(JetError):
     """A source is missing, or changed behind the position already read."""
+
+
+class InputLostError(SourceError):
+    """Input was taken away before a decided snapshot had what was in it."""
 
 
 class SourceUnavailableError(SourceError):

@@ -307,6 +307,34 @@ class Jet:
             stage,
         )
 
+    def consumed_files(self, name: str, source: str) -> tuple[str, ...]:
+        """Files that a source of a job does not need any more: they may be deleted or moved away.
+
+        They are in the newest snapshot that is certainly committed. Keep them for as long as you
+        may want to go back to an older one (`JobConfig(initial_snapshot=...)`).
+
+        Args:
+            source: its name in the pipeline, of a `sources.files`.
+
+        Returns:
+            Absolute paths, sorted, also of files that are gone already; () before the first commit,
+            and of sources that read no files.
+
+        Raises:
+            SnapshotInvalidError: the snapshot has no such source, or cannot be read whole.
+        """
+        from dagster_jet.snapshot.chains import read_state
+
+        committed = next((ref for ref in self.snapshots(name) if ref.committed), None)
+        if committed is None:
+            return ()
+        journal = read_state(
+            self.store.map(f"jobs/{name}/state"), self.manifest(name, committed.snapshot_id), source
+        )
+        if journal is None or "path" not in journal.column_names:
+            return ()
+        return tuple(sorted(set(journal["path"].to_pylist())))
+
     def ledger(self, name: str) -> dict[str, int | None]:
         """Per sink, the last epoch that is certainly committed; None before the first."""
         refs = self.snapshots(name)

@@ -117,6 +117,19 @@ def ledger(target: Target, name: JobArgument) -> None:
 
 @app.command()
 @on_store
+def consumed(
+    target: Target,
+    name: JobArgument,
+    source: Annotated[str, typer.Argument(help="Name of a source that reads files.")],
+) -> None:
+    """The input files that a committed snapshot has read: they may be deleted."""
+    with target.open_jet() as jet:
+        rows = [{"file": path} for path in jet.consumed_files(name, source)]
+        show(rows, title=f"Consumed by {source} of {name}", as_json=target.as_json)
+
+
+@app.command()
+@on_store
 def watermarks(target: Target, name: JobArgument) -> None:
     """Event time per stateful stage as of the last snapshot, and who holds it back since when."""
     with target.open_jet() as jet:

@@ -8,8 +8,9 @@ artifact behind (phase 1); the committer makes it visible, idempotently (phase 2
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -96,7 +97,11 @@ class SourceReader(Protocol):
         ...
 
     def take_journal(self) -> pa.Table | None:
-        """Rows to append to the source's state since the last call (unbounded positions)."""
+        """Rows to append to the source's state since the last call (unbounded positions).
+
+        Once per epoch, on another thread while the epoch's tasks run: it may take as long as they.
+        Nothing else is called meanwhile.
+        """
         ...
 
     def whole_journal(self) -> pa.Table:
@@ -129,6 +134,35 @@ class Partitioned(Protocol):
         Names are part of snapshots.
         """
         ...
+
+
+class InputFate(Enum):
+    """What has become of input that an execution had read, seen from a position before it."""
+
+    RESTORED = "restored"
+    """The position has it: it will not be read again."""
+    WAITING = "waiting"
+    """It is there, and will be read again."""
+    GONE = "gone"
+    """It is not there any more: what was in it cannot be read again."""
+
+
+@runtime_checkable
+class RereadsInput(Protocol):
+    """A reader with a journal whose input others can take away: the engine notes what is read
+    before a snapshot has it, and asks at the next start what has become of that."""
+
+    def fates(self, journaled: Sequence[Mapping[str, Any]]) -> list[InputFate]:
+        """Of rows that `take_journal` has returned, in other executions too. After `restore`."""
+        ...
+
+    def shown(self, journaled: Mapping[str, Any]) -> str:
+        """Such a row for people: which input it is, and how much is in it."""
+        ...
+
+    def check_input(self, split: Any) -> None:
+        """After an epoch failed: raises `SourceError` if its split is not what was planned. That
+        is the cause then, whatever the tasks have said."""
 
 
 class Source(Protocol):

@@ -112,6 +112,20 @@ class OutputLost:
 
 
 @dataclass(frozen=True)
+class InputLost:
+    """Input that was deleted before a snapshot had it; `JobConfig(accept_loss=True)` has let it go.
+
+    An execution that has died had read it; nothing of it counts.
+    """
+
+    job: str
+    execution_id: int
+    source: str
+    epoch_ids: tuple[int, ...]
+    input: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SnapshotCommitted:
     """Phase 2 of a snapshot is done: its output is visible, its state is the restart point."""
 
@@ -181,6 +195,7 @@ JobEvent = (
     | ItemsLost
     | SinkReopened
     | OutputLost
+    | InputLost
     | SnapshotCommitted
     | SnapshotFailed
     | SnapshotDropped

@@ -28,6 +28,7 @@ from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.connector import (
     Partitioned,
     Rejection,
+    RereadsInput,
     SourceReader,
     check_guarantee,
     on_store,
@@ -36,6 +37,7 @@ from dagster_jet.engine.early_results import EarlyResults
 from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionStarted,
+    InputLost,
     ItemsLost,
     JobEvent,
     SnapshotCommitted,
@@ -55,10 +57,12 @@ from dagster_jet.engine.spark.restore import restore_shards
 from dagster_jet.engine.spark.session import is_local, keeps_workers, parallelism
 from dagster_jet.engine.state import delete_runs, sweep_dead_executions
 from dagster_jet.engine.stopping import StopSignal, Until
+from dagster_jet.engine.undecided_input import UndecidedInput
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import (
     BadRowError,
     FencedError,
+    InputLostError,
     JetError,
     PipelineError,
     Reaction,
@@ -157,7 +161,10 @@ class Execution:
         )
         self._input_ended = until.input_ends
         self._announced = False
-        self._journals = SourceJournals(self._readers, self._snapshots)
+        # Without a guarantee there are no snapshots: every start is from scratch.
+        takes_snapshots = config.guarantee is not Guarantee.NONE
+        self._undecided = UndecidedInput(store, job) if takes_snapshots else None
+        self._journals = SourceJournals(self._readers, self._snapshots, self._undecided)
         self._settler = Settler(
             self._handle,
             keeper,
@@ -481,6 +488,7 @@ class Execution:
             journal = self._snapshots.read_journal(name, chains[0])
             if name in manifest.sources:
                 reader.restore(manifest.sources[name], journal)
+            self._check_undecided(name, reader)
             shards[name] = (ShardState(chain=chains[0]),)
         stages = {
             name: manifest.shards.get(name, ()) for name in (s.name for s in self._graph.stages)
@@ -501,6 +509,32 @@ class Execution:
         )
         fail_point("restore.done")
         return shards
+
+    def _check_undecided(self, name: str, reader: SourceReader) -> None:
+        """Is everything there that was read after the snapshot, so that it can be read again?"""
+        if self._undecided is None or not isinstance(reader, RereadsInput):
+            return
+        lost = self._undecided.check(name, reader)
+        execution_id = self._coordinator.record.execution_id
+        if lost:
+            epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))
+            shown = tuple(one.shown for one in lost)
+            several = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+            if not self._config.accept_loss:
+                raise InputLostError(
+                    f"input is gone that was read in epochs {', '.join(map(str, epoch_ids))} and "
+                    f"is in no decided snapshot: {', '.join(shown[:3])}{several}. It cannot be "
+                    "read again, and its rows would be missing.",
+                    job=self._job,
+                    stage=name,
+                    position=shown[0],
+                    cure="Put it back as it was (cp -p), or let the job go on without its rows "
+                    "with JobConfig(accept_loss=True). Input may be deleted once a committed "
+                    "snapshot has it: Jet.consumed_files() says which that is.",
+                )
+            _logger.warning("job %r, stage %r: lost, as accepted: %s", self._job, name, shown)
+            self._emit(InputLost(self._job, execution_id, name, epoch_ids, shown))
+        self._undecided.take_over(name, execution_id)
 
     def _abort_leftovers(
         self, execution_id: int, keep: tuple[SnapshotRef, ...]
@@ -582,7 +616,6 @@ class Execution:
                 if split is not None:
                     splits[name] = split
             self._expect_partitions()
-        self._journals.collect()
         if command.snapshot_id is not None:
             # Between snapshots it is empty, and cleaners of temporary folders look for such.
             saving_folder(self._work_dir).mkdir(parents=True, exist_ok=True)
@@ -599,10 +632,11 @@ class Execution:
             few_groups=self._local and (self._shard_count == 1 or self._groups <= FEW_GROUPS),
         )
         try:
-            output = self._runner.run(epoch, lambda: self._begin_snapshot(command))
+            output = self._runner.run(epoch, lambda: self._begin_journals(command))
+            self._journals.begun()
             acks, rows = self._account(command, epoch, output)
-        except JetError as error:
-            error = self._with_position(error, splits)
+        except JetError as raised:
+            error = self._with_position(self._cause_in_input(raised, splits), splits)
             self._failure = error
             restartable = error.reaction in (Reaction.RESTART, Reaction.RETRY)
             return protocol.EpochFailed(
@@ -626,10 +660,9 @@ class Execution:
             self._now_ms(),
         )
 
-    def _begin_snapshot(self, command: protocol.RunEpoch) -> None:
-        if command.snapshot_id is not None:
-            shards = self._coordinator.shards
-            self._journals.begin_snapshot(command, {n: shards[n][0].chain for n in self._readers})
+    def _begin_journals(self, command: protocol.RunEpoch) -> None:
+        shards = self._coordinator.shards
+        self._journals.begin_epoch(command, {n: shards[n][0].chain for n in self._readers})
 
     def _stage_inputs(self, *, final: bool) -> dict[str, StageInput]:
         obsolete = () if self._local else tuple(self._obsolete)
@@ -717,6 +750,18 @@ class Execution:
             chunk_set=chunk_set,
             snapshot_error=error,
         )
+
+    def _cause_in_input(self, error: JetError, splits: Mapping[str, Any]) -> JetError:
+        """Input that is gone or has changed shows in many ways, none of which says so."""
+        for name, split in splits.items():
+            reader = self._readers[name]
+            if isinstance(reader, RereadsInput):
+                try:
+                    reader.check_input(split)
+                except JetError as cause:
+                    cause.__cause__ = error
+                    return cause
+        return error
 
     def _with_position(self, error: JetError, splits: Mapping[str, Any]) -> JetError:
         if not isinstance(error, BadRowError) or error.position is not None:

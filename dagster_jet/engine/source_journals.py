@@ -3,7 +3,8 @@
 A source with an unbounded position (the files it has read) appends rows to a journal, epoch by
 epoch. A snapshot writes the rows since the last decided one; they are kept until it is decided, so
 that the next one has them if it fails. Writing goes on beside the epoch's tasks: the rows are known
-when the epoch is planned, and no snapshot names them before its acks are in.
+when the epoch is planned, and no snapshot names them before its acks are in. Beside them the epoch
+notes what no snapshot has yet (`undecided_input.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from dagster_jet.core.failpoint import FailPointError
-from dagster_jet.engine.connector import SourceReader
+from dagster_jet.engine.connector import RereadsInput, SourceReader
 from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.undecided_input import EPOCH_COLUMN, UndecidedInput
 from dagster_jet.errors import JetError
 from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.protocol import RunEpoch
@@ -34,38 +36,76 @@ class SourceJournals:
 
     readers: Mapping[str, SourceReader]
     snapshots: SnapshotStore
+    undecided: UndecidedInput | None
+    """None: there are no snapshots, and every start reads everything again."""
     _collected: dict[str, list[pa.Table]] = field(default_factory=dict)
     _deciding: dict[str, list[pa.Table]] = field(default_factory=dict)
     """In the last snapshot that was begun; empty once that is decided."""
+    _noting: Future[None] | None = None
     _writing: dict[str, Future[ChunkSet]] = field(default_factory=dict)
     _writer: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "jet-journal"), repr=False
     )
+    _noter: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "jet-note"), repr=False
+    )
 
-    def collect(self) -> None:
-        """Takes what the readers have noted since the last call: once per epoch, as planned."""
-        for name, reader in self.readers.items():
-            rows = reader.take_journal()
-            if rows is not None:
-                self._collected.setdefault(name, []).append(rows)
+    def begin_epoch(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
+        """Once per epoch, when its tasks are on their way: takes what the readers have planned,
+        notes it, and writes, for a snapshot, what no decided one has.
 
-    def begin_snapshot(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
-        """Begins to write what no decided snapshot has. A crash leaves chunks that nothing names.
+        A crash leaves a note, and chunks that nothing names.
 
         Args:
             chains: by source, what earlier snapshots have written.
         """
+        self._noting = self._noter.submit(self._take, command, chains)
+
+    def begun(self) -> None:
+        """Waits until the epoch's input is noted. Before a reader is used again.
+
+        Raises:
+            JetError: a reader could not tell what it has planned.
+        """
+        noting, self._noting = self._noting, None
+        if noting is not None:
+            noting.result()
+
+    def _take(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
+        new = {name: reader.take_journal() for name, reader in self.readers.items()}
+        if self.undecided is None:
+            return
+        epoch_id = pa.scalar(command.epoch_id, pa.int64())
+        noted = []
+        for name, rows in new.items():
+            if rows is not None:
+                epochs = pa.repeat(epoch_id, rows.num_rows)
+                self._collected.setdefault(name, []).append(
+                    rows.append_column(EPOCH_COLUMN, epochs)
+                )
+                if isinstance(self.readers[name], RereadsInput):
+                    tables = [*self._deciding.get(name, ()), *self._collected[name]]
+                    noted.append((name, command.execution_id, tables))
+        if command.snapshot_id is not None:
+            self._begin_snapshot(command, chains)
+        for note in noted:
+            self.undecided.note(*note)
+
+    def _begin_snapshot(
+        self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]
+    ) -> None:
         for name, rows in self._collected.items():
             self._deciding.setdefault(name, []).extend(rows)
         self._collected = {}
         for name, rows in self._deciding.items():
             is_base = not chains[name] or len(chains[name]) >= CHAIN_MAX
+            appended = pa.concat_tables(rows).drop_columns([EPOCH_COLUMN])
             self._writing[name] = self._writer.submit(
                 self.snapshots.write_journal,
                 name,
                 command,
                 chains[name],
-                self.readers[name].whole_journal() if is_base else pa.concat_tables(rows),
+                self.readers[name].whole_journal() if is_base else appended,
                 is_base=is_base,
             )
 
@@ -85,4 +125,5 @@ class SourceJournals:
 
     def close(self) -> None:
         """Waits for what is being written."""
+        self._noter.shutdown()
         self._writer.shutdown()

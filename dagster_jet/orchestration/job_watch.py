@@ -20,6 +20,7 @@ from dagster_jet.engine.events import (
     ExecutionEnded,
     ExecutionRestarting,
     ExecutionStarted,
+    InputLost,
     ItemsLost,
     JobEvent,
     OutputLost,
@@ -214,6 +215,11 @@ class JobWatch:
                 self.log.warning(
                     f"{event.rows} rows of {event.sink!r}, epochs {list(event.epoch_ids)}, are "
                     f"lost, as accept_loss allows: {event.reason}"
+                )
+            case InputLost():
+                self.log.warning(
+                    f"Input of {event.source!r} that epochs {list(event.epoch_ids)} had read is "
+                    f"lost, as accept_loss allows: {', '.join(event.input)}"
                 )
             case ExecutionEnded():
                 self.log.info(

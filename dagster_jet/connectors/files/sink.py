@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import xxhash
 
+from dagster_jet.connectors.files.checksum import file_checksum
 from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
 from dagster_jet.connectors.files.places import local_path
 from dagster_jet.core.durable import make_folder, sync_folder
@@ -388,15 +388,6 @@ class FilesWriter:
         t = self.transaction
         name = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}.{self.sink.format}"
         return _staging(self.sink.path, t.job, t.sink) / name
-
-
-def file_checksum(path: Path) -> int:
-    """xxh3 of a file's content."""
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.intdigest()
 
 
 def _staging(path: str, job: str, sink: str) -> Path:

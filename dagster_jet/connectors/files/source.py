@@ -1,9 +1,13 @@
 """Files as a replayable source: a folder into which finished files are moved.
 
 A file is read whole, once, in order of (modification time, name). Which files were read is part of
-every snapshot, with size and time, so that a file that arrives late is not missed and one that
-changes after it was read is an error instead of a silent difference. Hidden and temporary names
-are ignored: write elsewhere, then rename.
+every snapshot, with size, time and checksum, so that a file that arrives late is not missed and one
+that changes after it was read is an error instead of a silent difference. Another time alone is no
+change: then the content is compared. Hidden and temporary names are ignored: write elsewhere, then
+rename.
+
+Files may be deleted once a committed snapshot has read them (`Jet.consumed_files`), not before: one
+that vanishes earlier cannot be read again after a crash, and is an `InputLostError`.
 
 A file is known by its absolute path, however the source spells it; symbolic links are not followed,
 so that a link at the old place keeps the paths of a folder that has moved.
@@ -18,17 +22,24 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from dagster_jet.connectors.files.checksum import file_checksum
 from dagster_jet.connectors.files.places import is_pattern, local_path
-from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
-from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
+from dagster_jet.engine.connector import InputFate, Lag, Rejection, SourceFrame
+from dagster_jet.errors import (
+    ConfigurationError,
+    InputLostError,
+    SourceError,
+    SourceUnavailableError,
+)
 from dagster_jet.pipeline.ddl import quoted_name
 
 if TYPE_CHECKING:
@@ -126,6 +137,11 @@ class InputFile:
     mtime_ns: int
     path: str
     size: int
+    checksum: int | None = field(default=None, compare=False)
+    """Known once it was read; None too in snapshots of 0.1."""
+
+    def shown(self, bytes_per_row: float) -> str:
+        return f"{self.path} ({self.size} bytes, about {round(self.size / bytes_per_row)} rows)"
 
 
 @dataclass
@@ -152,8 +168,8 @@ class FilesReader:
         self._bytes_per_row = position.get("bytes_per_row", _FIRST_GUESS_BYTES_PER_ROW)
         rows = journal.to_pylist() if journal is not None else []
         for row in rows:
-            path = os.path.abspath(row["path"])  # older snapshots have paths as they were spelled
-            self._read[path] = InputFile(row["mtime_ns"], path, row["size"])
+            file = _of_row(row)
+            self._read.setdefault(file.path, file)  # the newest rows come first
         # What was read under two spellings is one file now.
         if position["files"] not in (len(self._read), len(rows)):
             raise SourceError(
@@ -187,17 +203,34 @@ class FilesReader:
         for file in listed:
             known = self._read.get(file.path)
             if known is not None and known != file:
-                raise SourceError(
-                    f"the file was read with {known.size} bytes and has changed since "
-                    f"(now {file.size} bytes).",
-                    job=self.job,
-                    stage=self.stage,
-                    position=file.path,
-                    cure="Files must be finished before they are moved in: put the old content "
-                    "back, and the new rows into a file of their own.",
-                )
+                self._recognise(known, file)
         self._waiting = sorted(f for f in listed if f.path not in self._read)
         return self.waiting()
+
+    def _recognise(self, known: InputFile, file: InputFile) -> None:
+        """A file that was read has another time: `touch`, or a copy that was put back."""
+        cure = "Put the old content back, and the new rows into a file of their own: files must be "
+        cure += "finished before they are moved in."
+        if known.size != file.size:
+            now = f"now {file.size} bytes"
+        elif known.checksum is None:
+            now = f"at {_when(file.mtime_ns)}, it was of {_when(known.mtime_ns)}"
+            cure += " If it is the old content, give it its old time (touch -d): the snapshot was "
+            cure += "taken without checksums."
+        else:
+            with self._errors_named(file.path):
+                if file_checksum(file.path) == known.checksum:
+                    self._read[file.path] = again = replace(file, checksum=known.checksum)
+                    self._journal.append(again)  # so that it is not compared at every start
+                    return
+            now = f"other content, at {_when(file.mtime_ns)}"
+        raise SourceError(
+            f"the file was read with {known.size} bytes and has changed since ({now}).",
+            job=self.job,
+            stage=self.stage,
+            position=file.path,
+            cure=cure,
+        )
 
     def waiting(self) -> Lag:
         waiting_bytes = sum(f.size for f in self._waiting)
@@ -260,20 +293,42 @@ class FilesReader:
         return self._configured
 
     def verify(self, split: tuple[InputFile, ...], rows: int) -> None:
-        for file in split:
-            with self._errors_named(file.path):
-                found = _stat(file.path)
-            if found != file:
-                raise SourceError(
-                    "the file changed or vanished while it was read.",
-                    job=self.job,
-                    stage=self.stage,
-                    position=file.path,
-                    cure="Move finished files in; do not append to them or remove them early.",
-                )
+        self.check_input(split)
         if rows > 0:
             size = sum(file.size for file in split)
             self._bytes_per_row = max(1.0, 0.5 * self._bytes_per_row + 0.5 * size / rows)
+
+    def check_input(self, split: tuple[InputFile, ...]) -> None:
+        for file in split:
+            with self._errors_named(file.path):
+                found = _stat(file.path)
+            if found == file:
+                continue
+            if found is None:
+                raise InputLostError(
+                    f"the file was taken away before it was read, or while it was: "
+                    f"{file.shown(self._bytes_per_row)}.",
+                    job=self.job,
+                    stage=self.stage,
+                    position=file.path,
+                    cure="Put it back and start again; without it its rows are missing. Delete "
+                    "files when a committed snapshot has them (Jet.consumed_files()).",
+                )
+            if found.size == file.size:
+                raise SourceUnavailableError(
+                    "the file was written to, or touched, while it was read.",
+                    job=self.job,
+                    stage=self.stage,
+                    position=file.path,
+                    cure="The job restarts from its last snapshot and reads it again.",
+                )
+            raise SourceError(
+                f"the file changed while it was read, from {file.size} to {found.size} bytes.",
+                job=self.job,
+                stage=self.stage,
+                position=file.path,
+                cure="Move finished files in; do not append to them.",
+            )
 
     def locate_bad_row(self, spark: SparkSession, split: tuple[InputFile, ...]) -> str | None:
         from pyspark.sql import functions as F
@@ -308,8 +363,27 @@ class FilesReader:
     def take_journal(self) -> pa.Table | None:
         if not self._journal:
             return None
-        taken, self._journal = self._journal, []
+        taken, self._journal = [self._with_checksum(file) for file in self._journal], []
+        self._read.update((file.path, file) for file in taken)
         return _as_table(taken)
+
+    def _with_checksum(self, file: InputFile) -> InputFile:
+        """Read while Spark reads it, too. If it changes meanwhile, `verify` says so."""
+        if file.checksum is None:
+            with suppress(OSError):  # `verify` says that, too, or it is not known again by content
+                return replace(file, checksum=file_checksum(file.path))
+        return file
+
+    def fates(self, journaled: Sequence[Mapping[str, Any]]) -> list[InputFate]:
+        there = {file.path for file in self._list()} if journaled else set()
+        fates = []
+        for file in map(_of_row, journaled):
+            otherwise = InputFate.WAITING if file.path in there else InputFate.GONE
+            fates.append(InputFate.RESTORED if file.path in self._read else otherwise)
+        return fates
+
+    def shown(self, journaled: Mapping[str, Any]) -> str:
+        return _of_row(journaled).shown(self._bytes_per_row)
 
     def whole_journal(self) -> pa.Table:
         return _as_table(list(self._read.values()))
@@ -406,11 +480,22 @@ def _stat(path: str) -> InputFile | None:
     return InputFile(status.st_mtime_ns, path, status.st_size)
 
 
+def _of_row(row: Mapping[str, Any]) -> InputFile:
+    """From a journal. Older ones have paths as they were spelled, and no checksums."""
+    path = os.path.abspath(row["path"])
+    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"))
+
+
+def _when(mtime_ns: int) -> str:
+    return datetime.fromtimestamp(mtime_ns / 1e9, timezone.utc).isoformat(" ")
+
+
 def _as_table(files: list[InputFile]) -> pa.Table:
     return pa.table(
         {
             "path": pa.array([f.path for f in files], pa.string()),
             "size": pa.array([f.size for f in files], pa.int64()),
             "mtime_ns": pa.array([f.mtime_ns for f in files], pa.int64()),
+            "checksum": pa.array([f.checksum for f in files], pa.uint64()),
         }
     )

@@ -13,7 +13,13 @@ import pytest
 
 from dagster_jet import sinks, sources
 from dagster_jet.connectors.files.source import FilesReader
-from dagster_jet.errors import ConfigurationError, Reaction, SourceError, SourceUnavailableError
+from dagster_jet.errors import (
+    ConfigurationError,
+    InputLostError,
+    Reaction,
+    SourceError,
+    SourceUnavailableError,
+)
 
 
 def reader_of(path: str | Path) -> FilesReader:
@@ -66,6 +72,11 @@ def snapshot_with(*paths: str) -> tuple[dict[str, Any], pa.Table]:
     return {"files": len(paths)}, pa.Table.from_pylist(rows)
 
 
+def joined(*journals: pa.Table | None) -> pa.Table:
+    """As a chain is read back, the newest first."""
+    return pa.concat_tables([j for j in journals if j is not None], promote_options="default")
+
+
 def test_relative_paths_of_an_older_snapshot_are_those_of_the_current_directory(here: Path) -> None:
     reader = reader_of(here / "in")
     reader.restore(*snapshot_with("in/0.json"))
@@ -80,7 +91,7 @@ def test_what_was_read_under_two_spellings_is_one_file_from_then_on(here: Path) 
     appended = reader.take_journal()
     assert appended is not None
     again = reader_of("in")
-    again.restore(reader.position(), pa.concat_tables([journal, appended]))
+    again.restore(reader.position(), joined(appended, journal))
     assert again.poll().items == 0
 
 
@@ -196,3 +207,76 @@ def test_a_file_system_that_cannot_be_read_restarts_the_job(
     for part in ("job 'j', stage 'in'", str(tmp_path), os.strerror(number), "permissions"):
         assert part in str(told.value)
     assert reader.poll().items == 0
+
+
+# --- input that changes, and input that goes ------------------------------------------------------
+
+NOW_NS = 1_800_000_000_123_456_789
+
+
+def test_another_time_is_no_other_file_and_other_content_is(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    write_rows(tmp_path, "a.json", "b.json")
+    first = reader_of(tmp_path)
+    take_all(first)
+    journal = first.take_journal()
+    os.utime(file, ns=(NOW_NS, NOW_NS))  # touch
+    assert first.poll().items == 0
+    touched = first.take_journal()
+    assert touched is not None and touched["path"].to_pylist() == [str(file)]
+
+    file.unlink()
+    write_rows(tmp_path, "a.json")  # put back from a copy, before another start
+    second = reader_of(tmp_path)
+    second.restore(first.position(), joined(touched, journal))
+    assert second.poll().items == 0
+    assert second.poll().items == 0 and second.take_journal().num_rows == 1, "compared once"
+
+    for content in ('{"a": 2}\n', '{"a": 1}\n{"a": 2}\n'):
+        file.write_text(content)
+        for reader in (first, second):
+            with pytest.raises(SourceError, match=r"read with 9 bytes and has changed") as told:
+                reader.poll()
+            assert told.value.position == str(file) and "into a file of their own" in str(
+                told.value
+            )
+
+
+def test_a_snapshot_without_checksums_goes_by_size_and_time(tmp_path: Path) -> None:
+    write_rows(tmp_path, "a.json")
+    before = os.stat(tmp_path / "a.json").st_mtime_ns
+    position, journal = snapshot_with(str(tmp_path / "a.json"))
+    reader = reader_of(tmp_path)
+    reader.restore(position, journal)
+    assert reader.poll().items == 0
+    os.utime(tmp_path / "a.json", ns=(NOW_NS, NOW_NS))
+    with pytest.raises(SourceError, match=r"give it its old time \(touch -d\)"):
+        reader.poll()
+    os.utime(tmp_path / "a.json", ns=(before, before))
+    assert reader.poll().items == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        (lambda file: file.unlink(), InputLostError, "taken away .*Put it back"),
+        (
+            lambda file: os.utime(file, ns=(NOW_NS, NOW_NS)),
+            SourceUnavailableError,
+            "reads it again",
+        ),
+        (lambda file: file.write_text("{}"), SourceError, "from 9 to 2 bytes.*do not append"),
+    ],
+)
+def test_a_file_that_changes_while_it_is_read(
+    tmp_path: Path, change: Any, kind: type[SourceError], said: str
+) -> None:
+    write_rows(tmp_path, "a.json", "b.json")
+    reader = reader_of(tmp_path)
+    reader.poll()
+    split = reader.plan(10**6)
+    assert split is not None
+    change(tmp_path / "b.json")
+    with pytest.raises(kind, match=said) as told:
+        reader.verify(split, 2)
+    assert type(told.value) is kind and told.value.position == str(tmp_path / "b.json")

@@ -16,7 +16,7 @@ import pytest
 from dagster_jet import sinks
 from dagster_jet.connectors import reopening
 from dagster_jet.connectors.files import FilesSink
-from dagster_jet.connectors.files.sink import file_checksum
+from dagster_jet.connectors.files.checksum import file_checksum
 from dagster_jet.engine.committing import SinkCommitter
 from dagster_jet.engine.connector import TransactionId
 from dagster_jet.engine.events import JobEvent, OutputLost, SinkReopened

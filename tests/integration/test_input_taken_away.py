@@ -1,0 +1,85 @@
+"""Input files that are deleted or rotated away at every moment: nothing goes missing in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet import JobConfig
+from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.engine.events import InputLost
+from dagster_jet.errors import InputLostError
+from dagster_jet.snapshot.record import JobStatus
+
+from . import child
+from .world import World
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+
+def move(files: list[Path], folder: Path) -> list[Path]:
+    """As `mv` does: names and times stay."""
+    folder.mkdir(exist_ok=True)
+    return [file.rename(folder / file.name) for file in files]
+
+
+def test_files_are_taken_away_before_and_after_a_snapshot_has_them(world: World) -> None:
+    """The driver dies behind the acks of an epoch, and before its decision."""
+    world.fill()
+    inbox = world.folder / "in/left"
+    world.run_child("epoch.acked:4=kill")
+    with world.jet() as jet:
+        consumed = [Path(path) for path in jet.consumed_files(child.JOB, "left")]
+    assert consumed and inbox / "00003.json" not in consumed
+    consumed = move(consumed, world.folder / "consumed")
+    (early,) = move([inbox / "00003.json"], world.folder / "early")
+
+    with pytest.raises(InputLostError) as told:
+        world.run()
+    for part in ("stage 'left'", f"{inbox}/00003.json (", "epochs 4", "Put it back"):
+        assert part in str(told.value)
+    record = world.record()
+    assert record is not None and record.status is JobStatus.FAILED
+
+    move([early], inbox)
+    assert world.run().status is JobStatus.COMPLETED
+    with world.jet() as jet:
+        assert len(jet.consumed_files(child.JOB, "left")) == 5, "also those that are gone"
+    move(consumed, inbox)
+    world.assert_exactly_once()
+
+
+def test_a_loss_that_is_accepted_is_told(world: World) -> None:
+    world.fill()
+    world.run_child("epoch.acked:4=kill")
+    lost = world.folder / "in/left/00003.json"
+    lost.unlink()
+    assert world.run(accept_loss=True).status is JobStatus.COMPLETED
+    (told,) = world.events_of(InputLost)
+    assert told.source == "left" and told.epoch_ids == (4,) and str(lost) in told.input[0]
+    world.assert_exactly_once()  # of what is there
+
+
+def test_a_file_that_goes_between_listing_and_loading(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither "Spark cannot plan the stage" nor a file that does not fit its schema."""
+    world.fill()
+    plan, taken = FilesReader.plan, []
+
+    def plan_and_lose(self: FilesReader, max_rows: int) -> Any:
+        split = plan(self, max_rows)
+        for file in split or ():
+            if file.path.endswith("left/00002.json") and not taken:
+                taken.extend(move([Path(file.path)], world.folder / "taken"))
+        return split
+
+    monkeypatch.setattr(FilesReader, "plan", plan_and_lose)
+    with pytest.raises(InputLostError, match=r"left/00002\.json.*taken away before it was read"):
+        world.run()
+    move(taken, world.folder / "in/left")
+    with world.jet() as jet:
+        jet.run(child.crash_pipeline(world.folder), JobConfig(**child.CONFIG), until="completed")
+    world.assert_exactly_once()
