@@ -56,7 +56,7 @@ class Counts(Processor):
 
 OPERATORS: list[Operator] = [
     StatefulMap("s", ("k",), ROWS, COUNTS, count, int),
-    ProcessorOperator("s", Counts, ROWS, COUNTS, True, False, PARTITIONS),
+    ProcessorOperator("s", Counts, ROWS, COUNTS, ("k",), False, PARTITIONS),
 ]
 
 
