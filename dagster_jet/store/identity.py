@@ -5,23 +5,33 @@ or a server that lost its disk, answers like a member that has never heard of an
 turn "the newest value on a majority" into an old one. So every member gets a random identity when
 it joins the store; the store's metadata lists them; a member that shows another one is treated as
 unreachable until it is repaired (``administration.py``).
+
+A member that came back *older* - restored from a copy, or replaced by a replica that lacks the last
+writes - still shows its identity. Registers notice it (``register/__init__.py``, rule 7); whoever
+does takes its identity away (``disown``), and from then on it is such a member, too.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.members import Member, Replacement, Versioned
 
 _KEY = b"member/identity"
+_OLDER = "older "
+"""What the identity of a member begins with that was found to have come back older."""
 
 
 def identity_of(member: Member) -> str | None:
     """Return the member's identity, None for an empty member."""
-    stored = member.get_versioned(_KEY)
+    return _identity_in(member, member.get_versioned(_KEY))
+
+
+def _identity_in(member: Member, stored: Versioned | None) -> str | None:
     if stored is None:
         return None
     try:
@@ -33,15 +43,40 @@ def identity_of(member: Member) -> str | None:
 
 
 def identify(member: Member) -> str:
-    """Return the member's identity, giving an empty member a new one.
+    """Return the member's identity, giving an empty member, or a disowned one, a new one.
 
     Of several processes that do this at one moment, one decides and all return the same.
     """
     while True:
-        identity = identity_of(member)
-        if identity is not None:
+        stored = member.get_versioned(_KEY)
+        identity = _identity_in(member, stored)
+        if identity is not None and not identity.startswith(_OLDER):
             return identity
-        member.compare_and_set(_KEY, 0, seal(secrets.token_hex(16).encode()))
+        _set(member, stored, secrets.token_hex(16))
+
+
+def disown(member: Member) -> None:
+    """Take a member that came back older for one that lost its data: here, and for everybody.
+
+    Where it does not answer now, the next who notices does it. A crash inside leaves it as it was.
+    """
+    if isinstance(member, VerifiedMember):
+        member.disown()
+
+
+def came_back_older(member_id: str) -> StoreUnavailableError:
+    """Return the error of a member that does not remember what it has confirmed."""
+    return StoreUnavailableError(
+        f"the store member {member_id} came back older: it does not remember what it has "
+        "confirmed. It was restored from a copy, or a replica took its place.",
+        cure="It is given everything anew by 'dagster-jet store repair'. An older copy of its data "
+        "does not help.",
+    )
+
+
+def _set(member: Member, stored: Versioned | None, identity: str) -> bool:
+    version = stored.version if stored else 0
+    return member.compare_and_set(_KEY, version, seal(identity.encode()))
 
 
 class VerifiedMember:
@@ -55,6 +90,7 @@ class VerifiedMember:
         self._member = member
         self._identity = identity
         self._is_verified = False
+        self._is_older = False
 
     @property
     def member_id(self) -> str:
@@ -95,22 +131,35 @@ class VerifiedMember:
 
     def ping(self) -> None:
         """See ``Member.ping``; reads the identity again."""
-        self._is_verified = False
+        self._is_verified = self._is_older = False
         self._verified().ping()
+
+    def disown(self) -> None:
+        """See ``disown``."""
+        self._is_older = True
+        with suppress(StoreUnavailableError, StoreUnwritableError):
+            stored = self._member.get_versioned(_KEY)
+            if _identity_in(self._member, stored) == self._identity:
+                _set(self._member, stored, _OLDER + secrets.token_hex(16))
 
     def close(self) -> None:
         """See ``Member.close``."""
         self._member.close()
 
     def _verified(self) -> Member:
+        if self._is_older:
+            raise came_back_older(self.member_id)
         if not self._is_verified:
             found = identity_of(self._member)
+            if found is not None and found.startswith(_OLDER):
+                raise came_back_older(self.member_id)
             if found != self._identity:
                 state = "is empty" if found is None else "is not the one the store knows"
                 raise StoreUnavailableError(
                     f"the store member {self.member_id} {state}: its data was deleted or "
                     "replaced, and other replicas serve what it held.",
-                    cure="Put its data back, or rebuild it: dagster-jet store repair.",
+                    cure="Put the same data back, not an older copy, or rebuild it: dagster-jet "
+                    "store repair.",
                 )
             self._is_verified = True
         return self._member

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.envelope import BadCopyError, seal, unseal
+from dagster_jet.store.identity import disown
 from dagster_jet.store.members.member import Member, Versioned
 from dagster_jet.store.register import (
     AcceptorState,
@@ -25,6 +26,7 @@ from dagster_jet.store.register import (
     Request,
     Seal,
     Settle,
+    Verdict,
     acceptor_step,
 )
 
@@ -48,8 +50,10 @@ class Silence:
     may_have_applied: bool
 
 
-def ask(member: Member, name: str, request: Request) -> Reply | Silence:
-    """Put one request for a register to one member.
+def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | Silence:
+    """Put one request for a register to one member, which the configuration names ``member_id``.
+
+    A member that came back older is disowned: to everybody it is then a member that lost its data.
 
     A crash inside leaves the request carried out or not, and at most a name without content.
     """
@@ -69,7 +73,9 @@ def ask(member: Member, name: str, request: Request) -> Reply | Silence:
                 floor = floor_of(member)
         except (StoreUnavailableError, StoreUnwritableError) as error:
             return Silence(error, may_have_applied=False)
-        new, reply = acceptor_step(state, request, floor)
+        new, reply = acceptor_step(state, request, floor, member_id)
+        if reply.verdict is Verdict.FORGETFUL:
+            disown(member)
         if new == state:
             return reply
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,7 +30,9 @@ from dagster_jet.store.register import (
     Operation,
     Outcome,
     ReadLatest,
+    Witness,
     Write,
+    merged,
 )
 
 Op = TypeVar("Op", bound=Operation)
@@ -64,6 +66,8 @@ class RegisterClient:
     def __init__(self, configuration: Configuration[Member], name: str) -> None:
         self.name = name
         self.configuration = configuration
+        self._heard: dict[int, Witness] = {}
+        """What this object has heard of the members' changes: none may be forgotten."""
 
     def read(self) -> RegisterValue | None:
         """Return the newest value, None if the register was never written.
@@ -78,7 +82,7 @@ class RegisterClient:
         """
         pause = _FIRST_PAUSE_SECONDS
         for _ in range(_ATTEMPTS_MAX):
-            operation, failures = self._run(lambda: ReadLatest(self.configuration))
+            operation, failures = self._run(lambda: ReadLatest(self.configuration, self._heard))
             if operation.outcome is Outcome.SUCCEEDED:
                 state = operation.state
                 if state.value is None or state.accepted_ballot is None:
@@ -103,7 +107,7 @@ class RegisterClient:
             StaleConfigurationError: the register has moved to other members.
             StoreUnavailableError: no majority answers.
         """
-        highest = self._highest()
+        highest = _highest(self._inquire())
         return None if highest == NO_BALLOT else highest
 
     def claim(self, number: int, owner: str) -> OwnedRegister:
@@ -125,18 +129,17 @@ class RegisterClient:
         """
         if number < 1:
             raise ConfigurationError(f"a ballot's number begins with 1, not {number}.")
-        operation, failures = self._run(
-            lambda: Claim(self.configuration, self._next(number, owner))
-        )
+        operation, failures = self._run(lambda: self._claim(number, owner))
         if operation.outcome is Outcome.FENCED:
             raise self._fenced(operation.ballot, operation.fenced_by)
         if operation.outcome is not Outcome.SUCCEEDED:
             raise unavailable(self.name, operation, failures)
         return OwnedRegister(self, operation.state)
 
-    def _next(self, number: int, owner: str) -> Ballot:
-        """Return a ballot of this number that this owner has not used yet."""
-        highest = self._highest()
+    def _claim(self, number: int, owner: str) -> Claim:
+        """Return a claim with a ballot of this number that this owner has not used yet."""
+        found = self._inquire()
+        highest = _highest(found)
         attempt = 0
         if (highest.number, highest.owner) == (number, owner):
             attempt = highest.attempt + 1
@@ -144,21 +147,31 @@ class RegisterClient:
         ballot = Ballot(number, owner, attempt, secrets.token_hex(8))
         if not ballot.supersedes(highest):
             raise self._fenced(ballot, highest)
-        return ballot
+        return Claim(self.configuration, ballot, self._heard, found)
 
-    def _highest(self) -> Ballot:
-        operation, failures = self._run(lambda: Inquire(self.configuration))
+    def _inquire(self) -> Collection[AcceptorState]:
+        operation, failures = self._run(lambda: Inquire(self.configuration, self._heard))
         if operation.outcome is not Outcome.SUCCEEDED:
             raise unavailable(self.name, operation, failures)
-        return max(state.promised for state in operation.states.values())
+        return operation.states.values()
+
+    def _driven(self, operation: Operation) -> Failures:
+        failures = drive(operation, self.name)
+        here = self.configuration.number
+        heard = operation.heard.get(here, ())
+        self._heard = {here: merged(self._heard.get(here, ()), heard)}  # threads share this object
+        return failures
 
     def _run(self, operation_of: Callable[[], Op]) -> tuple[Op, Failures]:
-        """Run an operation, again when its register had to be moved first."""
+        """Run an operation, again when its register had to be moved first, or who came back older
+        had to be told apart from who was ahead of the others."""
         for _ in range(_ATTEMPTS_MAX):
             operation = operation_of()
-            failures = drive(operation, self.name)
+            failures = self._driven(operation)
             if operation.outcome is Outcome.STALE:
                 raise stale(self.name, self.configuration.number)
+            if operation.outcome is Outcome.DOUBTED:
+                continue
             if operation.outcome is not Outcome.UNINSTALLED:
                 return operation, failures
             move_register(self.configuration, self.name)
@@ -167,8 +180,8 @@ class RegisterClient:
     def _write(self, owned: AcceptorState, value: bytes) -> AcceptorState:
         wrote = False
         for _ in range(_ATTEMPTS_MAX):
-            operation = Write(self.configuration, owned, value)
-            failures = drive(operation, self.name)
+            operation = Write(self.configuration, owned, value, self._heard)
+            failures = self._driven(operation)
             wrote = wrote or operation.current.may_have_written
             if operation.outcome is Outcome.SUCCEEDED:
                 return operation.state
@@ -176,6 +189,8 @@ class RegisterClient:
                 raise self._fenced(owned.promised, operation.fenced_by)
             if operation.outcome is Outcome.STALE:
                 raise stale(self.name, self.configuration.number)
+            if operation.outcome is Outcome.DOUBTED:
+                continue
             if operation.outcome is not Outcome.UNINSTALLED:
                 break
             try:
@@ -245,6 +260,10 @@ class OwnedRegister:
                 kind, message = type(error), str(error)
                 self._ended = lambda: kind(message)
                 raise
+
+
+def _highest(states: Iterable[AcceptorState]) -> Ballot:
+    return max(state.promised for state in states)
 
 
 def _named(ballot: Ballot | None) -> str:

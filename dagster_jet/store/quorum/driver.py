@@ -11,11 +11,21 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from dagster_jet.errors import StaleConfigurationError, StoreError, StoreUnavailableError
+from dagster_jet.store.identity import came_back_older
 from dagster_jet.store.members import fan_out
 from dagster_jet.store.members.fan_out import Answer, Answers
 from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import Silence, ask
-from dagster_jet.store.register import Operation, Promise, Read, Reply, Request, Round, Seal
+from dagster_jet.store.register import (
+    Operation,
+    Promise,
+    Read,
+    Reply,
+    Request,
+    Round,
+    Seal,
+    Verdict,
+)
 
 Failures = dict[str, StoreError]
 """By member id, why a member gave no answer."""
@@ -45,7 +55,7 @@ def _drive_round(
 
     def ask_next() -> None:
         member_id = unasked.popleft()
-        call = _call(members[member_id], name, round_.request)
+        call = _call(member_id, members[member_id], name, round_.request)
         answers.ask(member_id, call, fan_out.BRIEF_SECONDS_MAX)
 
     while operation.current is round_ and not (operation.outcome and is_one_by_one):
@@ -82,6 +92,8 @@ def _is_decided(operation: Operation, round_: Round) -> bool:
 def _hand_in(operation: Operation, answer: Answer[Reply | Silence], failures: Failures) -> None:
     if isinstance(answer.value, Reply):
         operation.receive(answer.member_id, answer.value)
+        if answer.value.verdict is Verdict.FORGETFUL:
+            failures[answer.member_id] = came_back_older(answer.member_id)
     elif isinstance(answer.value, Silence):
         failures[answer.member_id] = answer.value.error
         operation.no_answer(answer.member_id, may_have_applied=answer.value.may_have_applied)
@@ -92,8 +104,10 @@ def _hand_in(operation: Operation, answer: Answer[Reply | Silence], failures: Fa
         raise answer.error
 
 
-def _call(member: Member, name: str, request: Request) -> Callable[[], Reply | Silence]:
-    return lambda: ask(member, name, request)
+def _call(
+    member_id: str, member: Member, name: str, request: Request
+) -> Callable[[], Reply | Silence]:
+    return lambda: ask(member, name, request, member_id)
 
 
 def listed(failures: Mapping[str, StoreError]) -> str:

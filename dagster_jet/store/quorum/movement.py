@@ -24,7 +24,7 @@ from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import list_names, raise_floor
 from dagster_jet.store.quorum.driver import drive, listed, stale, unavailable
-from dagster_jet.store.register import Ballot, Close, Configuration, Move, Outcome
+from dagster_jet.store.register import Ballot, Close, Configuration, Inquire, Move, Outcome
 
 _ATTEMPTS_MAX = 100
 
@@ -101,8 +101,7 @@ def move_register(configuration: Configuration[Member], name: str) -> None:
         StoreUnavailableError: no majority of the previous or of the new members answers.
         StaleConfigurationError: the register has moved further on.
     """
-    _previous(configuration)
-    _compete(configuration, name, lambda mover: Move(configuration, mover))
+    _compete(configuration, name, Move, _previous(configuration))
 
 
 def close_register(configuration: Configuration[Member], name: str) -> Close:
@@ -112,23 +111,30 @@ def close_register(configuration: Configuration[Member], name: str) -> Close:
         StoreUnavailableError: no majority of the members answers.
         StaleConfigurationError: the register has moved further on.
     """
-    return _compete(configuration, name, lambda mover: Close(configuration, mover))
+    return _compete(configuration, name, Close, configuration)
 
 
 def _compete(
     configuration: Configuration[Member],
     name: str,
-    operation_of: Callable[[Ballot], Close],
+    kind: type[Close],
+    closing: Configuration[Member],
 ) -> Close:
     """Repeat an operation of a mover, with ever higher ballots, until no other mover is above."""
     number = 1
+    looked = Inquire(closing)  # whoever came back older there must not be sealed as a whole member
+    drive(looked, name)
+    heard = looked.heard
     for attempt in range(_ATTEMPTS_MAX):
-        operation = operation_of(Ballot(number, secrets.token_hex(8)))
+        operation = kind(configuration, Ballot(number, secrets.token_hex(8)), heard)
         failures = drive(operation, name)
+        heard = operation.heard
         if operation.outcome is Outcome.SUCCEEDED:
             return operation
         if operation.outcome is Outcome.STALE:
             raise stale(name, configuration.number)
+        if operation.outcome is Outcome.DOUBTED:
+            continue
         if operation.outcome is not Outcome.FENCED:
             raise unavailable(name, operation, failures)
         met = operation.fenced_by

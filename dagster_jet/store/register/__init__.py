@@ -32,6 +32,11 @@ What makes it safe, with M = any majority of the members:
 6. Members change by moving the register from one configuration to the next: sealed members of the
    old one serve nobody, and the state that leaves it is decided once (``reconfiguration.py``). An
    operation belongs to one configuration; an owner claims again after a change.
+7. A member that came back older is not counted. Every operation passes on how often each member
+   has changed its state, as far as it knows; a member that is told more than it remembers says so
+   (``acceptor.py``), and what others know of a member is compared with its own answer (``Round``).
+   So it is found out as soon as one member that answers, or the client itself, has heard of
+   something that it forgot. It comes back as a new one, by a change of the members.
 
 With one member all of this shrinks to a compare-and-set.
 """
@@ -48,7 +53,9 @@ from dagster_jet.store.register.acceptor import (
     Seal,
     Settle,
     Verdict,
+    Witness,
     acceptor_step,
+    merged,
 )
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 from dagster_jet.store.register.configuration import Configuration
@@ -86,6 +93,8 @@ __all__ = [
     "Seal",
     "Settle",
     "Verdict",
+    "Witness",
     "Write",
     "acceptor_step",
+    "merged",
 ]

@@ -9,11 +9,17 @@ An acceptor lives in one configuration at a time and only moves up:
 a quorum of a settled configuration, where it has merely missed everything so far, as any member
 may. While a change is under way it does not count: the majority that holds the value may still be
 one of the configuration before.
+
+A member may come back *older*: restored from a copy, or a replica of it in its place. So it counts
+its ``changes`` of the register, everybody who hears of that count passes it on with the next
+request, and who takes the request keeps it (``witnessed``). A member that is told a higher count
+than its own has forgotten something, and says so instead of answering (``Verdict.FORGETFUL``).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
@@ -21,10 +27,16 @@ from typing import TypeAlias
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 
-FORMAT_VERSION = 2
-"""1 knew no configurations: what it wrote belongs to configuration 0."""
+FORMAT_VERSION = 3
+"""1 knew no configurations: what it wrote belongs to configuration 0. 2 counted no changes."""
 
 NEVER_INSTALLED = -1
+
+Witness: TypeAlias = tuple[tuple[str, int], ...]
+"""(member, how many changes of a register it has told of), sorted; of members of one configuration.
+
+The count is the member's own, over all configurations, since it got its identity. It is passed on
+within one configuration only: in the next one the same name may stand for another member."""
 
 _Place: TypeAlias = tuple[Ballot, int]
 
@@ -43,6 +55,8 @@ class AcceptorState:
         sealed_by: the newest mover this member has promised to take no part in ``configuration``
             any more; None while it takes part.
         settled_by: the mover that wrote this state as the last one of ``configuration``.
+        changes: how often this member has changed what it keeps for the register.
+        witnessed: what it has heard of all members' ``changes``, in ``configuration``.
     """
 
     promised: Ballot = NO_BALLOT
@@ -52,6 +66,8 @@ class AcceptorState:
     configuration: int = NEVER_INSTALLED
     sealed_by: Ballot | None = None
     settled_by: Ballot | None = None
+    changes: int = 0
+    witnessed: Witness = ()
 
     @property
     def place(self) -> _Place:
@@ -64,7 +80,9 @@ class AcceptorState:
 
     def installed_in(self, configuration: int) -> AcceptorState:
         """Return this state as a configuration begins with it."""
-        return replace(self, configuration=configuration, sealed_by=None, settled_by=None)
+        return replace(
+            self, configuration=configuration, sealed_by=None, settled_by=None, witnessed=()
+        )
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes: one line of JSON, then the value as it is."""
@@ -77,6 +95,8 @@ class AcceptorState:
             "configuration": self.configuration,
             "sealed_by": _to_json(self.sealed_by),
             "settled_by": _to_json(self.settled_by),
+            "changes": self.changes,
+            "witnessed": self.witnessed,
         }
         return json.dumps(head, separators=(",", ":")).encode() + b"\n" + (self.value or b"")
 
@@ -103,7 +123,18 @@ class AcceptorState:
             configuration=head.get("configuration", 0),
             sealed_by=_from_json(head.get("sealed_by")),
             settled_by=_from_json(head.get("settled_by")),
+            changes=head.get("changes", 0),
+            witnessed=tuple((member, count) for member, count in head.get("witnessed", ())),
         )
+
+
+def merged(*witnesses: Iterable[tuple[str, int]]) -> Witness:
+    """Return the highest count of each member; zeros say nothing and are left out."""
+    highest: dict[str, int] = {}
+    for member, count in (one for witness in witnesses for one in witness):
+        if count > highest.get(member, 0):
+            highest[member] = count
+    return tuple(sorted(highest.items()))
 
 
 def _to_json(ballot: Ballot | None) -> list[int | str] | None:
@@ -124,10 +155,12 @@ class _OfConfiguration:
     Attributes:
         configuration: the number of the configuration it belongs to.
         settled: its sender knows that configuration as settled.
+        witness: what its sender has heard of the members' changes.
     """
 
     configuration: int = 0
     settled: bool = True
+    witness: Witness = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +223,8 @@ class Verdict(Enum):
     """The member has left the request's configuration."""
     UNINSTALLED = "uninstalled"
     """The member waits to be installed in the request's configuration."""
+    FORGETFUL = "forgetful"
+    """The member has told of more changes than it remembers: it came back older. It did nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +246,7 @@ class Reply:
 
 
 def acceptor_step(
-    state: AcceptorState, request: Request, floor: int = 0
+    state: AcceptorState, request: Request, floor: int = 0, member: str = ""
 ) -> tuple[AcceptorState, Reply]:
     """Apply one request to a member's state; repeating a request changes nothing more.
 
@@ -224,7 +259,19 @@ def acceptor_step(
         floor: the lowest configuration the member still begins a register in. To be read *after*
             the state and, where the request may write, after the register's name can be listed
             on the member; only looked at where the state is of an older configuration.
+        member: whose state it is, as the configuration names it.
     """
+    if request.witness and state.changes < dict(request.witness).get(member, 0):
+        return state, Reply(request, Verdict.FORGETFUL, state)
+    new, reply = _step(state, request, floor)
+    if new == state:
+        return state, reply
+    known = state.witnessed if state.configuration == new.configuration else ()
+    new = replace(new, changes=state.changes + 1, witnessed=merged(known, request.witness))
+    return new, replace(reply, state=new)
+
+
+def _step(state: AcceptorState, request: Request, floor: int) -> tuple[AcceptorState, Reply]:
     if isinstance(request, Seal | Settle):
         return _moved_out(state, request)
     here = request.configuration
@@ -237,11 +284,11 @@ def acceptor_step(
             # now would make a register that no change of the members moves any more.
             return state, Reply(request, Verdict.STALE, state)
         if isinstance(request, Install):
-            installed = request.state.installed_in(here)
+            installed = replace(request.state.installed_in(here), changes=state.changes)
             return installed, Reply(request, Verdict.GRANTED, installed)
         if not request.settled:
             return state, Reply(request, Verdict.UNINSTALLED, state)
-        state = AcceptorState(configuration=here)
+        state = _begun(state, here)
     if isinstance(request, Install):
         # Installed already, and perhaps further on: the first to install it was right as well.
         return before, Reply(request, Verdict.GRANTED, state)
@@ -271,7 +318,7 @@ def _moved_out(state: AcceptorState, request: Seal | Settle) -> tuple[AcceptorSt
         return state, Reply(request, Verdict.STALE, state)
     if state.configuration < here:
         # A configuration that gets a successor is settled: this member has only missed everything.
-        state, before = AcceptorState(configuration=here), state
+        state, before = _begun(state, here), state
     else:
         before = state
     if state.sealed_by is not None and not request.ballot.supersedes(state.sealed_by):
@@ -284,5 +331,12 @@ def _moved_out(state: AcceptorState, request: Seal | Settle) -> tuple[AcceptorSt
             configuration=here,
             sealed_by=request.ballot,
             settled_by=request.ballot,
+            changes=state.changes,
+            witnessed=state.witnessed,
         )
     return sealed, Reply(request, Verdict.GRANTED, sealed)
+
+
+def _begun(state: AcceptorState, configuration: int) -> AcceptorState:
+    """The state of a member that has missed everything in a configuration so far."""
+    return AcceptorState(configuration=configuration, changes=state.changes)

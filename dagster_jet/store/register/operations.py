@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -16,6 +17,8 @@ from dagster_jet.store.register.acceptor import (
     Seal,
     Settle,
     Verdict,
+    Witness,
+    merged,
 )
 from dagster_jet.store.register.ballot import Ballot
 from dagster_jet.store.register.configuration import Configuration
@@ -34,6 +37,9 @@ class Outcome(Enum):
     UNINSTALLED = "uninstalled"
     """Members of a configuration that is just beginning wait for the register's state: move it
     (``Move``), then do the same again."""
+    DOUBTED = "doubted"
+    """Members have told others of more changes than they told here: either they made them since,
+    or they forgot them. Do the same again with what was ``heard``, and they have to say which."""
     UNKNOWN = "unknown"
     """No majority confirmed, yet something may have been written and become the value."""
     UNAVAILABLE = "unavailable"
@@ -57,6 +63,8 @@ class Round:
         self.states: dict[str, AcceptorState] = {}
         self.silent: dict[str, bool] = {}
         """Members that did not answer; True: they may have carried the request out."""
+        self.heard: Witness = request.witness
+        """What is known of the members' changes: by the request, from themselves, from others."""
 
     @property
     def majority(self) -> int:
@@ -69,9 +77,19 @@ class Round:
         return tuple(m for m in self.members if m not in self.answers and m not in self.silent)
 
     @property
+    def doubted(self) -> dict[str, AcceptorState]:
+        """The states of members that have told of more changes than they know of here."""
+        heard = dict(self.heard)
+        return {m: s for m, s in self.states.items() if s.changes < heard.get(m, 0)}
+
+    @property
     def granted(self) -> dict[str, AcceptorState]:
-        """The states of the members that granted the request."""
-        return self.said(Verdict.GRANTED)
+        """The states of the members that granted the request, and are not in doubt."""
+        said = self.said(Verdict.GRANTED)
+        if not self.heard:
+            return said
+        doubted = self.doubted
+        return {member: state for member, state in said.items() if member not in doubted}
 
     @property
     def has_majority(self) -> bool:
@@ -81,7 +99,7 @@ class Round:
     @property
     def may_have_written(self) -> bool:
         """Whether any member carried the request out, or may have."""
-        return bool(self.granted) or any(self.silent.values())
+        return bool(self.said(Verdict.GRANTED)) or any(self.silent.values())
 
     def said(self, verdict: Verdict) -> dict[str, AcceptorState]:
         """Return the states of the members that gave this answer."""
@@ -93,7 +111,11 @@ class Round:
             return
         self.silent.pop(member, None)  # given up too early; the answer counts after all
         self.answers[member] = reply.verdict
-        self.states[member] = reply.state
+        self.states[member] = state = reply.state
+        if state.changes or state.witnessed:
+            is_here = state.configuration == self.configuration.number
+            told = state.witnessed if is_here else ()
+            self.heard = merged(self.heard, told, ((member, state.changes),))
 
     def no_answer(self, member: str, *, may_have_applied: bool) -> None:
         """Give up on a member."""
@@ -120,11 +142,19 @@ class Operation:
         outcome: None while the operation runs.
         fenced_by: with FENCED, the ballot that was met.
         state: with SUCCEEDED, the value and its place.
+        heard: by the number of a configuration, what is known of its members' changes; to be given
+            to the next operation on the same register.
     """
 
-    def __init__(self, configuration: Configuration[Any], request: Request) -> None:
+    def __init__(
+        self,
+        configuration: Configuration[Any],
+        request: Request,
+        heard: Mapping[int, Witness] | None = None,
+    ) -> None:
         self.configuration = configuration
-        self.current = Round(configuration, request)
+        self.heard = dict(heard or {})
+        self._ask(configuration, request)
         self.outcome: Outcome | None = None
         self.fenced_by: Ballot | None = None
         self.state = AcceptorState()
@@ -133,6 +163,8 @@ class Operation:
         """Take a member's reply."""
         if self.outcome is None:
             self.current.receive(member, reply)
+            if self.current.heard:
+                self.heard[self.current.configuration.number] = self.current.heard
             self._decide()
 
     def no_answer(self, member: str, *, may_have_applied: bool) -> None:
@@ -145,7 +177,11 @@ class Operation:
         raise NotImplementedError
 
     def _next(self, request: Request) -> None:
-        self.current = Round(self.current.configuration, request)
+        self._ask(self.current.configuration, request)
+
+    def _ask(self, configuration: Configuration[Any], request: Request) -> None:
+        witness = self.heard.get(configuration.number, ())
+        self.current = Round(configuration, replace(request, witness=witness))
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -159,6 +195,8 @@ class Operation:
             self._end(Outcome.STALE)
         elif self.current.said(Verdict.UNINSTALLED):
             self._end(Outcome.UNINSTALLED)
+        elif self.current.doubted:
+            self._end(Outcome.DOUBTED)
         elif wrote:
             self._end(Outcome.UNKNOWN)
         else:
@@ -168,8 +206,10 @@ class Operation:
 class Inquire(Operation):
     """Ask all who can be reached what they hold; SUCCEEDED: a majority told (``states``)."""
 
-    def __init__(self, configuration: Configuration[Any]) -> None:
-        super().__init__(configuration, read_of(configuration))
+    def __init__(
+        self, configuration: Configuration[Any], heard: Mapping[int, Witness] | None = None
+    ) -> None:
+        super().__init__(configuration, read_of(configuration), heard)
 
     @property
     def states(self) -> dict[str, AcceptorState]:
@@ -192,19 +232,35 @@ class Claim(Operation):
     ballot can be written or come to light any more. That a register is empty is written back like
     a value, for the same reason. A claim that ends otherwise may have fenced the former owner, and
     may have settled a value of theirs that was pending; it has written nothing of its own.
+
+    Args:
+        configuration: whose members are asked.
+        ballot: not used before.
+        heard: see ``Operation``.
+        found: states met just before (``Inquire``). A newer value among them is adopted, too: a
+            majority that promises may consist of one member that missed it and one that forgot it.
     """
 
-    def __init__(self, configuration: Configuration[Any], ballot: Ballot) -> None:
+    def __init__(
+        self,
+        configuration: Configuration[Any],
+        ballot: Ballot,
+        heard: Mapping[int, Witness] | None = None,
+        found: Iterable[AcceptorState] = (),
+    ) -> None:
         super().__init__(
             configuration,
             Promise(ballot, configuration=configuration.number, settled=configuration.is_settled),
+            heard,
         )
         self.ballot = ballot
+        self._found = tuple(found)
 
     def _decide(self) -> None:
         if isinstance(self.current.request, Promise):
             if self.current.has_majority:
-                newest = max(self.current.granted.values(), key=lambda state: state.place)
+                told = (*self.current.granted.values(), *self._found)
+                newest = max(told, key=lambda state: state.place)
                 self.state = AcceptorState(
                     self.ballot,
                     self.ballot,
@@ -229,11 +285,15 @@ class Write(Operation):
 
     Goes on after a majority has confirmed only as far as the driver likes: SUCCEEDED stands. FENCED
     and STALE do not mean "not written": the newer owner may have adopted the value. After
-    UNINSTALLED the same value may be written again, and no other.
+    UNINSTALLED and DOUBTED the same value may be written again, and no other.
     """
 
     def __init__(
-        self, configuration: Configuration[Any], owned: AcceptorState, value: bytes
+        self,
+        configuration: Configuration[Any],
+        owned: AcceptorState,
+        value: bytes,
+        heard: Mapping[int, Witness] | None = None,
     ) -> None:
         state = AcceptorState(
             owned.promised,
@@ -242,7 +302,7 @@ class Write(Operation):
             value,
             configuration=configuration.number,
         )
-        super().__init__(configuration, accept_of(configuration, state))
+        super().__init__(configuration, accept_of(configuration, state), heard)
         self.state = state
 
     def _decide(self) -> None:
@@ -261,8 +321,10 @@ class ReadLatest(Operation):
     be reached; a reader writes nothing of its own.
     """
 
-    def __init__(self, configuration: Configuration[Any]) -> None:
-        super().__init__(configuration, read_of(configuration))
+    def __init__(
+        self, configuration: Configuration[Any], heard: Mapping[int, Witness] | None = None
+    ) -> None:
+        super().__init__(configuration, read_of(configuration), heard)
 
     def _decide(self) -> None:
         if isinstance(self.current.request, Read):

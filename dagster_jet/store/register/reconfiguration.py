@@ -19,6 +19,7 @@ value that a claim had already passed over would then lie on a majority, and be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dagster_jet.store.register.acceptor import (
@@ -28,10 +29,11 @@ from dagster_jet.store.register.acceptor import (
     Seal,
     Settle,
     Verdict,
+    Witness,
 )
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 from dagster_jet.store.register.configuration import Configuration
-from dagster_jet.store.register.operations import Operation, Outcome, Round, read_of
+from dagster_jet.store.register.operations import Operation, Outcome, read_of
 
 
 class Close(Operation):
@@ -42,10 +44,18 @@ class Close(Operation):
     member was met that is there already, ``state`` is what that member holds. FENCED: another mover
     has the higher ballot; try again with one above ``fenced_by``. UNAVAILABLE and UNKNOWN: too few
     members answered; repeat it. STALE: the successor is history as well.
+
+    Sealing is a change of its own, so a member that forgot a single one would look whole after it:
+    ``heard`` should come from an ``Inquire`` of the same configuration.
     """
 
-    def __init__(self, configuration: Configuration[Any], mover: Ballot) -> None:
-        super().__init__(configuration, _seal(configuration, mover))
+    def __init__(
+        self,
+        configuration: Configuration[Any],
+        mover: Ballot,
+        heard: Mapping[int, Witness] | None = None,
+    ) -> None:
+        super().__init__(configuration, _seal(configuration, mover), heard)
         self.mover = mover
         self._closing = configuration
 
@@ -102,12 +112,17 @@ class Move(Close):
     majority of new members that answer, nothing is begun.
     """
 
-    def __init__(self, configuration: Configuration[Any], mover: Ballot) -> None:
+    def __init__(
+        self,
+        configuration: Configuration[Any],
+        mover: Ballot,
+        heard: Mapping[int, Witness] | None = None,
+    ) -> None:
         if configuration.previous is None:
             raise ValueError(f"{configuration!r} has no predecessor to move from")
-        super().__init__(configuration.previous, mover)
+        super().__init__(configuration.previous, mover, heard)
         self.configuration = configuration
-        self.current = Round(configuration, read_of(configuration))
+        self._ask(configuration, read_of(configuration))
 
     def _decide(self) -> None:
         request = self.current.request
@@ -133,10 +148,10 @@ class Move(Close):
             self.state = max(installed.values(), key=lambda state: state.place)
             self._closed()
         else:
-            self.current = Round(self._closing, _seal(self._closing, self.mover))
+            self._ask(self._closing, _seal(self._closing, self.mover))
 
     def _closed(self) -> None:
-        self.current = Round(
+        self._ask(
             self.configuration,
             Install(self.state, configuration=self.configuration.number, settled=False),
         )

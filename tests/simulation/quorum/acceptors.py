@@ -41,10 +41,20 @@ class Acceptor:
     listed: bool = False
     is_up: bool = True
     known_from: int = 0
+    older_in: int = -1
+    """The newest configuration in which it came back older."""
+    past: list[tuple[AcceptorState, int, bool]] = field(default_factory=list)
+
+    def come_back_older(self, at: int, configuration: int) -> None:
+        """Be as at an earlier moment, under the same identity."""
+        self.state, self.floor, self.listed = self.past[at]
+        self.past = self.past[: at + 1]
+        self.older_in = configuration
 
     def wipe(self, newest: int) -> None:
         """Lose everything; whoever knew it before takes it for dead (``identity.py``)."""
         self.state, self.floor, self.listed = AcceptorState(), 0, False
+        self.past = []
         self.known_from = newest + 1
 
     def step(self, call: Call, cast: Cast) -> Reply | None:
@@ -64,10 +74,11 @@ class Acceptor:
 
     def _finish(self, call: Call, cast: Cast) -> Reply | None:
         assert call.seen is not None
-        new, reply = cast.step(call.seen, call.request, call.floor)
+        new, reply = cast.step(call.seen, call.request, call.floor, call.member)
         if new != call.seen:
             if self.state != call.seen:
                 call.seen, call.wait = None, 0  # somebody was faster: begin again
                 return None
+            self.past.append((self.state, self.floor, self.listed))
             self.state, self.listed = new, True
         return reply

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dagster_jet.store import register as r
 from dagster_jet.store.register import operations
 
-Step = Callable[[r.AcceptorState, r.Request, int], tuple[r.AcceptorState, r.Reply]]
+Step = Callable[[r.AcceptorState, r.Request, int, str], tuple[r.AcceptorState, r.Reply]]
 Call = Callable[[], None]
 
 
@@ -30,56 +30,56 @@ class Cast:
 # --- members ----------------------------------------------------------------------------------
 
 
-def ignores_the_ballot(state, request, floor):
+def ignores_the_ballot(state, request, floor, member):
     """A member accepts whatever comes last."""
     if isinstance(request, r.Accept) and state.serves(request.configuration):
         state = replace(state, promised=r.NO_BALLOT)
-    return r.acceptor_step(state, request, floor)
+    return r.acceptor_step(state, request, floor, member)
 
 
-def counts_an_uninstalled_member(state, request, floor):
+def counts_an_uninstalled_member(state, request, floor, member):
     """A member without data speaks for the register while the register is still moving."""
-    new, reply = r.acceptor_step(state, replace(request, settled=True), floor)
+    new, reply = r.acceptor_step(state, replace(request, settled=True), floor, member)
     return new, replace(reply, request=request)
 
 
-def serves_although_sealed(state, request, floor):
+def serves_although_sealed(state, request, floor, member):
     """A sealed member still tells readers what it holds."""
-    new, reply = r.acceptor_step(state, request, floor)
+    new, reply = r.acceptor_step(state, request, floor, member)
     if isinstance(request, r.Read) and state.configuration == request.configuration:
         reply = replace(reply, verdict=r.Verdict.GRANTED)
     return new, reply
 
 
-def forgets_the_promise_at_install(state, request, floor):
+def forgets_the_promise_at_install(state, request, floor, member):
     """A new member takes the value over, and not who may write."""
-    new, reply = r.acceptor_step(state, request, floor)
+    new, reply = r.acceptor_step(state, request, floor, member)
     if isinstance(request, r.Install) and new != state:
         new = replace(new, promised=r.NO_BALLOT)
     return new, replace(reply, state=new)
 
 
-def keeps_its_own_at_install(state, request, floor):
+def keeps_its_own_at_install(state, request, floor, member):
     """A member that stays keeps a value of its own that looks newer than the one decided."""
     if isinstance(request, r.Install) and state.configuration < request.configuration:
-        new, reply = r.acceptor_step(state, request, floor)
+        new, reply = r.acceptor_step(state, request, floor, member)
         if new.configuration == request.configuration and state.place > new.place:
             new = replace(state.installed_in(request.configuration), promised=new.promised)
         return new, replace(reply, state=new)
-    return r.acceptor_step(state, request, floor)
+    return r.acceptor_step(state, request, floor, member)
 
 
-def installs_twice(state, request, floor):
+def installs_twice(state, request, floor, member):
     """A member that serves already takes a late state over once more."""
     if isinstance(request, r.Install) and state.serves(request.configuration):
         new = request.state.installed_in(request.configuration)
         return new, r.Reply(request, r.Verdict.GRANTED, new)
-    return r.acceptor_step(state, request, floor)
+    return r.acceptor_step(state, request, floor, member)
 
 
-def begins_below_the_floor(state, request, floor):
+def begins_below_the_floor(state, request, floor, member):
     """A register is begun among the old members after the list was made."""
-    return r.acceptor_step(state, request, 0)
+    return r.acceptor_step(state, request, 0, member)
 
 
 # --- owners and readers -----------------------------------------------------------------------
@@ -123,24 +123,24 @@ class _Minority(operations.Round):
 class AcceptsAMinority(r.Write):
     """Half of the members are enough for a write."""
 
-    def __init__(self, configuration, owned, value):
-        super().__init__(configuration, owned, value)
+    def _ask(self, configuration, request):
+        super()._ask(configuration, request)
         self.current = _Minority(configuration, self.current.request)
 
 
 class ClaimsWithAMinority(r.Claim):
     """Half of the members are enough for a promise."""
 
-    def __init__(self, configuration, ballot):
-        super().__init__(configuration, ballot)
+    def __init__(self, configuration, ballot, *heard):
+        super().__init__(configuration, ballot, *heard)
         self.current = _Minority(configuration, self.current.request)
 
 
 class ReusesASequence(r.Write):
     """All values of an owner have one number."""
 
-    def __init__(self, configuration, owned, value):
-        super().__init__(configuration, replace(owned, sequence=0), value)
+    def __init__(self, configuration, owned, value, heard):
+        super().__init__(configuration, replace(owned, sequence=0), value, heard)
 
 
 class AdoptsTheFirst(r.Claim):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 from typing import Any, Generic, TypeVar
 
@@ -326,8 +326,11 @@ class Scope:
         known = self._stepped.get((acceptor, request))
         if known is None:
             new, reply = self.cast.step(
-                self.states.values[acceptor], self.requests.values[request], 0
+                self.states.values[acceptor], self.requests.values[request], 0, ""
             )
+            # Nobody comes back older here; histories that differ in counts only are one.
+            new = replace(new, changes=0, witnessed=())
+            reply = replace(reply, state=replace(reply.state, changes=0, witnessed=()))
             known = self._stepped[acceptor, request] = (self.states(new), self.replies(reply))
         return known
 

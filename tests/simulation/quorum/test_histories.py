@@ -28,6 +28,8 @@ MUST_HAVE_HAPPENED = (
     "a change was finished",
     "there was nothing to move",
     "a member's disk was lost",
+    "a member came back older",
+    *(f"{kind}: doubted" for kind in ("Claim", "ReadLatest")),
 )
 
 

@@ -1,9 +1,10 @@
 """One seed, one history: what owners, readers and movers see of a register in a bad network.
 
 The seed decides the order of all events: requests and replies are delayed, repeated, reordered and
-lost; members fall silent, come back, or lose their disk and come back in a later configuration as
-somebody else; owners, readers and movers die in the middle. Meanwhile the members change again and
-again. Who the members are is known to everybody who asks (``Authority``); many do not ask for long.
+lost; members fall silent, come back, come back older (as at a moment before something that all
+others know of them), or lose their disk and come back in a later configuration as somebody else;
+owners, readers and movers die in the middle. Meanwhile the members change again and again. Who the
+members are is known to everybody who asks (``Authority``); many do not ask for long.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from dagster_jet.store.register import (
     Ballot,
     Claim,
     Configuration,
+    Inquire,
     Operation,
     Outcome,
     Request,
+    Witness,
     Write,
 )
 
@@ -42,6 +45,7 @@ class Process:
     Attributes:
         again: begins the operation again, once the register has been moved.
         wrote: an earlier attempt of this write may have written.
+        heard: what it knows of the members' changes.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Process:
     again: Callable[[], Operation] | None = None
     wrote: bool = False
     asked: set[tuple[str, Request]] = field(default_factory=set)
+    heard: dict[int, Witness] = field(default_factory=dict)
 
 
 @dataclass
@@ -92,6 +97,7 @@ class World:
         self.haste = pick([0.3, 0.8, 1.0])  # how often a member does all its steps at once
         self.change = pick([0.0, 0.004, 0.02, 0.05])
         self.late = pick([0.0, 0.3, 0.9])  # how often a process goes on with old members
+        self.older = pick([0.0, 0.02, 0.1])
 
     # --- the run ------------------------------------------------------------------------------
 
@@ -104,8 +110,9 @@ class World:
             self.switch_member,
             self.change_members,
             self.sweep,
+            self.return_older,
         ]
-        weights = [0.75, 0.14, self.patience, 0.01, 0.02, self.change, 8 * self.change]
+        weights = [0.75, 0.14, self.patience, 0.01, 0.02, self.change, 8 * self.change, self.older]
         for event in self.random.choices(events, weights, k=steps):
             self.now += 1
             event()
@@ -168,7 +175,9 @@ class World:
         process = self.random.choice(owners if owners and self.random.random() < 0.6 else idle)
         if process.plan == "read":
             record = Recorded("read", None, self.now, who=process.name)
-            self.start(process, lambda: self.cast.read(process.configuration), record)
+            self.start(
+                process, lambda: self.cast.read(process.configuration, process.heard), record
+            )
         else:
             self.claim_or_write(process)
 
@@ -180,7 +189,11 @@ class World:
         self.values += 1
         value, owned = b"v%d" % self.values, process.owned
         record = Recorded("write", value, self.now, ballot=owned.promised, who=process.name)
-        self.start(process, lambda: self.cast.write(process.configuration, owned, value), record)
+        self.start(
+            process,
+            lambda: self.cast.write(process.configuration, owned, value, process.heard),
+            record,
+        )
 
     def new_claim(self, process: Process) -> Claim:
         known = max(acceptor.state.promised for acceptor in self.acceptors.values())
@@ -189,7 +202,26 @@ class World:
         same = (known.number, known.owner) == (number, process.name)
         attempt = known.attempt + self.random.choice([0, 1]) if same else 0
         nonce = f"{self.random.random()}"
-        return self.cast.claim(process.configuration, Ballot(number, process.name, attempt, nonce))
+        ballot = Ballot(number, process.name, attempt, nonce)
+        found = self.look(process, process.configuration)
+        return self.cast.claim(process.configuration, ballot, process.heard, found)
+
+    def look(self, process: Process, where: Configuration[None]) -> list[AcceptorState]:
+        """Ask some of those that answer, at one moment, as whoever claims or moves does first."""
+        operation = Inquire(where, process.heard)
+        up = [m for m in where.members if self.is_there(self.acceptors[m], where.number)]
+        few = min(len(up), len(where.members) // 2 + 1)
+        for member in self.random.sample(up, self.random.randint(few, len(up))):
+            acceptor = self.acceptors[member]
+            request = operation.current.request
+            _, reply = self.cast.step(acceptor.state, request, acceptor.floor, member)
+            operation.receive(member, reply)
+        process.heard = operation.heard
+        return list(operation.current.granted.values())
+
+    @staticmethod
+    def is_there(acceptor: Acceptor, configuration: int) -> bool:
+        return acceptor.is_up and configuration >= acceptor.known_from
 
     def start(self, process: Process, again: Callable[[], Operation], record: Recorded) -> None:
         process.again, process.record, process.wrote = again, record, False
@@ -212,7 +244,9 @@ class World:
     def move(self, process: Process, above: Ballot | None = None) -> None:
         number = self.random.choice([1, 1, 2]) if above is None else above.number + 1
         mover = Ballot(number, f"{self.random.random()}")
-        self.put(process, self.cast.move(process.configuration, mover))
+        assert process.configuration.previous is not None
+        self.look(process, process.configuration.previous)
+        self.put(process, self.cast.move(process.configuration, mover, process.heard))
 
     # --- the network --------------------------------------------------------------------------
 
@@ -238,7 +272,7 @@ class World:
 
     def deliver_request(self, call: Call) -> None:
         acceptor = self.acceptors[call.member]
-        while acceptor.is_up and call.request.configuration >= acceptor.known_from:
+        while self.is_there(acceptor, call.request.configuration):
             before = acceptor.state
             call.reply = acceptor.step(call, self.cast)
             if acceptor.state is not before and acceptor.state.accepted_ballot is not None:
@@ -304,16 +338,41 @@ class World:
         """One at most in every configuration that still counts, of at least three members."""
         letter = self.random.choice(list(self.acceptors))
         for configuration in (self.members, self.members.previous):
-            if configuration is None or letter not in configuration.members:
-                continue
-            if len(configuration.members) < 3 or any(
-                self.acceptors[m].known_from > configuration.number for m in configuration.members
-            ):
+            if configuration is not None and not self.may_fail(letter, configuration):
                 return
         self.acceptors[letter].wipe(self.members.number)
         self.seen["a disk was lost"] += 1
         if letter in self.members.members:
             self.seen["a member's disk was lost"] += 1
+
+    def may_fail(self, letter: str, configuration: Configuration[None]) -> bool:
+        """Whether no other member of it has lost or forgotten anything yet."""
+        if letter not in configuration.members:
+            return True
+        return len(configuration.members) >= 3 and not any(
+            self.acceptors[m].known_from > configuration.number
+            or self.acceptors[m].older_in >= configuration.number
+            for m in configuration.members
+        )
+
+    def return_older(self) -> None:
+        """A member is restored from a copy, or a replica takes its place. Whoever talked to it is
+        cut off. All others know of something that it forgets: else nobody could tell."""
+        if not self.members.is_settled:
+            return
+        letter = self.random.choice(list(self.members.members))
+        acceptor, number = self.acceptors[letter], self.members.number
+        others = [self.acceptors[m].state for m in self.members.members if m != letter]
+        if not self.may_fail(letter, self.members) or any(
+            other.configuration != number for other in others
+        ):
+            return
+        known = min(dict(other.witnessed).get(letter, 0) for other in others)
+        older = [at for at, (state, *_) in enumerate(acceptor.past) if state.changes < known]
+        if older:
+            acceptor.come_back_older(self.random.choice(older), number)
+            self.calls = [c for c in self.calls if c.member != letter or c.reply is not None]
+            self.seen["a member came back older"] += 1
 
     # --- changes of the members ---------------------------------------------------------------
 
@@ -396,13 +455,17 @@ class World:
         if operation.outcome is None:
             self.send(process)
             return
-        process.operation = None
+        process.operation, process.heard = None, operation.heard
         self.seen[f"{type(operation).__name__}: {operation.outcome.value}"] += 1
         if isinstance(operation, self.cast.move):
             self.moved(process, operation)
         elif operation.outcome is Outcome.UNINSTALLED:
             process.wrote = process.wrote or operation.current.may_have_written
             self.move(process)
+        elif operation.outcome is Outcome.DOUBTED:
+            process.wrote = process.wrote or operation.current.may_have_written
+            assert process.again is not None
+            self.put(process, process.again())
         elif isinstance(operation, Write):
             self.wrote(process, operation)
         else:
@@ -412,7 +475,9 @@ class World:
 
     def moved(self, process: Process, operation: Operation) -> None:
         sweep = next((s for s in self.sweeps if s.mover is process), None)
-        if operation.outcome is Outcome.FENCED:
+        if operation.outcome is Outcome.DOUBTED:
+            self.move(process)
+        elif operation.outcome is Outcome.FENCED:
             self.move(process, operation.fenced_by)
         elif sweep is not None:
             if operation.outcome is Outcome.SUCCEEDED:

@@ -138,8 +138,8 @@ def delete_the_primary_only(patch: pytest.MonkeyPatch) -> None:
 def take_a_missing_chunk_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
     get_all = ReplicatedMap.get_all
 
-    def lenient(self: ReplicatedMap, keys: Sequence[MapKey]) -> list[bytes | None]:
-        found = get_all(self, keys)
+    def lenient(self: ReplicatedMap, keys: Sequence[MapKey], **how: bool) -> list[bytes | None]:
+        found = get_all(self, keys, **how)
         there = [value for value in found if value is not None]
         return [there[0] if value is None else value for value in found]
 

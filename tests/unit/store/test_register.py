@@ -257,7 +257,7 @@ def test_a_state_is_installed_once_and_in_place_of_what_was_there() -> None:
     decided = AcceptorState(TWO, ONE, 1, b"decided", configuration=0)
     state, reply = step(own, Install(decided, configuration=1))
     assert reply.verdict is Verdict.GRANTED
-    assert state == replace(decided, configuration=1)
+    assert state == replace(decided, configuration=1, changes=3)
     further, _ = step(state, Accept(TWO, 2, b"further", configuration=1))
     again, reply = step(further, Install(decided, configuration=1))
     assert (again, reply.verdict) == (further, Verdict.GRANTED)
