@@ -81,11 +81,12 @@ def _drive_round(
 def _is_decided(operation: Operation, round_: Round) -> bool:
     """Whether more answers would change nothing that counts."""
     refused = len(round_.answers) - len(round_.granted)
+    believed = len(round_.answers) - len(round_.doubted)
     return (
         operation.outcome is not None
         or round_.has_majority
         or refused > len(round_.members) - round_.majority
-        or (isinstance(round_.request, Read) and len(round_.answers) >= round_.majority)
+        or (isinstance(round_.request, Read) and believed >= round_.majority)
     )
 
 
