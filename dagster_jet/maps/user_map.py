@@ -35,14 +35,22 @@ class JetMap:
         store: an open store, or a handle for reading only.
         name: the map's name.
         settings: what the store says; None: the map does not exist yet.
+        reads_pickles: pickled values may be read: whoever opened the map has asked for them.
     """
 
-    def __init__(self, store: AnyStore, name: str, settings: MapSettings | None) -> None:
+    def __init__(
+        self,
+        store: AnyStore,
+        name: str,
+        settings: MapSettings | None,
+        reads_pickles: bool = False,
+    ) -> None:
         if not name:
             raise ConfigurationError("a map needs a name.")
         self.name = name
         self._store = store
         self._settings = settings
+        self._reads_pickles = reads_pickles
         self._places = Places(store, name)
         self._log: MapLog | None = log_of(store, name) if isinstance(store, Store) else None
 
@@ -71,6 +79,7 @@ class JetMap:
             self._settings = state.settings if state is not None else None
         if self._settings is not None:
             self._settings.check(self.name, format, journal)
+        self._reads_pickles = self._reads_pickles or format == "pickle"
 
     # --- what it is -----------------------------------------------------------------------------
 
@@ -134,8 +143,20 @@ class JetMap:
         for (_, key), data in zip(wanted, stored, strict=True):
             record = Record.from_bytes(data) if data is not None else None
             if record is not None and record.kind == PUT:
-                found[key] = decode_value(self.settings.format, record.value)
+                found[key] = decode_value(self._readable_format(), record.value)
         return found
+
+    def _readable_format(self) -> str:
+        """The format, unless reading values would run what the store's members say unasked."""
+        format = self.settings.format
+        if format == "pickle" and not self._reads_pickles:
+            raise ConfigurationError(
+                f"the values of the map {self.name!r} are pickled, and reading a pickle runs what "
+                "it says.",
+                cure='Open it with format="pickle" if you trust everybody who may write to it and '
+                "to the store's members.",
+            )
+        return format
 
     def __contains__(self, key: Key) -> bool:
         return key in self.get_all([key])
@@ -148,7 +169,7 @@ class JetMap:
         Args:
             partitions: only these.
         """
-        format = self.settings.format
+        format = self._readable_format()
         for record in self.records(partitions):
             yield decode_key(record.key), decode_value(format, record.value)
 
@@ -224,7 +245,7 @@ class JetMap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         handle = self._store.handle() if isinstance(self._store, Store) else self._store
-        return JetMap, (handle, self.name, self.settings)
+        return JetMap, (handle, self.name, self.settings, self._reads_pickles)
 
     def __repr__(self) -> str:
         return f"JetMap({self.name!r}, {self._settings!r})"

@@ -199,7 +199,20 @@ def test_behaves_as_a_dict(steps: list[tuple[bool, int, int]], rng: random.Rando
 )
 def test_formats(store: Store, format: str, value: Any) -> None:
     JetMap.open(store, format, format=format).put("k", value)
-    assert another_process(store, format).get("k") == value
+    assert another_process(store, format, format=format).get("k") == value
+
+
+def test_pickled_values_are_read_by_those_who_ask_for_them(store: Store) -> None:
+    """Failed before: the store's word was enough, so that a member could have code run."""
+    early = JetMap.open(store, "m")
+    JetMap.open(store, "m", format="pickle").put("k", {1, 2})
+    for unasked in (early, another_process(store, "m"), pickle.loads(pickle.dumps(early))):
+        for read in (lambda m=unasked: m.get("k"), lambda m=unasked: list(m.items())):
+            with pytest.raises(ConfigurationError, match=r"pickled.*format=\"pickle\""):
+                read()
+        assert list(unasked.keys()) == ["k"] and unasked.size() == 1
+    asked = pickle.loads(pickle.dumps(another_process(store, "m", format="pickle")))
+    assert asked.get("k") == {1, 2}
 
 
 @pytest.mark.parametrize(
