@@ -26,7 +26,9 @@ class StoreConfig:
         partition_count: fixed when the store is created.
         namespace: separates users of one store; maps and registers are per namespace.
         encryption_keys: the environment variable that holds the keys (``encryption.py``), on the
-            driver and on every executor. None: values are not encrypted.
+            driver and on every executor. None: nothing is encrypted.
+        accept_older_seals: read also what is not encrypted, or not bound to its store as
+            ``sealing.py`` says. For the time in which a store is brought up to date.
         allow_memory: accept ``memory://`` members (unit tests).
 
     Raises:
@@ -38,6 +40,7 @@ class StoreConfig:
     partition_count: int = DEFAULT_PARTITION_COUNT
     namespace: str = "default"
     encryption_keys: str | None = None
+    accept_older_seals: bool = False
     allow_memory: bool = False
 
     def __post_init__(self) -> None:
@@ -74,7 +77,8 @@ class StoreConfig:
         """
         if self.encryption_keys is None:
             return PLAIN
-        return Sealer(Keyring.from_environment(self.encryption_keys))
+        keyring = Keyring.from_environment(self.encryption_keys)
+        return Sealer(keyring, accept_older=self.accept_older_seals)
 
     def __repr__(self) -> str:
         return (

@@ -6,8 +6,7 @@ HMAC-SHA-256(key, salt): random nonces under one AES-GCM key are safe for about 
 SP 800-38D, 8.3), which a stream writes within weeks.
 
 To rotate, put the new key in front and keep the old ones until everything has been written anew.
-What is not encrypted: keys (they hold stage names and snapshot numbers), sizes, and registers (the
-execution record: positions and file names, no rows).
+What is not encrypted: keys (they hold stage names and snapshot numbers), and sizes.
 """
 
 from __future__ import annotations

@@ -12,16 +12,28 @@ by a newer version" (checksum right, version unknown) from "damaged" (checksum w
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from typing import TypeAlias
 
 import xxhash
 
 from dagster_jet.errors import StoreMismatchError
 
-FORMAT_VERSION = 2
-"""The newest that is read. 1: the payload as it is. 2: encrypted (``encryption.py``)."""
 
-_PLAIN, _ENCRYPTED = 1, 2
+class Form(IntEnum):
+    """What a payload is: the envelope's format version."""
+
+    PLAIN = 1
+    """The value as it is."""
+    ENCRYPTED = 2
+    """Encrypted (``encryption.py``), bound to its key. Not written any more."""
+    BOUND = 3
+    """Encrypted, bound to where it is as ``sealing.py`` says."""
+
+
+FORMAT_VERSION = max(Form)
+"""The newest that is read."""
+
 OVERHEAD_BYTES = 16
 MAX_PAYLOAD_BYTES = 2**32 - 1 - OVERHEAD_BYTES
 
@@ -37,7 +49,7 @@ class BadCopyError(ValueError):
     """This copy of a value is truncated or changed; another replica may have a good one."""
 
 
-def seal(payload: Payload, *, is_encrypted: bool = False) -> bytes:
+def seal(payload: Payload, form: Form = Form.PLAIN) -> bytes:
     """Wrap ``payload`` so that any later change to it is noticed.
 
     Raises:
@@ -45,14 +57,14 @@ def seal(payload: Payload, *, is_encrypted: bool = False) -> bytes:
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"a value of {len(payload)} bytes is too large to store in one piece")
-    head = _HEAD.pack(_MAGIC, _ENCRYPTED if is_encrypted else _PLAIN, 0, len(payload))
+    head = _HEAD.pack(_MAGIC, form, 0, len(payload))
     return b"".join((head, _CHECKSUM.pack(_checksum(head, payload)), payload))
 
 
 def unseal(sealed: bytes) -> bytes:
     """Return the payload of a value that is not encrypted; see ``open_envelope``."""
-    payload, is_encrypted = open_envelope(sealed)
-    if is_encrypted:
+    payload, form = open_envelope(sealed)
+    if form is not Form.PLAIN:
         raise StoreMismatchError(
             "a stored value is encrypted, and no keys are configured.",
             cure="Name the environment variable that holds them: encryption_keys.",
@@ -60,8 +72,8 @@ def unseal(sealed: bytes) -> bytes:
     return payload
 
 
-def open_envelope(sealed: bytes) -> tuple[bytes, bool]:
-    """Return the payload after checking every byte of it, and whether it is encrypted.
+def open_envelope(sealed: bytes) -> tuple[bytes, Form]:
+    """Return the payload after checking every byte of it, and what it is.
 
     Raises:
         BadCopyError: the copy is truncated, extended or changed. Read another replica.
@@ -86,7 +98,7 @@ def open_envelope(sealed: bytes) -> tuple[bytes, bool]:
             f"{FORMAT_VERSION}.",
             cure="Upgrade dagster-jet to the version that wrote the store.",
         )
-    return payload, version == _ENCRYPTED
+    return payload, Form(version)
 
 
 def _checksum(head: bytes, payload: Payload) -> int:

@@ -20,8 +20,9 @@ from contextlib import suppress
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.members import Member, Replacement, Versioned
+from dagster_jet.store.sealed_member import IDENTITY_KEY
 
-_KEY = b"member/identity"
+_KEY = IDENTITY_KEY
 _OLDER = "older "
 """What the identity of a member begins with that was found to have come back older."""
 

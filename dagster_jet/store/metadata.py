@@ -204,7 +204,7 @@ class StoreMetadata:
                 cure="Name the environment variable that holds that key; behind a newer one, if "
                 "the keys are being rotated.",
             )
-        if ids and not self.key_id:
+        if ids and not self.key_id and not sealer.accept_older:
             raise StoreMismatchError(
                 "encryption_keys: the store is not encrypted, and keys are configured.",
                 cure="Encrypt what is there with 'dagster-jet store rotate-keys', or leave the "

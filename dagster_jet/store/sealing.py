@@ -1,50 +1,144 @@
-"""Values as members keep them: in an envelope, encrypted where there are keys."""
+"""Values and registers as members keep them: in an envelope, encrypted where there are keys.
+
+With keys, what is read was written by somebody who has them, in that place:
+
+- A value is bound to its store and its key: copied to another key or store it is a bad copy. (A
+  key holds one value only where its name says which: snapshots, manifests and transaction logs. A
+  map's value may be replaced by an older one of the same key.)
+- A register's copy is bound to its store, its member, its key and its version on that member.
+- What is not encrypted, or not bound so, is a bad copy, too, unless the configuration names a
+  migration: ``accept_older_seals``.
+
+Whoever can write to a member may still delete what is there, or bring all of an older state back.
+"""
 
 from __future__ import annotations
 
 from dagster_jet.store.encryption import Keyring
-from dagster_jet.store.envelope import Payload, open_envelope, seal, unseal
+from dagster_jet.store.envelope import BadCopyError, Form, Payload, open_envelope, seal, unseal
+
+_STORE_ID_BYTES = 16
 
 
 class Sealer:
-    """Seals and unseals the values of one store.
+    """Seals and unseals what one store keeps.
 
     Args:
         keyring: None: what is written is not encrypted, and what is encrypted is not read.
+        store_id: the store's; empty while it is not known yet: registers of any store are read,
+            and nothing else is done.
+        accept_older: read also what is not encrypted, or not bound to its store: while a store is
+            brought up to date by ``rewriting.py``.
     """
 
-    def __init__(self, keyring: Keyring | None = None) -> None:
+    def __init__(
+        self, keyring: Keyring | None = None, store_id: str = "", *, accept_older: bool = False
+    ) -> None:
         self.keyring = keyring
+        self.accept_older = accept_older
+        self._store = bytes.fromhex(store_id)
+
+    def of_store(self, store_id: str) -> Sealer:
+        """Return the sealer of a store that is known by now."""
+        return Sealer(self.keyring, store_id, accept_older=self.accept_older)
+
+    # --- values ---------------------------------------------------------------------------------
 
     def seal(self, value: Payload, stored_key: bytes) -> bytes:
         """Return a value as it is stored under a key."""
         if self.keyring is None:
             return seal(value)
-        return seal(self.keyring.encrypt(value, stored_key), is_encrypted=True)
+        return seal(self.keyring.encrypt(value, self._value_place(stored_key)), Form.BOUND)
 
     def unseal(self, sealed: bytes, stored_key: bytes) -> bytes:
-        """Return the value of a copy found under a key. Also what was written before encryption.
+        """Return the value of a copy found under a key.
 
         Raises:
-            BadCopyError: the copy is damaged, or was written for another key.
+            BadCopyError: damaged, written for another key or store, or without a key.
             StoreMismatchError: encrypted with a key that is not here, or by a newer version.
         """
         if self.keyring is None:
             return unseal(sealed)
-        payload, is_encrypted = open_envelope(sealed)
-        return self.keyring.decrypt(payload, stored_key) if is_encrypted else payload
+        payload, form = open_envelope(sealed)
+        if form is Form.BOUND:
+            return self.keyring.decrypt(payload, self._value_place(stored_key))
+        self._check_accepted(form)
+        return self.keyring.decrypt(payload, stored_key) if form is Form.ENCRYPTED else payload
+
+    def check(self, sealed: bytes, stored_key: bytes) -> None:
+        """Look whether a copy is a good one.
+
+        Raises:
+            BadCopyError: as ``unseal``; without keys what is encrypted counts as good.
+            StoreMismatchError: as ``unseal``.
+        """
+        if self.keyring is None:
+            open_envelope(sealed)
+        else:
+            self.unseal(sealed, stored_key)
+
+    # --- registers ------------------------------------------------------------------------------
+
+    def seal_register(self, copy: bytes, member_id: str, key: bytes, version: int) -> bytes:
+        """Return a member's copy of a register as it keeps it; ``copy`` has its own envelope."""
+        assert self.keyring is not None and self._store
+        place = _register_place(self._store, member_id, key, version)
+        return seal(self._store + self.keyring.encrypt(copy, place), Form.BOUND)
+
+    def unseal_register(self, sealed: bytes, member_id: str, key: bytes, version: int) -> bytes:
+        """Return what ``seal_register`` was given.
+
+        Raises:
+            BadCopyError: damaged, written without a key, for another store or member, under
+                another key, or as another version.
+            StoreMismatchError: encrypted with a key that is not here, or by a newer version.
+        """
+        assert self.keyring is not None
+        payload, form = open_envelope(sealed)
+        if form is not Form.BOUND:
+            self._check_accepted(form)
+            return sealed
+        store, encrypted = payload[:_STORE_ID_BYTES], payload[_STORE_ID_BYTES:]
+        if self._store and store != self._store:
+            raise BadCopyError(f"a copy belongs to the store {store.hex()}")
+        return self.keyring.decrypt(encrypted, _register_place(store, member_id, key, version))
+
+    # --- rotation -------------------------------------------------------------------------------
 
     def is_current(self, sealed: bytes) -> bool:
-        """Whether a good copy is stored as it would be today: with the newest key, or with none.
+        """Whether a good copy of a value is stored as it would be today.
 
         Raises:
             BadCopyError: the copy is damaged.
         """
-        payload, is_encrypted = open_envelope(sealed)
+        payload, form = open_envelope(sealed)
         if self.keyring is None:
-            return not is_encrypted
-        return is_encrypted and self.keyring.is_newest(payload)
+            return form is Form.PLAIN
+        return form is Form.BOUND and self.keyring.is_newest(payload)
+
+    def is_current_register(self, sealed: bytes) -> bool:
+        """As ``is_current``, for a copy of a register where there are keys."""
+        assert self.keyring is not None
+        payload, form = open_envelope(sealed)
+        return form is Form.BOUND and self.keyring.is_newest(payload[_STORE_ID_BYTES:])
+
+    def _value_place(self, stored_key: bytes) -> bytes:
+        assert self._store
+        return b"value\0" + self._store + stored_key
+
+    def _check_accepted(self, form: Form) -> None:
+        if self.accept_older:
+            return
+        raise BadCopyError(
+            "a copy is not encrypted, although there are keys"
+            if form is Form.PLAIN
+            else "a copy is encrypted as earlier versions did, not bound to its store"
+        )
 
 
 PLAIN = Sealer()
 """Without keys."""
+
+
+def _register_place(store: bytes, member_id: str, key: bytes, version: int) -> bytes:
+    return b"\0".join((b"register", store.hex().encode(), member_id.encode(), b"%d" % version, key))
