@@ -55,7 +55,9 @@ class Jet:
         work_dir: executor-local scratch for operator state between snapshots.
         partition_count: logical partitions, fixed when the store is created.
         encryption_keys: the environment variable with the keys for values at rest, on the driver
-            and on every executor; None: they are not encrypted.
+            and on every executor; None: nothing is encrypted.
+        accept_older_seals: with keys, read also what is not encrypted, or was encrypted by an
+            earlier version: only while ``dagster-jet store rotate-keys`` is under way.
 
     Example:
         >>> with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:
@@ -72,6 +74,7 @@ class Jet:
         work_dir: str | Path | None = None,
         partition_count: int = 271,
         encryption_keys: str | None = None,
+        accept_older_seals: bool = False,
     ) -> None:
         if isinstance(store, str):
             raise ConfigurationError("store: expected a list of URLs, not one text.")
@@ -82,6 +85,7 @@ class Jet:
                 partition_count=partition_count,
                 namespace=namespace,
                 encryption_keys=encryption_keys,
+                accept_older_seals=accept_older_seals,
             )
         )
         self._spark = dict(spark or {})

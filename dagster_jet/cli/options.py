@@ -55,7 +55,7 @@ class Target:
     Attributes:
         urls: the members' URLs; may hold secrets.
         namespace: whose jobs and maps.
-        encryption_keys: the environment variable with the keys; not needed to move copies about.
+        encryption_keys: the environment variable with the keys.
         as_json: one JSON document instead of tables.
     """
 
@@ -65,13 +65,18 @@ class Target:
     as_json: bool
 
     @contextmanager
-    def open_store(self) -> Iterator[Store]:
-        """Open a store that exists; its settings are its own."""
+    def open_store(self, *, accept_older_seals: bool = False) -> Iterator[Store]:
+        """Open a store that exists; its settings are its own.
+
+        Args:
+            accept_older_seals: also what is to be encrypted, or encrypted anew, by this command.
+        """
         config = StoreConfig(
             self.urls,
             backup_count=0,
             namespace=self.namespace,
             encryption_keys=self.encryption_keys,
+            accept_older_seals=accept_older_seals,
         )
         with Store.open(config, create=False) as store:
             yield store

@@ -92,8 +92,15 @@ def remove(
 @store_app.command("rotate-keys")
 @on_store
 def rotate_keys(target: Target) -> None:
-    """Encrypts every value with the newest key; exit code 1 if values are left as they were."""
-    with target.open_store() as store, _interruptible("rotate-keys"), progress_bars() as bars:
+    """Encrypts values and registers with the newest key; exit code 1 if values are left.
+
+    Also those of a store that was not encrypted, or was by an earlier version.
+    """
+    with (
+        target.open_store(accept_older_seals=True) as store,
+        _interruptible("rotate-keys"),
+        progress_bars() as bars,
+    ):
         done = store.rotate_keys(on_progress=bars)
     if target.as_json:
         show_json(asdict(done))

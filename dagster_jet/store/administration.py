@@ -162,6 +162,7 @@ class Administration:
             view.metadata.routing,
             check_table=view.check_routes,
             repair=True,
+            sealer=view.sealer,
             on_progress=self._on_progress,
         )
         return self._changes
@@ -180,7 +181,15 @@ class Administration:
                 "the members are being changed.",
                 cure="Finish that first: dagster-jet store repair.",
             )
-        done = rewrite(view.members, view.metadata.routing, sealer, on_progress=self._on_progress)
+        done = rewrite(
+            view.members, view.metadata.routing, view.sealer, on_progress=self._on_progress
+        )
+        if done.left == 0:
+            # Registers come last: until they are sealed, others are told to do this again.
+            done.registers = sum(
+                self._connection.reseal_registers(member_id, view.metadata.store_id)
+                for member_id in sorted(view.members)
+            )
         if done.left == 0 and view.metadata.key_id != sealer.keyring.newest_id:
             # Crash window: everything is sealed anew, and the store does not say so yet.
             self._connection.decide(view, replace(view.metadata, key_id=sealer.keyring.newest_id))
@@ -254,6 +263,7 @@ class Administration:
                 view.members,
                 view.metadata.routing,
                 check_still_ours=view.check_unchanged,
+                sealer=view.sealer,
                 on_progress=self._on_progress,
             )
         except StoreError:

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from dagster_jet.errors import (
@@ -29,6 +29,9 @@ from dagster_jet.store.quorum import (
     RegisterClient,
     discover_configuration,
 )
+from dagster_jet.store.quorum.acceptor_on_member import state_of
+from dagster_jet.store.register import AcceptorState
+from dagster_jet.store.sealed_member import SealedMember, UnsealableError
 from dagster_jet.store.sealing import Sealer
 
 _ATTEMPTS_MAX = 100
@@ -44,8 +47,11 @@ class Connection:
         self._opened: dict[tuple[str, str | None], Member] = {}
         self._lock = threading.Lock()
 
-    def member(self, member_id: str, identity: str | None = None) -> Member:
+    def member(self, member_id: str, identity: str | None = None, store_id: str = "") -> Member:
         """Return a member, to be used only as the one that shows this identity; None: as any.
+
+        With keys its registers are written for ``store_id``, and those of others not read; without
+        an id they are only read, of any store.
 
         One that is not among the configured URLs is opened by its id, which is its URL without
         secrets: a process goes on when a member joins that its configuration does not name.
@@ -54,6 +60,8 @@ class Connection:
             key = (member_id, identity)
             if key not in self._opened:
                 member = self.config.open_member(member_id)
+                if self.sealer.keyring is not None:
+                    member = SealedMember(member, self.sealer.of_store(store_id))
                 self._opened[key] = member if identity is None else VerifiedMember(member, identity)
             return self._opened[key]
 
@@ -64,6 +72,12 @@ class Connection:
         if former is not None:
             former.close()
         return self.member(member_id)
+
+    def reseal_registers(self, member_id: str, store_id: str) -> int:
+        """Seal the registers of a member with the newest key; see ``SealedMember.reseal``."""
+        member = SealedMember(self.config.open_member(member_id), self.sealer.of_store(store_id))
+        with closing(member):
+            return member.reseal()
 
     def add_url(self, url: str) -> None:
         """Let the configuration name one more member.
@@ -76,8 +90,9 @@ class Connection:
 
     def view(self, metadata: StoreMetadata) -> View:
         """Return the store as its metadata says it is."""
-        members = self._members(metadata.members + metadata.leaving)
-        return View(metadata, members, self._configuration(metadata), self.sealer)
+        members = self._members(metadata, metadata.members + metadata.leaving)
+        sealer = self.sealer.of_store(metadata.store_id)
+        return View(metadata, members, self._configuration(metadata), sealer)
 
     def discover(self) -> View | None:
         """Find the store's newest metadata, beginning with the configured members.
@@ -90,12 +105,19 @@ class Connection:
 
         Raises:
             StoreUnavailableError: no majority of the members answers; names them.
-            StoreMismatchError: the store has a newer format, or the configured members belong to
-                several stores; names who says what.
+            StoreMismatchError: the store has a newer format, or was not written with these keys;
+                or the configured members belong to several stores; names who says what.
         """
         configured = {m: self.member(m) for m in self.config.member_ids}
         check_one_store(configured)
-        return self._discover(configured)
+        try:
+            found = self._discover(configured)
+        except StoreUnavailableError:
+            _check_unsealed(configured)
+            raise
+        if found is None:
+            _check_unsealed(configured)
+        return found
 
     def discover_after(self, view: View) -> View:
         """Find the newest metadata of a store that was seen before.
@@ -199,11 +221,13 @@ class Connection:
     def _configuration(self, metadata: StoreMetadata) -> Configuration[Member]:
         previous = None
         if metadata.previous:
-            previous = Configuration(metadata.configuration - 1, self._members(metadata.previous))
-        return Configuration(metadata.configuration, self._members(metadata.members), previous)
+            former = self._members(metadata, metadata.previous)
+            previous = Configuration(metadata.configuration - 1, former)
+        members = self._members(metadata, metadata.members)
+        return Configuration(metadata.configuration, members, previous)
 
-    def _members(self, identities: Identities) -> dict[str, Member]:
-        return {member_id: self.member(member_id, identity) for member_id, identity in identities}
+    def _members(self, metadata: StoreMetadata, identities: Identities) -> dict[str, Member]:
+        return {m: self.member(m, identity, metadata.store_id) for m, identity in identities}
 
 
 @dataclass(frozen=True)
@@ -272,6 +296,18 @@ def _claim(register: RegisterClient) -> OwnedRegister:
         "faster.",
         cure="Try again.",
     )
+
+
+def _check_unsealed(members: Mapping[str, Member]) -> None:
+    """Raise ``StoreMismatchError`` where it is the keys that a majority of the members lacks."""
+
+    def read(member: Member) -> Callable[[], AcceptorState]:
+        return lambda: state_of(member, METADATA)
+
+    _, failures = fan_out({m: read(member) for m, member in members.items()})
+    refused = [failure for failure in failures.values() if isinstance(failure, UnsealableError)]
+    if len(refused) > len(members) // 2:
+        raise StoreMismatchError(str(refused[0]))
 
 
 def _cannot_create(failures: Mapping[str, Failure]) -> Failure:

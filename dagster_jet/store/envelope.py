@@ -66,7 +66,8 @@ def unseal(sealed: bytes) -> bytes:
     payload, form = open_envelope(sealed)
     if form is not Form.PLAIN:
         raise StoreMismatchError(
-            "a stored value is encrypted, and no keys are configured.",
+            f"a stored value is encrypted with the key {payload[:8].hex()}, and no keys are "
+            "configured.",
             cure="Name the environment variable that holds them: encryption_keys.",
         )
     return payload
@@ -98,6 +99,8 @@ def open_envelope(sealed: bytes) -> tuple[bytes, Form]:
             f"{FORMAT_VERSION}.",
             cure="Upgrade dagster-jet to the version that wrote the store.",
         )
+    if version < Form.PLAIN:
+        raise BadCopyError(f"a copy says it has format version {version}")
     return payload, Form(version)
 
 

@@ -19,11 +19,11 @@ from itertools import accumulate
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.batching import Batches
-from dagster_jet.store.envelope import open_envelope
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
 from dagster_jet.store.routing import Routing
+from dagster_jet.store.sealing import PLAIN, Sealer
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import ALL_MAPS, described, partition_of
 
@@ -55,6 +55,7 @@ def migrate(
     routing: Routing,
     *,
     check_still_ours: Callable[[], None],
+    sealer: Sealer = PLAIN,
     on_progress: OnProgress = unwatched,
 ) -> Migrated:
     """Make every receiver equal to the holders of its partitions.
@@ -66,6 +67,7 @@ def migrate(
         members: all holders and receivers.
         routing: with the target.
         check_still_ours: raises when another one has taken over, or the change is finished.
+        sealer: how values are stored: copies move as they are, but for those that are not good.
         on_progress: called after every batch.
 
     Raises:
@@ -85,7 +87,7 @@ def migrate(
         keys = [key for partition in received for key in names[partition]]
         unfinished = deque(accumulate(len(names[partition]) for partition in received))
         copied = 0
-        work = _Copying(members, routing, receiver, check_still_ours, done)
+        work = _Copying(members, routing, receiver, check_still_ours, sealer, done)
         for batch in batches.of(keys):
             size = work.equalise(batch)
             batches.measured(len(batch), size)
@@ -112,6 +114,7 @@ class _Copying:
     routing: Routing
     receiver: str
     check_still_ours: Callable[[], None]
+    sealer: Sealer
     done: Migrated
 
     def equalise(self, keys: Sequence[bytes]) -> int:
@@ -157,8 +160,12 @@ class _Copying:
 
     def _on_holders(self, keys: Sequence[bytes]) -> list[bytes | None]:
         searches = [Search(key, self.routing.holders(partition_of(key))) for key in keys]
-        search(self.members, searches, _checked)
+        search(self.members, searches, self._checked)
         return [self._copy_of(one) for one in searches]
+
+    def _checked(self, copy: bytes, stored_key: bytes) -> bytes:
+        self.sealer.check(copy, stored_key)
+        return copy
 
     def _copy_of(self, one: Search) -> bytes | None:
         if one.sealed is not None or one.is_absent(every_replica=True):
@@ -202,8 +209,3 @@ def _names_by_partition(
             if partition in found and member_id in routing.replicas(partition):
                 found[partition].add(key)
     return {partition: sorted(keys) for partition, keys in found.items()}
-
-
-def _checked(copy: bytes, _: bytes) -> bytes:
-    """Copies move as they are, whole and encrypted: no keys are needed."""
-    return open_envelope(copy)[0]

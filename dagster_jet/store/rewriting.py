@@ -28,10 +28,12 @@ class Rewritten:
     Attributes:
         copies: copies that were sealed anew.
         left: copies that are still as they were: damaged, or being written all the time.
+        registers: members' copies of registers that were sealed anew; only once nothing is left.
     """
 
     copies: int = 0
     left: int = 0
+    registers: int = 0
 
 
 def rewrite(

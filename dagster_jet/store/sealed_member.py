@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
 from dagster_jet.store.envelope import BadCopyError
 from dagster_jet.store.members import Member, Replacement, Versioned
 from dagster_jet.store.sealing import Sealer
@@ -18,12 +18,19 @@ IDENTITY_KEY = b"member/identity"
 _PREFIXES = (b"member/", b"register/")
 
 
+class UnsealableError(StoreUnavailableError):
+    """A member's copy of a register is not one that the keys here have written.
+
+    Others may have good ones: such a member has no say, and the job goes on with a majority.
+    """
+
+
 class SealedMember:
     """A ``Member`` that seals what it is given under compare-and-set.
 
     Args:
         member: where it is kept.
-        sealer: with keys; of one store, or to read only.
+        sealer: with keys.
     """
 
     def __init__(self, member: Member, sealer: Sealer) -> None:
@@ -39,8 +46,7 @@ class SealedMember:
         """See ``Member.get_versioned``.
 
         Raises:
-            StoreUnavailableError: also where the copy is not one that was written here: a member
-                that holds it has no say.
+            UnsealableError: the copy is not one that was written here.
         """
         stored = self._member.get_versioned(key)
         if stored is None or key == IDENTITY_KEY:
@@ -60,7 +66,7 @@ class SealedMember:
         Each keeps its content: whoever writes meanwhile comes before or after. May be repeated.
 
         Raises:
-            StoreUnavailableError: it does not answer, or a copy is damaged.
+            UnsealableError: a copy is damaged.
         """
         done = 0
         keys = (key for prefix in _PREFIXES for key in self._member.list_versioned(prefix))
@@ -70,7 +76,7 @@ class SealedMember:
                 if stored is None:
                     break
                 copy = self._unsealed(key, stored)
-                if self._sealer.is_current_register(stored.value):
+                if self._sealer.is_current(stored.value):
                     break
                 if self.compare_and_set(key, stored.version, copy):
                     done += 1
@@ -79,8 +85,10 @@ class SealedMember:
     def _unsealed(self, key: bytes, stored: Versioned) -> bytes:
         try:
             return self._sealer.unseal_register(stored.value, self.member_id, key, stored.version)
+        except StoreMismatchError as error:
+            raise UnsealableError(f"{self.member_id}, {key.decode()}: {error}") from error
         except BadCopyError as error:
-            raise StoreUnavailableError(
+            raise UnsealableError(
                 f"{self.member_id} holds a bad copy of {key.decode()}: {error}.",
                 cure="If the store was made without keys, or by an earlier version: stop its jobs, "
                 "run 'dagster-jet store rotate-keys', start them again. If not, somebody without "

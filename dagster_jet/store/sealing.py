@@ -5,7 +5,8 @@ With keys, what is read was written by somebody who has them, in that place:
 - A value is bound to its store and its key: copied to another key or store it is a bad copy. (A
   key holds one value only where its name says which: snapshots, manifests and transaction logs. A
   map's value may be replaced by an older one of the same key.)
-- A register's copy is bound to its store, its member, its key and its version on that member.
+- A register's copy is bound to its store, its member, its key and its version on that member. (The
+  register "store" says itself of which store it is, and is read before that is known.)
 - What is not encrypted, or not bound so, is a bad copy, too, unless the configuration names a
   migration: ``accept_older_seals``.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 from dagster_jet.store.encryption import Keyring
 from dagster_jet.store.envelope import BadCopyError, Form, Payload, open_envelope, seal, unseal
 
-_STORE_ID_BYTES = 16
+_SELF_DESCRIBING = b"register/store"
 
 
 class Sealer:
@@ -25,8 +26,7 @@ class Sealer:
 
     Args:
         keyring: None: what is written is not encrypted, and what is encrypted is not read.
-        store_id: the store's; empty while it is not known yet: registers of any store are read,
-            and nothing else is done.
+        store_id: the store's; empty while it is not known yet: only the register "store" is used.
         accept_older: read also what is not encrypted, or not bound to its store: while a store is
             brought up to date by ``rewriting.py``.
     """
@@ -81,9 +81,9 @@ class Sealer:
 
     def seal_register(self, copy: bytes, member_id: str, key: bytes, version: int) -> bytes:
         """Return a member's copy of a register as it keeps it; ``copy`` has its own envelope."""
-        assert self.keyring is not None and self._store
-        place = _register_place(self._store, member_id, key, version)
-        return seal(self._store + self.keyring.encrypt(copy, place), Form.BOUND)
+        assert self.keyring is not None
+        place = self._register_place(member_id, key, version)
+        return seal(self.keyring.encrypt(copy, place), Form.BOUND)
 
     def unseal_register(self, sealed: bytes, member_id: str, key: bytes, version: int) -> bytes:
         """Return what ``seal_register`` was given.
@@ -95,18 +95,15 @@ class Sealer:
         """
         assert self.keyring is not None
         payload, form = open_envelope(sealed)
-        if form is not Form.BOUND:
-            self._check_accepted(form)
-            return sealed
-        store, encrypted = payload[:_STORE_ID_BYTES], payload[_STORE_ID_BYTES:]
-        if self._store and store != self._store:
-            raise BadCopyError(f"a copy belongs to the store {store.hex()}")
-        return self.keyring.decrypt(encrypted, _register_place(store, member_id, key, version))
+        if form is Form.BOUND:
+            return self.keyring.decrypt(payload, self._register_place(member_id, key, version))
+        self._check_accepted(form)
+        return sealed
 
     # --- rotation -------------------------------------------------------------------------------
 
     def is_current(self, sealed: bytes) -> bool:
-        """Whether a good copy of a value is stored as it would be today.
+        """Whether a good copy is stored as it would be today.
 
         Raises:
             BadCopyError: the copy is damaged.
@@ -116,15 +113,14 @@ class Sealer:
             return form is Form.PLAIN
         return form is Form.BOUND and self.keyring.is_newest(payload)
 
-    def is_current_register(self, sealed: bytes) -> bool:
-        """As ``is_current``, for a copy of a register where there are keys."""
-        assert self.keyring is not None
-        payload, form = open_envelope(sealed)
-        return form is Form.BOUND and self.keyring.is_newest(payload[_STORE_ID_BYTES:])
-
     def _value_place(self, stored_key: bytes) -> bytes:
         assert self._store
         return b"value\0" + self._store + stored_key
+
+    def _register_place(self, member_id: str, key: bytes, version: int) -> bytes:
+        assert self._store or key == _SELF_DESCRIBING
+        store = b"" if key == _SELF_DESCRIBING else self._store.hex().encode()
+        return b"\0".join((b"register", store, member_id.encode(), b"%d" % version, key))
 
     def _check_accepted(self, form: Form) -> None:
         if self.accept_older:
@@ -138,7 +134,3 @@ class Sealer:
 
 PLAIN = Sealer()
 """Without keys."""
-
-
-def _register_place(store: bytes, member_id: str, key: bytes, version: int) -> bytes:
-    return b"\0".join((b"register", store.hex().encode(), member_id.encode(), b"%d" % version, key))

@@ -188,6 +188,7 @@ class Store:
             view.metadata.routing,
             check_table=view.check_routes,
             repair=repair,
+            sealer=view.sealer,
             on_progress=on_progress,
         )
 
@@ -210,11 +211,12 @@ class Store:
         return self._changed(lambda admin: admin.repair(accept_loss=accept_loss), on_progress)
 
     def rotate_keys(self, *, on_progress: OnProgress = unwatched) -> Rewritten:
-        """Encrypt every value with the newest key; also the values of a store without encryption.
+        """Encrypt every value and register with the newest key.
 
         Put the new key in front of the old ones in the environment of every process, restart the
         jobs, then call this; when nothing is ``left``, the old keys may go. May be interrupted and
-        repeated.
+        repeated. A store that is not encrypted, or was by an earlier version, is opened with
+        ``accept_older_seals`` for this, and its jobs are stopped or run with it, too.
 
         Raises:
             ConfigurationError: no keys are configured.

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dagster_jet.store.batching import Batches
-from dagster_jet.store.envelope import BadCopyError, open_envelope
+from dagster_jet.store.envelope import BadCopyError
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
 from dagster_jet.store.routing import Routing
+from dagster_jet.store.sealing import PLAIN, Sealer
 from dagster_jet.store.stored_key import ALL_MAPS, described, partition_of
 
 _LOOKS = 4
@@ -62,6 +63,7 @@ def verify(
     *,
     check_table: Callable[[], None],
     repair: bool = False,
+    sealer: Sealer = PLAIN,
     on_progress: OnProgress = unwatched,
 ) -> Verified:
     """Read and compare every copy on the holders of every partition, in all namespaces.
@@ -73,6 +75,7 @@ def verify(
             called wrong or rewritten, since by an older table much looks wrong that is not.
         repair: rewrite copies that are missing, damaged or different, from the good copy that is
             read first, where they are still what was seen.
+        sealer: how values are stored: with keys a copy that was written without them is damaged.
         on_progress: called after every batch.
 
     Raises:
@@ -86,7 +89,7 @@ def verify(
     for partition in range(routing.partition_count):
         asked = [m for m in routing.holders(partition) if m not in report.unreachable]
         for batch in batches.of(names.pop(partition, [])):
-            size = _Comparing(members, asked, check_table, repair, report).compare(batch)
+            size = _Comparing(members, asked, check_table, repair, sealer, report).compare(batch)
             batches.measured(len(batch) * len(asked), size)
             steps.advance(bytes=size)
         steps.advance(done=1)
@@ -119,13 +122,16 @@ class _Comparing:
     asked: Sequence[str]
     check_table: Callable[[], None]
     repair: bool
+    sealer: Sealer
     report: Verified
 
     def compare(self, keys: Sequence[bytes]) -> int:
         """Compare all copies of some keys; return the bytes read at the first look."""
         copies = self._read(keys)
         size = sum(len(copy) for held in copies.values() for copy in held.values() if copy)
-        suspects = [key for key in keys if len(set(copies[key].values())) > 1 or _bad(copies[key])]
+        suspects = [
+            key for key in keys if len(set(copies[key].values())) > 1 or self._bad(key, copies[key])
+        ]
         self._count({key: held for key, held in copies.items() if key not in set(suspects)})
         for _ in range(_LOOKS - 1):
             if not suspects:
@@ -166,7 +172,9 @@ class _Comparing:
         self._count(copies)
         repairs: dict[str, dict[bytes, Replacement]] = {}
         for key, held in copies.items():
-            good = next((c for c in held.values() if c is not None and not _is_bad(c)), None)
+            good = next(
+                (c for c in held.values() if c is not None and not self._is_bad(key, c)), None
+            )
             if good is None:
                 self._judge_without_good_copy(key, held)
                 continue
@@ -175,7 +183,7 @@ class _Comparing:
                     continue
                 if copy is None:
                     self.report.missing += 1
-                elif _is_bad(copy):
+                elif self._is_bad(key, copy):
                     self.report.damaged += 1
                 else:
                     self.report.differing += 1
@@ -197,14 +205,12 @@ class _Comparing:
         self.report.repaired += sum(written.values())
         self.report.unreachable.update({m: str(failure) for m, failure in failures.items()})
 
+    def _bad(self, key: bytes, held: Mapping[str, bytes | None]) -> bool:
+        return any(copy is not None and self._is_bad(key, copy) for copy in set(held.values()))
 
-def _bad(held: Mapping[str, bytes | None]) -> bool:
-    return any(copy is not None and _is_bad(copy) for copy in set(held.values()))
-
-
-def _is_bad(copy: bytes) -> bool:
-    try:
-        open_envelope(copy)
-    except BadCopyError:
-        return True
-    return False
+    def _is_bad(self, key: bytes, copy: bytes) -> bool:
+        try:
+            self.sealer.check(copy, key)
+        except BadCopyError:
+            return True
+        return False

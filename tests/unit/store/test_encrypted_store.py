@@ -2,13 +2,18 @@
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dagster_jet.errors import ConfigurationError, StoreMismatchError
-from dagster_jet.store import MapKey, Store
+from dagster_jet.errors import ConfigurationError, StoreCorruptedError, StoreMismatchError
+from dagster_jet.store import MapKey, MemoryMember, Store, Versioned
 from dagster_jet.store.encryption import Keyring
+from dagster_jet.store.envelope import Form, seal, unseal
+from dagster_jet.store.quorum.acceptor_on_member import state_of
+from dagster_jet.store.register import AcceptorState, Ballot
+from dagster_jet.store.sealed_member import UnsealableError
 from tests.unit.store.copies import Items, filled
 
 VARIABLE = "TEST_JET_KEYS"
@@ -76,15 +81,17 @@ def test_without_the_right_key_the_store_is_refused(
     with pytest.raises(StoreMismatchError) as refused:
         Store.open(places.config(**settings))
     assert f"encrypted with the key {Keyring([NEW]).newest_id}" in str(refused.value)
-    assert "Name the environment variable" in str(refused.value)
+    cure = "Add that key" if opened_with else "Name the environment variable"
+    assert cure in str(refused.value)
     with Store.open(places.config(encryption_keys=keys(NEW))) as store:
         assert_readable(store, items)
 
 
 def test_keys_for_a_store_that_is_not_encrypted_are_refused(places: Any, keys: SetKeys) -> None:
     Store.open(places.config()).close()
-    with pytest.raises(StoreMismatchError, match=r"not encrypted.*rotate-keys"):
-        Store.open(places.config(encryption_keys=keys(NEW)))
+    for create in (True, False):
+        with pytest.raises(StoreMismatchError, match=r"not encrypted.*rotate-keys"):
+            Store.open(places.config(encryption_keys=keys(NEW)), create=create)
 
 
 def test_a_variable_without_keys_is_refused(places: Any) -> None:
@@ -92,11 +99,11 @@ def test_a_variable_without_keys_is_refused(places: Any) -> None:
         Store.open(places.config(encryption_keys=VARIABLE))
 
 
-def test_repair_and_verification_need_no_keys(places: Any, keys: SetKeys) -> None:
+def test_a_member_that_lost_its_data_is_repaired(places: Any, keys: SetKeys) -> None:
     with Store.open(places.config(encryption_keys=keys(NEW))) as store:
         items = filled(store)
     places.empty("b")
-    with Store.open(places.config(), create=False) as operator:
+    with Store.open(places.config(encryption_keys=keys(NEW)), create=False) as operator:
         assert operator.repair().readmitted == [places.url("b")]
         assert operator.verify().is_whole
     with Store.open(places.config(encryption_keys=keys(NEW))) as store:
@@ -109,6 +116,7 @@ def test_rotation(places: Any, keys: SetKeys) -> None:
     with Store.open(places.config(encryption_keys=keys(NEW, OLD))) as store:
         done = store.rotate_keys()
         assert (done.copies, done.left) == (2 * len(items), 0)
+        assert done.registers >= 2 * 2, "the store's own and the job's, on a majority at least"
         assert store.verify().is_whole
         assert store.rotate_keys().copies == 0, "once is enough"
     with Store.open(places.config(encryption_keys=keys(NEW))) as store:
@@ -122,12 +130,147 @@ def test_a_plain_store_becomes_an_encrypted_one(places: Any, keys: SetKeys) -> N
         items = filled(store)
         store.map("m").put_all({MapKey.of("s", 12): SECRET, MapKey.of("t", 12): SECRET})
     config = places.config(encryption_keys=keys(NEW))
-    with Store.open(config, create=False) as store:
+    with Store.open(replace(config, accept_older_seals=True)) as store:
+        assert_readable(store, items)
         assert store.rotate_keys().left == 0
     assert not [copy for copy in raw(places) if SECRET[:16] in copy]
     with Store.open(config) as store:
         assert store.map("m").get(MapKey.of("t", 12)) == SECRET
         assert_readable(store, items)
+        assert store.register("job").read().value == b"record"
+
+
+def test_a_store_that_earlier_versions_encrypted_is_brought_up_to_date(
+    places: Any, keys: SetKeys
+) -> None:
+    """They bound values to their keys only, and left registers as they were."""
+    with Store.open(places.config()) as store:
+        items = filled(store)
+    ring, older = Keyring([NEW]), dict[bytes, bytes]()
+    for member in map(places.member, "abc"):
+        for key in member.list_keys(b"map/"):
+            (copy,) = member.get_many([key])
+            if key not in older:
+                older[key] = seal(ring.encrypt(unseal(copy), key), Form.ENCRYPTED)
+            member.put_many({key: older[key]})
+    config = places.config(encryption_keys=keys(NEW))
+    with pytest.raises(StoreMismatchError, match=r"by an earlier version.*rotate-keys"):
+        Store.open(config)
+    with Store.open(replace(config, accept_older_seals=True)) as store:
+        assert store.map("m").get_all(list(items)) == list(items.values())
+        done = store.rotate_keys()
+        assert (done.copies, done.left) == (2 * len(items), 0)
+    with Store.open(config) as store:
+        assert_readable(store, items)
+        assert store.register("job").read().value == b"record"
+        assert store.rotate_keys().registers == 0
+
+
+def test_what_is_written_without_the_key_is_never_read(places: Any, keys: SetKeys) -> None:
+    """Failed before: a plain value was taken as it was, from whoever had written it."""
+    with Store.open(places.config(encryption_keys=keys(NEW))) as store:
+        items = filled(store)
+        key = next(iter(items))
+        first, second = store.table.replicas[key.partition]
+        stored = f"map/default/m/{key.partition:04d}/{key.name}".encode()
+        members = {places.url(name): places.member(name) for name in "abc"}
+        members[first].put_many({stored: seal(b"forged")})
+        assert not store.verify().is_whole
+        values = store.map("m")
+        assert values.get(key) == items[key] and values.stats.repaired == 1
+        assert_readable(store, items)
+        for member_id in (first, second):
+            members[member_id].put_many({stored: seal(b"forged")})
+        with pytest.raises(StoreCorruptedError, match="no good copy"):
+            store.map("m").get(key)
+
+
+def test_values_of_another_store_and_of_other_keys_are_bad_copies(
+    places: Any, keys: SetKeys
+) -> None:
+    config = places.config("ab", encryption_keys=keys(NEW), backup_count=0)
+    other = places.config("cd", encryption_keys=keys(NEW), backup_count=0)
+    with Store.open(config) as store, Store.open(other) as stranger:
+        items, _ = filled(store), filled(stranger)
+        for name in "cd":  # all that it has, under the same keys
+            place = places.member(name)
+            for stored in place.list_keys(b"map/"):
+                for victim in map(places.member, "ab"):
+                    if victim.get_many([stored]) != [None]:
+                        victim.put_many({stored: place.get_many([stored])[0]})
+        for key in items:
+            with pytest.raises(StoreCorruptedError):
+                store.map("m").get(key)
+
+
+def register_copy(member: MemoryMember, name: str) -> Versioned:
+    found = member.get_versioned(f"register/{name}".encode())
+    assert found is not None
+    return found
+
+
+def forge(member: MemoryMember, name: str, copy: bytes) -> None:
+    held = register_copy(member, name)
+    assert member.compare_and_set(f"register/{name}".encode(), held.version, copy)
+
+
+def test_a_register_that_was_written_without_the_key_has_no_say(places: Any, keys: SetKeys) -> None:
+    """Failed before: a higher ballot on one member was adopted by every reader."""
+    with Store.open(places.config(encryption_keys=keys(NEW))) as store:
+        filled(store)
+        evil = Ballot(9, "evil")
+        state = AcceptorState(evil, evil, 9, b"forged record", configuration=0)
+        forge(places.member("a"), "default/job", seal(state.to_bytes()))
+        assert store.register("job").read().value == b"record"
+        owned = store.register("job").claim(2, "heir")
+        owned.write(b"next")
+        assert store.register("job").read().value == b"next"
+        assert "forged" not in str(register_copy(places.member("b"), "default/job"))
+
+
+def test_registers_are_not_moved_between_members_keys_stores_and_versions(
+    places: Any, keys: SetKeys
+) -> None:
+    settings = {"encryption_keys": keys(NEW)}
+    with (
+        Store.open(places.config("abc", **settings)) as store,
+        Store.open(places.config("xyz", **settings)) as stranger,
+    ):
+        filled(store)
+        early = register_copy(places.member("a"), "default/job").value
+        for name in ("job", "other"):
+            store.register(name).claim(2, "owner").write(b"value of " + name.encode())
+        stranger.register("job").claim(7, "stranger").write(b"of another store")
+        a = places.member("a")
+        own = register_copy(a, "default/job")
+        for copy in (
+            early,  # of a version that it had before
+            own.value,  # of this version, given out as a newer one
+            register_copy(places.member("b"), "default/job").value,
+            register_copy(a, "default/other").value,
+            register_copy(places.member("x"), "default/job").value,
+        ):
+            forge(a, "default/job", copy)
+            with pytest.raises(UnsealableError, match="bad copy of register/default/job"):
+                state_of(store._view.members[places.url("a")], "default/job")
+            assert store.register("job").read().value == b"value of job"
+
+
+def test_nobody_learns_positions_from_a_register(places: Any, keys: SetKeys) -> None:
+    with Store.open(places.config(encryption_keys=keys(NEW))) as store:
+        store.register("job").claim(1, "me").write(SECRET)
+    for name in "abc":
+        assert SECRET[:16] not in register_copy(places.member(name), "default/job").value
+
+
+def test_members_come_and_go_under_encryption(places: Any, keys: SetKeys) -> None:
+    config = places.config("abc", encryption_keys=keys(NEW))
+    with Store.open(config) as store:
+        items = filled(store)
+        store.add_member(places.url("d"))
+        store.remove_member(places.url("a"))
+        assert_readable(store, items)
+        assert store.register("job").read().value == b"record"
 
 
 def test_rotation_leaves_what_is_damaged_and_says_so(places: Any, keys: SetKeys) -> None:

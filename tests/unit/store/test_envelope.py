@@ -34,9 +34,9 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 def test_a_newer_version_is_refused_and_not_called_damaged() -> None:
-    head = struct.pack("<2sBBI", b"DJ", 3, 0, 3)
+    head = struct.pack("<2sBBI", b"DJ", 4, 0, 3)
     checksum = struct.pack("<Q", xxhash.xxh3_64_intdigest(head + b"new"))
-    with pytest.raises(StoreMismatchError, match="format version 3"):
+    with pytest.raises(StoreMismatchError, match="format version 4"):
         unseal(head + checksum + b"new")
 
 
