@@ -9,6 +9,7 @@ from typing import TypeVar
 from dagster_jet.errors import StaleConfigurationError, StoreError, StoreUnavailableError
 from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreHandle
 from dagster_jet.store.members import MAX_KEY_BYTES
+from dagster_jet.store.stored_key import BATCHES, ENTRIES, RING
 
 AnyStore = Store | StoreHandle
 
@@ -25,15 +26,15 @@ class Places:
 
     def entries(self) -> ReplicatedMap:
         """Per key, the record of its newest change."""
-        return self.store.map(f"user/{self.name}")
+        return self.store.map(f"{ENTRIES}/{self.name}")
 
     def ring(self) -> ReplicatedMap:
         """The journal: per partition a ring of as many slots as its capacity."""
-        return self.store.map(f"user-journal/{self.name}")
+        return self.store.map(f"{RING}/{self.name}")
 
     def blobs(self) -> ReplicatedMap:
         """Batches too large for the register, until they are applied."""
-        return self.store.map(f"user-batches/{self.name}")
+        return self.store.map(f"{BATCHES}/{self.name}")
 
     @staticmethod
     def slot(partition: int, sequence: int, capacity: int) -> MapKey:

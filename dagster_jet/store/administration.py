@@ -38,7 +38,7 @@ from dagster_jet.store.membership import changed, finished, settled
 from dagster_jet.store.metadata import StoreMetadata
 from dagster_jet.store.migration import Migrated, migrate
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
-from dagster_jet.store.quorum import move_registers
+from dagster_jet.store.quorum import call_the_roll, move_registers
 from dagster_jet.store.rewriting import Rewritten, rewrite
 from dagster_jet.store.verification import Verified, verify
 
@@ -128,9 +128,9 @@ class Administration:
     def repair(self, *, accept_loss: bool = False) -> Changes:
         """Bring every partition back to all its replicas, and compare all copies.
 
-        Finishes a change that was interrupted. Members that answer but have lost their data are
-        given it again; those that do not answer leave the store, their backups are promoted and
-        rebuilt elsewhere. A member that comes back later is added as a new one.
+        Finishes a change that was interrupted. Members that answer but have lost their data, or
+        came back older, are given it again; those that do not answer leave the store, their backups
+        are promoted and rebuilt elsewhere. A member that comes back later is added as a new one.
 
         Raises:
             ConfigurationError: too few members would stay.
@@ -139,6 +139,7 @@ class Administration:
             StoreUnwritableError: a member cannot be written, for a reason a person can remove.
         """
         view = self._settled_view()
+        call_the_roll(view.configuration)
         troubles = self._troubles(view)
         joining, lost = {}, list(troubles)
         for member_id, trouble in troubles.items():

@@ -35,10 +35,7 @@ from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.routing import Routing
 from dagster_jet.store.sealing import PLAIN, Sealer
 from dagster_jet.store.search import Search, Trouble, search
-from dagster_jet.store.stored_key import stored_key
-
-VERSION_BYTES = 8
-"""Length of the version that values of `ReplicatedMap.put_newer` begin with."""
+from dagster_jet.store.stored_key import stored_key, version_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -150,7 +147,7 @@ class ReplicatedMap:
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
         keys, sealed = self._sealed(items.items())
-        versions = {self._stored(key): _version(value) for key, value in items.items()}
+        versions = {self._stored(key): version_of(value) for key, value in items.items()}
 
         def put(member_id: str, batch: list[bytes]) -> Callable[[], None]:
             def newer() -> None:
@@ -321,7 +318,7 @@ class ReplicatedMap:
         if copy is None:
             return -1
         try:
-            return _version(self._sealer.unseal(copy, stored_key))
+            return version_of(self._sealer.unseal(copy, stored_key))
         except BadCopyError:
             return -1
 
@@ -438,10 +435,6 @@ class ReplicatedMap:
             f"{len(touched)} partitions of the map {self.prefix!r} could not be {done} on all "
             f"their replicas: {_causes(failures)}"
         )
-
-
-def _version(value: bytes) -> int:
-    return int.from_bytes(value[:VERSION_BYTES], "big")
 
 
 def _causes(failures: Mapping[str, Failure]) -> str:

@@ -17,7 +17,7 @@ from dagster_jet.store.handle import StoreHandle
 from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.progress import OnProgress, unwatched
-from dagster_jet.store.quorum import RegisterClient
+from dagster_jet.store.quorum import RegisterClient, call_the_roll
 from dagster_jet.store.replicated_map import ReplicatedMap
 from dagster_jet.store.rewriting import Rewritten
 from dagster_jet.store.status import StoreStatus, status_of
@@ -183,6 +183,7 @@ class Store:
     def verify(self, *, repair: bool = False, on_progress: OnProgress = unwatched) -> Verified:
         """Read and compare every copy of every key of all maps; see ``verification.py``."""
         view = self._view
+        call_the_roll(view.configuration)
         return verify(
             view.members,
             view.metadata.routing,

@@ -15,6 +15,13 @@ ALL_MAPS = b"map/"
 """What the keys of every map of every namespace begin with."""
 
 
+ENTRIES, RING, BATCHES = "user", "user-journal", "user-batches"
+"""What the names of maps begin with, before a slash, whose values begin with a version."""
+
+VERSION_BYTES = 8
+"""Length of that version; see ``ReplicatedMap.put_newer``."""
+
+
 def map_prefix(namespace: str, name: str) -> str:
     """Return the prefix of a map's stored keys; any two maps have prefixes that do not meet."""
     return f"map/{quote(namespace, safe='')}/{quote(name, safe='')}"
@@ -51,3 +58,14 @@ def described(stored: bytes) -> str:
     _, namespace, name, partition, key = stored.decode().split("/", 4)
     of_map = f"{unquote(namespace)}:{unquote(name)}"
     return f"{of_map} [{int(partition)}] {key}"
+
+
+def has_version(stored: bytes) -> bool:
+    """Whether the value of a key begins with a version: of two, the higher one counts."""
+    kind = unquote(stored.split(b"/", 3)[2].decode()).partition("/")[0]
+    return kind in (ENTRIES, RING, BATCHES)
+
+
+def version_of(value: bytes) -> int:
+    """Return the version that a value begins with."""
+    return int.from_bytes(value[:VERSION_BYTES], "big")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dagster_jet.store.batching import Batches
+from dagster_jet.store.choosing import chosen
 from dagster_jet.store.envelope import BadCopyError
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member, Replacement
@@ -34,9 +35,10 @@ class Verified:
         bytes: their size.
         missing: copies that a replica should have and has not.
         damaged: copies that do not match their checksum.
-        differing: whole copies that differ from the copy that is read first.
+        differing: whole copies that are not the one that counts (``choosing.py``).
         repaired: of these three, how many were written anew.
         lost: keys of which no good copy is left on the members that answer.
+        undecided: keys whose whole copies differ while nothing says which one counts; left alone.
         unreachable: members that did not answer; their copies were not read.
     """
 
@@ -48,13 +50,15 @@ class Verified:
     differing: int = 0
     repaired: int = 0
     lost: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
         """Whether every copy was read, and each was right or is right now."""
         troubles = self.missing + self.damaged + self.differing
-        return not self.lost and not self.unreachable and troubles == self.repaired
+        silent = self.lost or self.undecided or self.unreachable
+        return not silent and troubles == self.repaired
 
 
 def verify(
@@ -73,8 +77,8 @@ def verify(
         routing: who holds what; receivers are not looked at, their copies are still being made.
         check_table: raises when this routing is not the store's any more; asked before anything is
             called wrong or rewritten, since by an older table much looks wrong that is not.
-        repair: rewrite copies that are missing, damaged or different, from the good copy that is
-            read first, where they are still what was seen.
+        repair: rewrite copies that are missing, damaged or different, from the good copy that
+            counts, where they are still what was seen.
         sealer: how values are stored: with keys a copy that was written without them is damaged.
         on_progress: called after every batch.
 
@@ -172,11 +176,13 @@ class _Comparing:
         self._count(copies)
         repairs: dict[str, dict[bytes, Replacement]] = {}
         for key, held in copies.items():
-            good = next(
-                (c for c in held.values() if c is not None and not self._is_bad(key, c)), None
-            )
-            if good is None:
+            whole = [c for c in held.values() if c is not None and not self._is_bad(key, c)]
+            if not whole:
                 self._judge_without_good_copy(key, held)
+                continue
+            good = chosen(key, whole, self.sealer)
+            if good is None:
+                self.report.undecided.append(described(key))
                 continue
             for member_id, copy in held.items():
                 if copy == good:

@@ -17,6 +17,7 @@ from dagster_jet.store.members.fan_out import Answer, Answers
 from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import Silence, ask
 from dagster_jet.store.register import (
+    Inquire,
     Operation,
     Promise,
     Read,
@@ -34,16 +35,29 @@ Failures = dict[str, StoreError]
 def drive(operation: Operation, name: str) -> Failures:
     """Run an operation on the register of a name until it ends; return who was silent, and why."""
     failures: Failures = {}
+    doubts: list[Round] = []
     while operation.outcome is None:
-        answers: Answers[Reply | Silence] = fan_out.new_answers()  # type: ignore[assignment]
-        try:
-            _drive_round(operation, name, answers, failures)
-        finally:
-            answers.leave()
+        round_ = operation.current
+        _drive_round(operation, name, failures)
+        if round_.doubted.keys() - round_.said(Verdict.FORGETFUL).keys():
+            doubts.append(round_)
+    for round_ in doubts:
+        # Also where enough others have answered: what else it holds must not be believed, either.
+        # Told what is known of them, members that came back older say so.
+        told = Inquire(round_.configuration, {round_.configuration.number: round_.heard})
+        _drive_round(told, name, failures)
     return failures
 
 
-def _drive_round(
+def _drive_round(operation: Operation, name: str, failures: Failures) -> None:
+    answers: Answers[Reply | Silence] = fan_out.new_answers()  # type: ignore[assignment]
+    try:
+        _ask_and_hear(operation, name, answers, failures)
+    finally:
+        answers.leave()
+
+
+def _ask_and_hear(
     operation: Operation, name: str, answers: Answers[Reply | Silence], failures: Failures
 ) -> None:
     round_ = operation.current

@@ -44,21 +44,47 @@ def test_what_is_wrong_is_counted_and_left_alone(store: Store, places: Any) -> N
     spoil(store, places)
     for _ in range(2):
         found = store.verify()
-        assert (found.missing, found.damaged, found.differing) == (2, 2, 1)
+        assert (found.missing, found.damaged, found.differing) == (2, 2, 0)
         assert (found.repaired, found.lost, found.is_whole) == (0, [], False)
+        assert found.undecided == ["default:m [4] k0"]
 
 
-def test_what_is_wrong_is_repaired_from_the_copy_that_is_read_first(
+def test_what_is_wrong_is_repaired_and_what_nothing_decides_is_left_and_named(
     store: Store, places: Any
 ) -> None:
     spoil(store, places)
     found = store.verify(repair=True)
-    assert (found.missing, found.damaged, found.differing, found.repaired) == (2, 2, 1, 5)
-    assert found.is_whole
+    assert (found.missing, found.damaged, found.repaired) == (2, 2, 4)
+    assert (found.undecided, found.is_whole) == (["default:m [4] k0"], False)
+    store.map("m").put_all({MapKey(4, "k0"): b"v" * 50})
     found = store.verify()
     assert (found.keys, found.copies, found.is_whole) == (37, 74, True)
     assert found.missing + found.damaged + found.differing == 0
-    assert store.map("m").get(MapKey(4, "k0")) == b"v" * 50
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_of_two_versions_the_newer_one_is_kept_wherever_it_is(
+    store: Store, places: Any, at: int
+) -> None:
+    values = store.map("user/m")
+    old, new = b"\0" * 7 + b"\x07old", b"\0" * 7 + b"\x08new"
+    values.put_newer({MapKey(0, "k"): new})
+    older = copies_of(store, places, 0)[at]
+    older.put_many({b"map/default/user%2Fm/0000/k": seal(old)})
+    found = store.verify(repair=True)
+    assert (found.differing, found.repaired, found.is_whole) == (1, 1, True)
+    assert values.get(MapKey(0, "k")) == new
+    assert {
+        c.get_many([b"map/default/user%2Fm/0000/k"])[0] for c in copies_of(store, places, 0)
+    } == {seal(new)}
+
+
+def test_of_three_replicas_two_that_agree_decide(places: Any) -> None:
+    with Store.open(places.config("abc", backup_count=2, partition_count=1)) as store:
+        store.map("m").put_all({MapKey(0, "k"): b"new"})
+        copies_of(store, places, 0)[0].put_many({stored(0, "k"): seal(b"old")})
+        assert store.verify(repair=True).is_whole
+        assert store.map("m").get(MapKey(0, "k")) == b"new"
 
 
 def test_a_key_without_a_good_copy_is_lost_and_named(store: Store, places: Any) -> None:
