@@ -6,6 +6,7 @@ import getpass
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.connector import on_store
 from dagster_jet.engine.events import JobEvent
 from dagster_jet.engine.garbage import dag_snapshots
+from dagster_jet.engine.liveness import observed
 from dagster_jet.engine.local import LocalJob, LocalResult
 from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.engine.snapshot_store import SnapshotStore
@@ -36,6 +38,8 @@ from dagster_jet.store import Store, StoreConfig
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+_LOOKS_AT_ONCE = 16
 
 UntilSpec = str | timedelta
 """When a run ends by itself: "drained", "completed", "stopped", or a duration."""
@@ -173,7 +177,8 @@ class Jet:
 
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
         stays completed: the run ends at once and reads nothing, unless it is to go back to an
-        `initial_snapshot`.
+        `initial_snapshot`. Where input waits it says so (`InputIgnored`,
+        `JobResult.ignored_input`).
         """
         if isinstance(pipeline, DAG):
             _refuse_for_dags(pipeline, until=until != "stopped", on_event=on_event, run_id=run_id)
@@ -248,7 +253,8 @@ class Jet:
     # --- asking ---------------------------------------------------------------------------------
 
     def record(self, name: str) -> ExecutionRecord | None:
-        """The execution record of a job, whoever runs it; None if it never ran."""
+        """The execution record of a job, whoever runs it, as it was written last; None if it never
+        ran. See `observed` for a job whose process may have died."""
         return read_record(self.store, name)
 
     def snapshots(self, name: str) -> tuple[SnapshotRef, ...]:
@@ -350,10 +356,21 @@ class Jet:
         return dict.fromkeys(sinks, committed.epoch_id)
 
     def jobs(self) -> list[ExecutionRecord]:
-        """The records of all jobs that ever ran in this namespace, by name."""
+        """The records of all jobs that ever ran in this namespace, by name.
+
+        A job whose process has died is NOT_RUNNING here, with the cause `StopCause.LOST`, although
+        nobody has written that down; to be sure may take the time to live of its lease. What a
+        living one is at, and since when, is in `ExecutionRecord.lease`: `Lease.activity`.
+        """
         names = sorted(key.name for key in self.store.map(JOB_DIRECTORY).keys(""))
-        records = (self.record(name) for name in names)
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looks:  # several may take their time
+            records = list(looks.map(self.observed, names))
         return [record for record in records if record is not None]
+
+    def observed(self, name: str) -> ExecutionRecord | None:
+        """The record of a job as `jobs` shows it; None if it never ran."""
+        record = self.record(name)
+        return None if record is None else observed(self.store, record)
 
     def job(self, name: str) -> Job | RemoteJob:
         """A job of this process, or the remote control of another process's."""

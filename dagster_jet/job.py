@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_jet.engine.claiming import claim
+from dagster_jet.engine.completed import ignored_input
 from dagster_jet.engine.config import JobConfig, milliseconds
 from dagster_jet.engine.events import (
     ExecutionEnded,
@@ -16,7 +19,8 @@ from dagster_jet.engine.events import (
     JobEvent,
     StageProgress,
 )
-from dagster_jet.engine.execution import Execution
+from dagster_jet.engine.execution import Execution, expected
+from dagster_jet.engine.lease import is_owner_alive
 from dagster_jet.engine.members_watcher import MembersWatcher
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
@@ -27,17 +31,21 @@ from dagster_jet.errors import (
     FencedError,
     JetError,
     JobStateError,
+    Reaction,
     SnapshotFailedError,
     StoreUnavailableError,
 )
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.manifest import Counters
-from dagster_jet.snapshot.protocol import Stop, StopKind
+from dagster_jet.snapshot.protocol import Stop, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,45 @@ class JobResult:
     restarts: int = 0
     rows_rejected: int = 0
     """Of `rows_in`, or of what came to a stage: set aside as dead letters."""
+    ignored_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of a COMPLETED job that was run again: what waits in its sources and is not read."""
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """What one execution came to."""
+
+    stop: Stop
+    record: ExecutionRecord | None
+    """None: it has not won the job."""
+    failure: JetError | None
+    """The error behind the stop, with everything it names."""
+    undecided: str | None = None
+    """Why epochs were left without a snapshot; None if none were."""
+    stages: Mapping[str, StageProgress] = field(default_factory=dict)
+
+    @property
+    def execution_id(self) -> int:
+        return self.record.execution_id if self.record is not None else 0
+
+    @property
+    def last_record(self) -> ExecutionRecord | None:
+        """What it leaves in the record; None where that is not its to touch."""
+        if not self.stop.write_status or self.record is None:
+            return None
+        cause = self.stop.cause
+        is_failure = cause in (StopCause.ERROR, StopCause.GAVE_UP, StopCause.CANCEL)
+        failure = self.stop.reason if is_failure else None
+        return replace(self.record, status=self.stop.status, cause=cause, failure=failure)
+
+    def not_written(self, job: str) -> _Ran:
+        """The same, to be said once more by another execution."""
+        error = StoreUnavailableError(
+            "that it was asked to stop could not be written down: the job may be started again.",
+            job=job,
+            cure="Ask for it again when the store answers.",
+        )
+        return replace(self, stop=replace(self.stop, restart=True), failure=error)
 
 
 class Job:
@@ -99,6 +146,21 @@ class Job:
     def status(self) -> JobStatus:
         record = self.record
         return record.status if record is not None else JobStatus.NOT_RUNNING
+
+    @property
+    def is_anothers(self) -> bool:
+        """Somebody else drives the job: this process never had it, or has lost it.
+
+        Raises:
+            StoreUnavailableError: too few members answer.
+        """
+        keeper = self._keeper
+        if keeper is not None and keeper.last_execution_id is not None:
+            return keeper.fenced.is_set()
+        record = self.record
+        if record is None or not record.status.is_live or record.lease is None:
+            return False
+        return is_owner_alive(record.lease) is not False
 
     def result(self, timeout: float | None = None) -> JobResult:
         """Waits for the end.
@@ -190,7 +252,7 @@ class Job:
     def _run_executions(self) -> JobResult:
         record = read_record(self._store, self.name)
         if record is not None and self._stays_completed(record):
-            return self._summary(record, self._totals(record))
+            return self._still_completed(record)
         last_execution_id = record.execution_id if record is not None else 0
         with RequestWatcher(
             self._store, self.name, self._stop_signal, last_execution_id=last_execution_id
@@ -202,28 +264,44 @@ class Job:
         goes_back = goes_back_to is not None and goes_back_to != record.rewound_to
         return record.status is JobStatus.COMPLETED and not goes_back
 
+    def _still_completed(self, record: ExecutionRecord) -> JobResult:
+        if record.snapshot is None:
+            return self._summary(record, {})
+        manifest = SnapshotStore(self._store, self.name).load(record.snapshot)
+        ignored = list(ignored_input(self.name, self._graph, self._store, manifest))
+        for event in ignored:
+            _logger.warning(
+                "job %r is COMPLETED and reads nothing more, although input waits in %r: %s",
+                self.name,
+                event.source,
+                event.waiting,
+            )
+            self._emit(event)
+        waiting = {event.source: event.waiting for event in ignored}
+        return replace(self._summary(record, manifest.counters), ignored_input=waiting)
+
     def _run_until_ended(self) -> JobResult:
         restarts = Restarts(self._config.restart_attempts_max)
         while True:
-            # Asked anew each time: what ended the last execution may have been Spark's own end.
-            stop, execution = self._run_one(self._open_session(), restarts)
+            asked_before = self._stop_signal.kind
+            ran = self._run_one(restarts)
             if restarts.exhausted:
-                self._tell_end(stop, execution)
-                raise execution.failure or JetError(f"{stop.reason}.", job=self.name)
-            if not stop.restart:
-                return self._ended(stop, execution)
-            if stop.cause is not StopCause.RESTART:
-                self._tell_restart(stop, execution, restarts)
-                self._stop_signal.event.wait(restarts.pause_ms / 1000)
+                self._tell_end(ran)
+                raise ran.failure or JetError(f"{ran.stop.reason}.", job=self.name)
+            if not ran.stop.restart:
+                return self._ended(ran)
+            if ran.stop.cause is not StopCause.RESTART:
+                self._tell_restart(ran, restarts)
+                # What had been asked for before could not be carried out: no reason to hurry.
+                self._stop_signal.wait_for_another(asked_before, restarts.pause_ms / 1000)
                 if self._stop_signal.kind is StopKind.SHUTDOWN:
                     # Any other kind needs an execution that carries it out.
-                    return self._ended(
-                        replace(stop, status=JobStatus.NOT_RUNNING, restart=False), execution
-                    )
+                    stop = replace(ran.stop, status=JobStatus.NOT_RUNNING, restart=False)
+                    return self._ended(replace(ran, stop=stop))
             # Whatever it was that ended the last one: the next execution is the restart asked for.
             self._stop_signal.restarted()
 
-    def _run_one(self, session: SparkSession, restarts: Restarts) -> tuple[Stop, Execution]:
+    def _run_one(self, restarts: Restarts) -> _Ran:
         if self._keeper is not None:
             with suppress(StoreUnavailableError):  # then the claim will fail, and is tried again
                 self._store.refresh()
@@ -234,79 +312,118 @@ class Job:
             self._run_id,
             predecessor=self._keeper,
         )
-        execution = Execution(
-            job=self.name,
-            graph=self._graph,
-            config=self._config,
-            until=self._until,
-            store=self._store,
-            session=session,
-            keeper=keeper,
-            work_dir=self._work_dir / self.name,
-            stop=self._stop_signal,
-            emit=self._emit,
-        )
-        stop: Stop | None = None
+        ran: _Ran | None = None
         try:
             with MembersWatcher(self._store, self.name, self._config, self._stop_signal):
-                stop = _or_give_up(execution.run(), restarts)
+                ran = self._or_give_up(self._execute(keeper), restarts)
         finally:
-            record = execution.record
-            keeper.release(
-                replace(
-                    record,
-                    status=stop.status,
-                    cause=stop.cause,
-                    failure=_failure_text(stop),
-                )
-                if stop is not None and stop.write_status and record is not None
-                else None
-            )
-            self._epochs += execution.epochs
-        return stop, execution
+            outcome = keeper.release(ran.last_record if ran is not None else None)
+        is_unsaid = outcome in (WriteOutcome.UNAVAILABLE, WriteOutcome.UNKNOWN)
+        is_cancelled = self._stop_signal.kind is StopKind.CANCEL
+        if (is_unsaid and ran.stop.cause.stays_down) or (
+            is_cancelled and ran.stop.cause is StopCause.UNDECIDED
+        ):
+            # Crash window: nobody knows of it yet, and a supervisor would start the job again.
+            restarts.failed()
+            ran = ran.not_written(self.name)
+        return ran
 
-    def _tell_restart(self, stop: Stop, execution: Execution, restarts: Restarts) -> None:
+    def _execute(self, keeper: RecordKeeper) -> _Ran:
+        """One execution, from the lease to its end."""
+        try:
+            claimed = claim(keeper, self._store, self.name, self._config)
+            execution = Execution(
+                job=self.name,
+                graph=self._graph,
+                config=self._config,
+                until=self._until,
+                store=self._store,
+                # Asked anew each time: what ended the last one may have been Spark's own end.
+                session=self._open_session(),
+                keeper=keeper,
+                claimed=claimed,
+                work_dir=self._work_dir / self.name,
+                stop=self._stop_signal,
+                emit=self._emit,
+            )
+        except Exception as error:  # noqa: BLE001 - the record says what a start failed of
+            return self._not_begun(keeper, expected(error, self.name))
+        try:
+            stop = execution.run()
+        finally:
+            self._epochs += execution.epochs
+        return _Ran(
+            stop, execution.record, execution.failure, execution.undecided, execution.stages()
+        )
+
+    def _not_begun(self, keeper: RecordKeeper, error: JetError) -> _Ran:
+        """A start that has failed before anything was restored."""
+        asked = self._stop_signal.kind
+        if error.reaction is Reaction.STOP:
+            keeper.fenced.set()
+            stop = Stop(JobStatus.NOT_RUNNING, StopCause.FENCED, str(error))
+        elif keeper.record is not None and asked is StopKind.CANCEL:
+            stop = Stop(JobStatus.FAILED, StopCause.CANCEL, str(error), write_status=True)
+        elif error.reaction in (Reaction.RESTART, Reaction.RETRY):
+            stop = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, str(error), restart=True)
+        else:
+            suspends = self._config.suspend_on_failure
+            status = JobStatus.SUSPENDED if suspends else JobStatus.FAILED
+            stop = Stop(status, StopCause.ERROR, str(error), write_status=True)
+        return _Ran(stop, keeper.record, error)
+
+    def _or_give_up(self, ran: _Ran, restarts: Restarts) -> _Ran:
+        """What follows an end: where too many came unasked, no restart, and the record says so."""
+        stop = ran.stop
+        if not stop.restart or stop.cause is StopCause.RESTART:
+            return ran
+        restarts.failed()
+        if not restarts.exhausted:
+            return ran
+        several = f"gave up after {restarts.attempts} failed executions: "
+        given_up = replace(
+            stop,
+            cause=StopCause.GAVE_UP,
+            reason=f"{several if restarts.attempts > 1 else ''}{stop.reason}",
+            restart=False,
+            # Another status than this one: a write is on its way, and the record not ours to touch.
+            write_status=stop.status is JobStatus.NOT_RUNNING,
+        )
+        return replace(ran, stop=given_up)
+
+    def _tell_restart(self, ran: _Ran, restarts: Restarts) -> None:
         self._emit(
             ExecutionRestarting(
-                self.name,
-                _execution_id(execution),
-                stop.reason,
-                restarts.attempts,
-                restarts.pause_ms,
+                self.name, ran.execution_id, ran.stop.reason, restarts.attempts, restarts.pause_ms
             )
         )
 
-    def _tell_end(self, stop: Stop, execution: Execution) -> None:
-        self._emit(
-            ExecutionEnded(
-                self.name, _execution_id(execution), stop.status, stop.cause, stop.reason
+    def _tell_end(self, ran: _Ran) -> None:
+        stop = ran.stop
+        if ran.record is not None:
+            self._emit(
+                ExecutionEnded(self.name, ran.execution_id, stop.status, stop.cause, stop.reason)
             )
-        )
 
-    def _ended(self, stop: Stop, execution: Execution) -> JobResult:
-        self._tell_end(stop, execution)
+    def _ended(self, ran: _Ran) -> JobResult:
+        self._tell_end(ran)
+        stop, failure = ran.stop, ran.failure
         if stop.cause is StopCause.FENCED:
-            raise FencedError(
+            raise failure or FencedError(
                 "a newer execution has taken the job over; this one has stopped.", job=self.name
             )
-        if execution.failure is not None and stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED):
-            raise execution.failure
-        if self._stop_signal.kind is None and execution.undecided is not None:
+        has_failed = stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED)
+        if failure is not None and has_failed and stop.cause is not StopCause.CANCEL:
+            raise failure
+        if self._stop_signal.kind is None and ran.undecided is not None:
             # Nobody asked it to stop: a run that was to drain has not done so.
             raise SnapshotFailedError(
-                f"the last snapshot failed, its output is not committed: {execution.undecided}.",
+                f"the last snapshot failed, its output is not committed: {ran.undecided}.",
                 job=self.name,
                 cure="Run again: the job goes on from the snapshot before.",
             )
-        record = execution.record
-        assert record is not None
-        return self._summary(replace(record, status=stop.status), execution.stages())
-
-    def _totals(self, record: ExecutionRecord) -> dict[str, Counters]:
-        """Totals per stage, as the newest snapshot has them."""
-        if record.snapshot is None:
-            return {}
-        return SnapshotStore(self._store, self.name).load(record.snapshot).counters
+        assert ran.record is not None
+        return self._summary(replace(ran.record, status=stop.status), ran.stages)
 
     def _summary(
         self, record: ExecutionRecord, stages: Mapping[str, Counters | StageProgress]
@@ -324,30 +441,3 @@ class Job:
     def _emit(self, event: JobEvent) -> None:
         if self._on_event is not None:
             self._on_event(event)
-
-
-def _or_give_up(stop: Stop, restarts: Restarts) -> Stop:
-    """What follows an end: where too many came unasked, no restart, and the record says why."""
-    if not stop.restart or stop.cause is StopCause.RESTART:
-        return stop
-    restarts.failed()
-    if not restarts.exhausted:
-        return stop
-    several = f"gave up after {restarts.attempts} failed executions: "
-    return replace(
-        stop,
-        cause=StopCause.GAVE_UP,
-        reason=f"{several if restarts.attempts > 1 else ''}{stop.reason}",
-        restart=False,
-        # Another status than this one: a write is on its way, and the record not ours to touch.
-        write_status=stop.status is JobStatus.NOT_RUNNING,
-    )
-
-
-def _execution_id(execution: Execution) -> int:
-    return execution.record.execution_id if execution.record else 0
-
-
-def _failure_text(stop: Stop) -> str | None:
-    is_failure = stop.cause in (StopCause.ERROR, StopCause.GAVE_UP, StopCause.CANCEL)
-    return stop.reason if is_failure else None

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from dagster_jet.engine import requests
+from dagster_jet.engine.liveness import LeaseWatch, observed
 from dagster_jet.engine.record_keeper import read_record
 from dagster_jet.errors import JobStateError
 from dagster_jet.snapshot.protocol import StopKind
@@ -28,8 +29,10 @@ class RemoteJob:
 
     @property
     def status(self) -> JobStatus:
+        """NOT_RUNNING also where the record says otherwise, but its owner is gone: to be sure of
+        that may take the time to live of its lease."""
         record = self.record
-        return record.status if record is not None else JobStatus.NOT_RUNNING
+        return observed(self.store, record).status if record else JobStatus.NOT_RUNNING
 
     def suspend(self) -> None:
         """Terminal snapshot, then SUSPENDED."""
@@ -51,25 +54,34 @@ class RemoteJob:
         """Asks the running execution to stop in a certain way; returns at once.
 
         Raises:
-            JobStateError: nothing is running.
+            JobStateError: nothing is running, or what was running is dead.
         """
         record = self.record
+        if record is not None:
+            record = observed(self.store, record)
         if record is None or not record.status.is_live:
             status = record.status.value if record else "unknown"
+            why = f" ({record.failure})" if record and record.failure else ""
             raise JobStateError(
-                f"cannot {kind.value}: the job is {status}.", job=self.name, cure="Start it first."
+                f"cannot {kind.value}: the job is {status}{why}.",
+                job=self.name,
+                cure="Start it first.",
             )
         return requests.request(self.store, self.name, kind, record.execution_id)
 
     def join(self, timeout: float | None = None) -> JobStatus:
-        """Waits until no execution is live; returns the status it ended with.
+        """Waits until no execution is live; returns the status it ended with, NOT_RUNNING if its
+        owner has gone without a word.
 
         Raises:
             TimeoutError: still running.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (status := self.status).is_live:
+        watch = LeaseWatch()
+        while (record := self.record) is not None and record.status.is_live:
+            if watch.sees(record) is False:
+                return JobStatus.NOT_RUNNING
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"job {self.name!r} is still {status.value}")
+                raise TimeoutError(f"job {self.name!r} is still {record.status.value}")
             time.sleep(_POLL_S)
-        return status
+        return record.status if record is not None else JobStatus.NOT_RUNNING

@@ -16,7 +16,6 @@ from dagster_jet.cli.output import show
 from dagster_jet.cli.pipeline_reference import load_pipeline
 from dagster_jet.cli.store import store_app
 from dagster_jet.core.watermark import FINAL_WATERMARK_MS
-from dagster_jet.engine.lease import looks_held, wall_clock_ms
 from dagster_jet.errors import JetError
 from dagster_jet.jet import Jet
 from dagster_jet.remote_job import RemoteJob
@@ -65,7 +64,7 @@ def job(
             jet.request(name, StopKind(action.value))
             if action is not Action.RESTART:
                 _await_end(jet, name, wait)
-        record = jet.record(name)
+        record = jet.observed(name)
         if record is None:
             raise JetError(
                 "no job of this name ever ran here.", job=name, cure="See 'dagster-jet jobs'."
@@ -179,7 +178,6 @@ def plan(
 
 def _job_row(record: ExecutionRecord) -> dict[str, Any]:
     lease, snapshot = record.lease, record.snapshot
-    held = looks_held(lease, wall_clock_ms())
     return {
         "job": record.job,
         "status": record.status.value,
@@ -188,7 +186,9 @@ def _job_row(record: ExecutionRecord) -> dict[str, Any]:
         "snapshot": snapshot.snapshot_id if snapshot else None,
         "epoch": snapshot.epoch_id if snapshot else None,
         "taken": _when(snapshot.taken_at_ms) if snapshot else None,
-        "owner": f"{lease.host}:{lease.pid}" if lease and held else None,
+        "owner": f"{lease.host}:{lease.pid}" if lease else None,
+        "doing": str(lease.activity) if lease and lease.activity else None,
+        "cause": record.cause.value if record.cause else None,
         "failure": record.failure,
     }
 

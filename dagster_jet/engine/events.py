@@ -126,6 +126,16 @@ class InputLost:
 
 
 @dataclass(frozen=True)
+class InputIgnored:
+    """The job is COMPLETED and was run again: it reads nothing more, and something waits."""
+
+    job: str
+    source: str
+    waiting: dict[str, int]
+    """In the source's units: {"files": 3, "bytes": 1024}."""
+
+
+@dataclass(frozen=True)
 class SnapshotCommitted:
     """Phase 2 of a snapshot is done: its output is visible, its state is the restart point."""
 
@@ -193,6 +203,7 @@ JobEvent = (
     ExecutionStarted
     | EpochCompleted
     | ItemsLost
+    | InputIgnored
     | SinkReopened
     | OutputLost
     | InputLost

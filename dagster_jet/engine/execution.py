@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.core.failpoint import FailPointError, fail_point
-from dagster_jet.engine.admission import check_admission
 from dagster_jet.engine.batch_size import BatchSizer
 from dagster_jet.engine.committing import SinkCommitter
 from dagster_jet.engine.compatibility import check_compatible
@@ -46,7 +45,7 @@ from dagster_jet.engine.events import (
     SourceProgress,
     StageProgress,
 )
-from dagster_jet.engine.record_keeper import RecordKeeper, read_record
+from dagster_jet.engine.record_keeper import RecordKeeper
 from dagster_jet.engine.settler import Progress, Settled, Settler, Told
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
@@ -72,7 +71,7 @@ from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator import Coordinator, CoordinatorConfig, Phase, Settling
 from dagster_jet.snapshot.manifest import Ack, Manifest, ShardState
 from dagster_jet.snapshot.protocol import Guarantee, StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef, StopCause
+from dagster_jet.snapshot.record import Doing, ExecutionRecord, SnapshotRef, StopCause
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
@@ -100,14 +99,16 @@ class Execution:
         store: Store,
         session: SparkSession,
         keeper: RecordKeeper,
+        claimed: ExecutionRecord,
         work_dir: Path,
         stop: StopSignal,
         emit: Callable[[JobEvent], None],
     ) -> None:
+        """`claimed`: the record as `keeper` has won it for this execution."""
         graph = on_store(graph, store)
         self._job, self._graph, self._config, self._until = job, graph, config, until
         self._session, self._keeper, self._stop_signal, self._emit = session, keeper, stop, emit
-        self._store = store
+        self._store, self._claimed = store, claimed
         self._snapshots = SnapshotStore(store, job)
         self._work_root = work_dir
         self._work_dir = work_dir
@@ -155,7 +156,7 @@ class Execution:
             config.accept_loss,
             lambda: self._coordinator.record,
             keeper.fenced,
-            self._tell,
+            self._tell_retried,
             emit,
             stop,
         )
@@ -183,6 +184,7 @@ class Execution:
         self._last_epoch_ms = 0
         self._has_timers = False
         self._failure: JetError | None = None
+        self._cancelled = False
         self._told_failed = 0
 
     # --- what the job asks ----------------------------------------------------------------------
@@ -199,8 +201,8 @@ class Execution:
         return self._coordinator.last_snapshot_failure
 
     @property
-    def record(self) -> ExecutionRecord | None:
-        return getattr(self._coordinator, "record", None)
+    def record(self) -> ExecutionRecord:
+        return getattr(self._coordinator, "record", self._claimed)
 
     @property
     def failure(self) -> JetError | None:
@@ -263,11 +265,12 @@ class Execution:
                     if isinstance(command, protocol.Stop):
                         return command
                     for event in self._execute(command):
+                        pending.extend(self._pass_on_cancel())
                         pending.extend(self._handle(event))
                         self._tell_failed_snapshot()
                 if self._keeper.fenced.is_set():
                     reason = "a newer execution owns the job"
-                    status = self._coordinator.record.status
+                    status = self.record.status
                     return protocol.Stop(status, StopCause.FENCED, reason)
                 try:
                     pending.extend(self._next_commands())
@@ -283,7 +286,20 @@ class Execution:
 
     def _handle(self, event: protocol.Event) -> list[protocol.Command]:
         with self._coordinators_lock:
-            return self._coordinator.handle(event)
+            commands = self._coordinator.handle(event)
+            doing = _doing(self._coordinator.phase, self._coordinator.settling)
+            if isinstance(event, protocol.EpochAcked):
+                self._keeper.headway.advanced(doing)
+            elif not isinstance(event, protocol.Opportunity) or commands:
+                self._keeper.headway.at(doing)
+            return commands
+
+    def _pass_on_cancel(self) -> Sequence[protocol.Command]:
+        """Before whatever else is told: what fails because of a cancel is a cancel."""
+        if self._cancelled or self._stop_signal.kind is not StopKind.CANCEL:
+            return []
+        self._cancelled = True
+        return self._handle(protocol.CancelRequested())
 
     def _next_commands(self) -> Sequence[protocol.Command]:
         """Between epochs: hear what was settled, look at the sources, perhaps wait a little."""
@@ -296,6 +312,8 @@ class Execution:
         if self._coordinator.phase is not Phase.READY:
             return self._hear(wait_s)
         self._announce_start(None)
+        if self._coordinator.settling is Settling.NONE:
+            self._keeper.headway.at(Doing.ASKING)
         wants, stop = self._look_around()
         commands = self._handle(protocol.Opportunity(self._now_ms(), wants, stop))
         if commands:
@@ -303,6 +321,7 @@ class Execution:
         # Nothing to run: the last snapshot is still being settled, or there is no input.
         if self._coordinator.settling is not Settling.NONE:
             return self._hear(wait_s)
+        self._keeper.headway.advanced(Doing.IDLE)
         due = self._coordinator.snapshot_due_at_ms()
         if due is not None:
             wait_s = min(wait_s, max(0.001, (due - self._now_ms()) / 1000))
@@ -384,11 +403,7 @@ class Execution:
     def _failed(self, error: Exception) -> protocol.Failed:
         if isinstance(error, FailPointError):
             return protocol.Failed(str(error), restartable=True)
-        if not isinstance(error, JetError):
-            _logger.error("the execution of %s fails", self._job, exc_info=error)
-            cure = "If it does not come from a callback of yours, please report it."
-            raised = f"{type(error).__name__}: {error}"
-            error = JetError(f"the driver raised {raised}.", job=self._job, cure=cure)
+        error = expected(error, self._job)
         self._failure = error
         if isinstance(error, FencedError):
             self._keeper.fenced.set()
@@ -436,18 +451,7 @@ class Execution:
         return Rejection(tuple(dict.fromkeys(times)))
 
     def _claim(self) -> list[protocol.Event]:
-        members_max = check_admission(
-            self._job,
-            self._store.status(),
-            read_record(self._store, self._job),
-            split_brain_protection=self._config.split_brain_protection,
-        )
-
-        def admitted(record: ExecutionRecord) -> ExecutionRecord:
-            record.rewound(self._config.initial_snapshot)  # raises if it is not retained
-            return replace(record, members_max=max(record.members_max, members_max))
-
-        record = self._keeper.claim(change=admitted)
+        record = self._claimed
         self._work_dir = self._work_root / f"{record.execution_id}"
         shutil.rmtree(self._work_dir, ignore_errors=True)
         self._work_dir.mkdir(parents=True)
@@ -781,6 +785,7 @@ class Execution:
     # --- what follows a snapshot's acks ---------------------------------------------------------
 
     def _announce_snapshot(self, settled: Settled) -> None:
+        self._keeper.headway.snapshot_settled()
         record, snapshot = self._coordinator.record, settled.snapshot
         self._emit(
             SnapshotCommitted(
@@ -803,7 +808,14 @@ class Execution:
         failed = self._coordinator.failed_snapshots
         if failed > self._told_failed:
             self._told_failed = failed
-            self._tell(self._coordinator.last_snapshot_failure or "")
+            reason = self._coordinator.last_snapshot_failure or ""
+            self._keeper.headway.snapshot_failed(reason)
+            self._tell(reason)
+
+    def _tell_retried(self, reason: str) -> None:
+        """Of a commit: on whatever thread."""
+        self._keeper.headway.met(reason)
+        self._tell(reason)
 
     def _tell(self, reason: str) -> None:
         self._emit(
@@ -823,6 +835,26 @@ class Execution:
         shards = {name: tuple(self._coordinator.shards[name]) for name in command.prepared}
         self._committer.commit(command.artifacts, command.sinks, recovering=command.recovering)
         commit_stages(self._runner, barrier, shards)
+
+
+def _doing(phase: Phase, settling: Settling) -> Doing:
+    """What takes longest, of what goes on at the same time: nothing overtakes phase 2."""
+    if settling is Settling.COMMITTING or phase is Phase.RECOMMITTING:
+        return Doing.COMMITTING
+    if settling is not Settling.NONE:
+        return Doing.SAVING
+    if phase is Phase.IN_EPOCH:
+        return Doing.EPOCH
+    return Doing.IDLE if phase is Phase.READY else Doing.STARTING
+
+
+def expected(error: Exception, job: str) -> JetError:
+    """The error itself, or one that stands for what nobody foresaw."""
+    if isinstance(error, JetError):
+        return error
+    _logger.error("the execution of %s fails", job, exc_info=error)
+    cure = "If it does not come from a callback of yours, please report it."
+    return JetError(f"the driver raised {type(error).__name__}: {error}.", job=job, cure=cure)
 
 
 def _with_late(acks: Sequence[Ack], late_rows: Mapping[str, int]) -> list[Ack]:

@@ -1,4 +1,5 @@
-"""Who holds a job, told apart from who merely held it: host, process and its start time."""
+"""Who holds a job, told apart from who merely held it: process, its start time, and the boot and
+PID namespace in which its id means anything."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import os
 import socket
 import time
 
-from dagster_jet.engine.process import is_alive, start_ticks
-from dagster_jet.snapshot.record import Lease
+from dagster_jet.engine.process import is_alive, pid_scope, start_ticks
+from dagster_jet.snapshot.record import Activity, Lease
 
 
-def new_lease(owner: str, ttl_ms: int, run_id: str | None) -> Lease:
+def new_lease(
+    owner: str, ttl_ms: int, run_id: str | None, activity: Activity | None = None
+) -> Lease:
     """A lease of this process, renewed now."""
     pid = os.getpid()
     return Lease(
@@ -21,24 +24,21 @@ def new_lease(owner: str, ttl_ms: int, run_id: str | None) -> Lease:
         renewed_at_ms=wall_clock_ms(),
         ttl_ms=ttl_ms,
         run_id=run_id,
+        pid_scope=pid_scope(),
+        activity=activity,
     )
 
 
 def is_owner_alive(lease: Lease) -> bool | None:
-    """Does the owning process exist? None: another host, nobody can tell from here.
+    """Does the owning process exist? None: nobody can tell from here.
 
-    A stopped (SIGSTOP) process exists, yet does nothing: the lease's time decides about it.
+    That is so on another host, in a container of another PID namespace, of the same name or not,
+    and after a reboot: the lease's time decides. It does, too, about a stopped (SIGSTOP) process,
+    which exists, yet does nothing.
     """
-    if lease.host != socket.gethostname():
+    if lease.host != socket.gethostname() or lease.pid_scope != pid_scope():
         return None
     return is_alive(lease.pid, lease.process_started_at_ms)
-
-
-def looks_held(lease: Lease | None, now_ms: int) -> bool:
-    """For people to read: no decision may compare two hosts' clocks, as this does."""
-    if lease is None or lease.is_expired(now_ms):
-        return False
-    return is_owner_alive(lease) is not False
 
 
 def wall_clock_ms() -> int:

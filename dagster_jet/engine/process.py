@@ -27,6 +27,27 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def pid_scope() -> str:
+    """Within which this process's ids mean anything: one boot of one kernel, one PID namespace.
+
+    Host names do not say so much: containers share them, and each may have a process 7 of its own.
+    Empty where the kernel does not tell.
+    """
+    try:
+        return f"{boot_id()} {os.readlink(_PROC / 'self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def boot_id() -> str:
+    """Tells this boot of this machine from all others: within it the monotonic clock is one clock,
+    in all processes. Empty where the kernel does not tell."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
 def is_alive(pid: int, since: int) -> bool:
     """Is it the process that has told `since` as its `start_ticks`? 0: whichever has its pid."""
     ticks = start_ticks(pid)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dagster_jet.core.failpoint import FailPointError, fail_point
+from dagster_jet.engine.headway import Headway
 from dagster_jet.engine.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.errors import (
     FencedError,
@@ -65,6 +66,9 @@ class RecordKeeper:
         self._renewed_at = 0.0
         """When the lease was last renewed, by the monotonic clock: a wall clock set back would
         silence the heartbeat."""
+        self.headway = Headway()
+        """What the execution is at; every write of the record says so."""
+        self._healthy_ms = 0
         self._stopping = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
@@ -73,6 +77,11 @@ class RecordKeeper:
         """Why this object cannot decide anything any more, although it is not known to be fenced:
         the members have changed, and its register is of the former ones; or too few of them have
         confirmed a write, perhaps the heartbeat's. A new execution can."""
+
+    @property
+    def record(self) -> ExecutionRecord | None:
+        """As this object has written it last; None before it has won the job."""
+        return self._record
 
     @property
     def owners(self) -> frozenset[str]:
@@ -121,6 +130,7 @@ class RecordKeeper:
                 # Somebody else claimed at the same moment: look again who holds the lease now.
                 continue
             self._owned, self._record = owned, record
+            self._healthy_ms = record.healthy_ms
             self._renewed_at = time.monotonic()
             self._last_execution_id = record.execution_id
             self._heartbeat = threading.Thread(
@@ -182,22 +192,24 @@ class RecordKeeper:
     def write(self, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:
         """Writes `record` with our lease renewed, and says what is certain about it."""
         with self._lock:
-            lease = new_lease(self._owner, self._ttl_ms, self._run_id)
             try:
                 fail_point(f"record.{purpose.value}.before")
-                outcome = self._write(replace(record, lease=lease))
+                outcome = self._write(self._renewed(record))
                 fail_point(f"record.{purpose.value}.after")
             except FailPointError:
                 return WriteOutcome.UNKNOWN
             return outcome
 
-    def release(self, record: ExecutionRecord | None) -> None:
-        """The last write: the final status, and nobody's lease. Best effort."""
+    def release(self, record: ExecutionRecord | None) -> WriteOutcome:
+        """The last write: the final status, and nobody's lease. None: nothing is written."""
         self._stopping.set()
         with self._lock:
-            if record is not None and self._owned is not None and not self.fenced.is_set():
-                self._write(replace(record, lease=None, updated_at_ms=wall_clock_ms()))
+            outcome = WriteOutcome.WRITTEN
+            if record is not None and not self.fenced.is_set():
+                last = replace(self._renewed(record), lease=None, updated_at_ms=wall_clock_ms())
+                outcome = self._write(last)
             self._owned = None
+            return outcome
 
     def abandon(self) -> None:
         """Stop renewing and never decide again, without touching the record."""
@@ -235,4 +247,9 @@ class RecordKeeper:
                     continue
                 if time.monotonic() - self._renewed_at < self._ttl_ms / 3000:
                     continue  # a snapshot has renewed it just now
-                self._write(record.with_lease(new_lease(self._owner, self._ttl_ms, self._run_id)))
+                self._write(self._renewed(record))
+
+    def _renewed(self, record: ExecutionRecord) -> ExecutionRecord:
+        self._healthy_ms += self.headway.take_healthy_ms()
+        lease = new_lease(self._owner, self._ttl_ms, self._run_id, self.headway.activity())
+        return replace(record, lease=lease, healthy_ms=self._healthy_ms)

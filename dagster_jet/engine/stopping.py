@@ -17,13 +17,19 @@ class StopSignal:
 
     def __post_init__(self) -> None:
         self.event = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
 
     def request(self, kind: StopKind) -> None:
         with self._lock:
             if self.kind in (None, StopKind.RESTART) or kind is StopKind.CANCEL:
                 self.kind = kind
             self.event.set()
+            self._lock.notify_all()
+
+    def wait_for_another(self, kind: StopKind | None, seconds: float) -> None:
+        """Returns at once where something else than `kind` is asked for, else after a pause."""
+        with self._lock:
+            self._lock.wait_for(lambda: self.kind is not kind, seconds)
 
     def restarted(self) -> None:
         """RESTART is carried out; what was asked for since then stands."""

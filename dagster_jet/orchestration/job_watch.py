@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from dagster_jet.engine.events import (
     ExecutionEnded,
     ExecutionRestarting,
     ExecutionStarted,
+    InputIgnored,
     InputLost,
     ItemsLost,
     JobEvent,
@@ -29,7 +30,7 @@ from dagster_jet.engine.events import (
     SnapshotDropped,
     SnapshotFailed,
 )
-from dagster_jet.errors import JetError, Reaction
+from dagster_jet.errors import JetError, LeaseHeldError, Reaction
 from dagster_jet.orchestration.event_mailbox import EventMailbox
 from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
 from dagster_jet.orchestration.report_schedule import ReportSchedule
@@ -221,6 +222,12 @@ class JobWatch:
                     f"Input of {event.source!r} that epochs {list(event.epoch_ids)} had read is "
                     f"lost, as accept_loss allows: {', '.join(event.input)}"
                 )
+            case InputIgnored():
+                self.log.warning(
+                    f"{event.job!r} is COMPLETED and reads nothing more, although "
+                    f"{_listed(event.waiting)} wait in {event.source!r}. Go back with "
+                    "JobConfig(initial_snapshot=...), or give the pipeline another name."
+                )
             case ExecutionEnded():
                 self.log.info(
                     f"Execution {event.execution_id} ended: {event.status.value}, {event.reason}."
@@ -229,13 +236,20 @@ class JobWatch:
     def _check_result(self) -> None:
         try:
             self.job.result()
+        except LeaseHeldError as error:
+            # A failure would turn the assets red, although the stream that writes them runs on.
+            self.log.warning(f"Already running, nothing to do here: {error}")
         except JetError as error:
             raise dg.Failure(
                 description=str(error),
                 metadata={"error": type(error).__name__, "reaction": error.reaction.value},
-                # A second process would meet the same wrong setting, or the same living owner.
+                # A second process would meet the same wrong setting.
                 allow_retries=error.reaction in (Reaction.RESTART, Reaction.RETRY),
             ) from error
+
+
+def _listed(waiting: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {unit}" for unit, number in waiting.items())
 
 
 def _started(event: ExecutionStarted) -> str:

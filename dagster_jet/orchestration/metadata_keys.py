@@ -43,6 +43,9 @@ DAGSTER_ROW_COUNT = "dagster/row_count"
 DAGSTER_STORAGE_KIND = "dagster/storage_kind"
 DAGSTER_URI = "dagster/uri"
 
+# Tags that Dagster puts on runs.
+DAGSTER_RETRY_NUMBER = "dagster/retry_number"
+
 # Tags on materializations: a yielded AssetMaterialization gets neither by itself.
 TAG_DATA_VERSION = "dagster/data_version"
 TAG_CODE_VERSION = "dagster/code_version"

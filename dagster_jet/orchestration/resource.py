@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr
 from dagster_jet.engine.config import JobConfig
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
+from dagster_jet.job import Job
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
@@ -20,6 +21,7 @@ from dagster_jet.orchestration.asset_specs import stage_specs
 from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.event_mailbox import EventMailbox
 from dagster_jet.orchestration.job_watch import JobWatch
+from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
 from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.supervision import set_desired
@@ -154,6 +156,9 @@ class JetResource(dg.ConfigurableResource[Any]):
         and is raised again. A user's cancel also pauses the job for the supervisor sensor;
         launching it by hand lifts that.
 
+        Where another run drives the job already this one says so in its log, and ends without
+        events and without an error, before Spark is started.
+
         Args:
             context: the asset's or op's context.
             until: "stopped", "drained", "completed" or a duration; by default what the run config
@@ -175,8 +180,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         config: JobConfig | Mapping[str, Any] | None,
     ) -> Generator[dg.AssetMaterialization, None, None]:
         pipeline = pipeline or _pipeline_from(context)
-        if keys.TAG_GENERATION not in context.run.tags:
-            # A person launched this run: whatever was paused or given up is wanted again.
+        if is_launched_by_hand(context.instance, context.run, pipeline.name):
+            # Whatever was paused or given up is wanted again.
             set_desired(self.jet.store, pipeline.name, "running")
         mailbox = EventMailbox()
         job = self.jet.submit(
@@ -193,21 +198,21 @@ class JetResource(dg.ConfigurableResource[Any]):
             schedule=ReportSchedule(self.min_report_interval_seconds),
             log=context.log,
             drain_budget_seconds=self.drain_budget_seconds,
-            on_interrupt=lambda: self._note_cancel(context, job.name),
+            on_interrupt=lambda: self._note_cancel(context, job),
         )
         self._watches.append(watch)
         yield from watch.events()
 
-    def _note_cancel(self, context: RunContext, job: str) -> None:
-        """Write down that a user wants the job to stay down; an eviction does not say so."""
-        run = context.instance.get_run_by_id(context.run.run_id)
-        if run is None or run.status is not dg.DagsterRunStatus.CANCELING:
-            return
+    def _note_cancel(self, context: RunContext, job: Job) -> None:
+        """Write down that a user wants the job to stay down; an eviction does not say so, nor does
+        the end of a run beside the one that has the job."""
         try:
-            set_desired(self.jet.store, job, "paused")
+            if not is_cancelled_by_hand(context.instance, context.run.run_id) or job.is_anothers:
+                return
+            set_desired(self.jet.store, job.name, "paused")
         except JetError as error:
             context.log.warning(
-                f"The cancel was not written down, {job!r} may start again: {error}"
+                f"The cancel was not written down, {job.name!r} may start again: {error}"
             )
 
     def _job_config(self, config: JobConfig | Mapping[str, Any] | None) -> JobConfig:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
 
 from dagster_jet.engine.lease import is_owner_alive
 from dagster_jet.jet import Jet
 from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
+from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.sightings import Clock, Moment, Sightings
 from dagster_jet.orchestration.supervision import (
     Supervision,
     read_supervision,
@@ -22,59 +23,12 @@ from dagster_jet.orchestration.supervision import (
 from dagster_jet.orchestration.supervisor import (
     Decision,
     RestartPolicy,
-    RunHint,
     Situation,
     Verdict,
     decide,
 )
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
-
-Clock: TypeAlias = Callable[[], int]
-
-_RUNS_LOOKED_AT = 500
-
-_PENDING = (
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.MANAGED,
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-)
-
-
-@dataclass(frozen=True)
-class LeaseSighting:
-    """The sensor's cursor: the lease as it was, and since when, on our own clock.
-
-    A lease counts as dead when it has stood still for its time to live while we watched: the
-    owner's clock, which may be wrong, is never compared with ours.
-    """
-
-    execution_id: int = 0
-    renewed_at_ms: int = 0
-    seen_at_ms: int = 0
-
-    def after(self, record: ExecutionRecord | None, now_ms: int) -> LeaseSighting:
-        """Return the sighting as of now: the same as before if the lease stands still."""
-        lease = None if record is None else record.lease
-        if record is None or lease is None:
-            return LeaseSighting()
-        same = (self.execution_id, self.renewed_at_ms) == (record.execution_id, lease.renewed_at_ms)
-        if same and self.seen_at_ms <= now_ms:
-            return self
-        return LeaseSighting(record.execution_id, lease.renewed_at_ms, now_ms)
-
-    def to_cursor(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_cursor(cls, cursor: str | None) -> LeaseSighting:
-        """Read a cursor; one that cannot be read means: we have seen nothing yet."""
-        try:
-            fields = json.loads(cursor or "{}")
-            return cls(**{name: int(value) for name, value in fields.items()})
-        except (ValueError, TypeError, AttributeError):
-            return cls()
 
 
 def build_jet_supervisor_sensor(
@@ -88,6 +42,7 @@ def build_jet_supervisor_sensor(
     backoff_initial_seconds: float = 10,
     backoff_max_seconds: float = 300,
     give_up_after: int = 8,
+    stuck_after_seconds: float = 300,
     tags: Mapping[str, str] | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
@@ -98,9 +53,13 @@ def build_jet_supervisor_sensor(
     under the key ``<job>:<generation>``, and the generation is reserved in the store before:
     any number of sensors, ticks and code locations start one.
 
-    Restarts that brought a new snapshot are followed by another at once; those that did not wait
-    longer and longer, and at last the sensor gives up. A user's cancel pauses the job. Launching it
-    by hand lifts a pause and forgets the failures.
+    Runs that brought progress (a new snapshot, or a minute in which the stream got on, with input
+    or without) are followed by another at once; those that did not wait longer and longer, and at
+    last the sensor gives up. A user's cancel of the run that has the job pauses it. Launching it by
+    hand lifts a pause and forgets the failures; until that run has the job no other is requested.
+
+    An execution that lives but has been at one thing for `stuck_after_seconds` (an epoch, a commit
+    that is being retried, snapshots that keep failing) is named in every tick, as an error.
 
     Args:
         job: the Dagster job to launch (`build_jet_job`), or its name.
@@ -111,7 +70,8 @@ def build_jet_supervisor_sensor(
         start_timeout_seconds: how long a requested run may take to take the lease.
         backoff_initial_seconds: the first pause after a run without progress; doubles.
         backoff_max_seconds: the longest pause.
-        give_up_after: runs in a row without a new snapshot.
+        give_up_after: runs in a row without progress.
+        stuck_after_seconds: how long an execution may be at one thing; waiting for input is none.
         tags: further tags of the runs.
         default_status: whether it is on when first loaded.
     """
@@ -121,14 +81,20 @@ def build_jet_supervisor_sensor(
         backoff_initial_ms=int(backoff_initial_seconds * 1000),
         backoff_max_ms=int(backoff_max_seconds * 1000),
         give_up_after=give_up_after,
+        stuck_after_ms=int(stuck_after_seconds * 1000),
+    )
+    launches = Launches(
+        pipeline_name,
+        job if isinstance(job, str) else job.name,
+        frozenset() if isinstance(pipeline, str) else _asset_keys(pipeline),
     )
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         if isinstance(jet, JetResource):
             with jet.process_config_and_initialize_cm() as resource:
-                return supervise(context, resource.jet, pipeline_name, policy, tags or {})
+                return supervise(context, resource.jet, launches, policy, tags or {})
         resource = getattr(context.resources, jet)
-        return supervise(context, resource.jet, pipeline_name, policy, tags or {})
+        return supervise(context, resource.jet, launches, policy, tags or {})
 
     return dg.SensorDefinition(
         name=name or f"{pipeline_name}_supervisor",
@@ -144,41 +110,64 @@ def build_jet_supervisor_sensor(
 def supervise(
     context: dg.SensorEvaluationContext,
     jet: Jet,
-    pipeline: str,
+    launches: Launches,
     policy: RestartPolicy,
     tags: Mapping[str, str],
-    clock: Clock = lambda: int(time.time() * 1000),
+    clock: Clock = Moment.now,
 ) -> dg.SensorResult:
     """Do one tick: look, decide, reserve, request.
 
     Raises:
         StoreError: the store could not be asked; the tick fails and the next one tries again.
     """
-    now_ms = clock()
+    now, pipeline = clock(), launches.pipeline
     record = jet.record(pipeline)
     supervision = read_supervision(jet.store, pipeline)
-    sighting = LeaseSighting.from_cursor(context.cursor).after(record, now_ms)
+    lease, request = _lease_as_it_is(record), _request_of(supervision)
+    launched = launches.unfinished(context.instance)
+    sightings = Sightings.from_cursor(context.cursor).after([lease, request, *launched], now)
+    requested = launches.requested(context.instance, supervision)
+    known = {record.lease.run_id if record is not None and record.lease is not None else None}
+    known.add(requested.run_id if requested is not None else None)
     situation = Situation(
         record=record,
         supervision=supervision,
-        now_ms=now_ms,
-        lease_unchanged_ms=now_ms - sighting.seen_at_ms,
+        waited_ms=sightings.age_ms(request, now),
+        lease_unchanged_ms=sightings.age_ms(lease, now),
         owner_alive=_owner_alive(record),
-        requested_run=_requested_run(context.instance, pipeline, supervision),
+        requested_run=hint(requested),
+        launched={run: sightings.age_ms(run, now) for run in launched if run not in known},
     )
     decision = decide(situation, policy)
-    cursor = sighting.to_cursor()
     text = f"{decision.verdict.value}: {decision.reason}"
-    if decision.verdict is Verdict.GIVE_UP:
+    if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):
         context.log.error(f"{pipeline}: {text}")
     if not decision.verdict.requests_a_run:
-        return dg.SensorResult(skip_reason=text, cursor=cursor)
-    reserved = _reserve(context.instance, jet, pipeline, situation, decision)
+        return dg.SensorResult(skip_reason=text, cursor=sightings.to_cursor())
+    reserved = _reserve(context.instance, jet, launches, situation, decision)
     if reserved is None:
         lost = f"wait: another tick or a user was faster ({decision.reason})"
-        return dg.SensorResult(skip_reason=lost, cursor=cursor)
+        return dg.SensorResult(skip_reason=lost, cursor=sightings.to_cursor())
     context.log.info(f"{pipeline}: {text}; requesting run {reserved.run_key}")
-    return dg.SensorResult(run_requests=[_run_request(reserved, tags)], cursor=cursor)
+    sightings = sightings.after([lease, _request_of(reserved), *launched], now)
+    return dg.SensorResult(
+        run_requests=[_run_request(reserved, tags)], cursor=sightings.to_cursor()
+    )
+
+
+def _lease_as_it_is(record: ExecutionRecord | None) -> str:
+    lease = None if record is None else record.lease
+    if record is None or lease is None:
+        return "no lease"
+    return f"lease {record.execution_id} {lease.renewed_at_ms}"
+
+
+def _request_of(supervision: Supervision | None) -> str:
+    return f"request {supervision.generation if supervision else 0}"
+
+
+def _asset_keys(pipeline: Pipeline) -> frozenset[dg.AssetKey]:
+    return frozenset(spec.key for spec in build_jet_asset_specs(pipeline))
 
 
 def _owner_alive(record: ExecutionRecord | None) -> bool | None:
@@ -186,26 +175,10 @@ def _owner_alive(record: ExecutionRecord | None) -> bool | None:
     return None if lease is None else is_owner_alive(lease)
 
 
-def _requested_run(
-    instance: dg.DagsterInstance, pipeline: str, supervision: Supervision | None
-) -> RunHint:
-    if supervision is None or supervision.generation == 0:
-        return RunHint.ABSENT
-    generation = str(supervision.generation)
-    found = instance.get_runs(
-        dg.RunsFilter(tags={keys.TAG_PIPELINE: pipeline, keys.TAG_GENERATION: generation}), limit=1
-    )
-    if not found:
-        return RunHint.ABSENT
-    if found[0].status in _PENDING:
-        return RunHint.PENDING
-    return RunHint.ENDED if found[0].is_finished else RunHint.STARTED
-
-
 def _reserve(
     instance: dg.DagsterInstance,
     jet: Jet,
-    pipeline: str,
+    launches: Launches,
     situation: Situation,
     decision: Decision,
 ) -> Supervision | None:
@@ -213,27 +186,15 @@ def _reserve(
     expected = supervision.generation if supervision else 0
     return reserve_generation(
         jet.store,
-        pipeline,
+        launches.pipeline,
         expected,
-        requested_at_ms=situation.now_ms,
+        requested_at_ms=time.time_ns() // 1_000_000,
         attempts=decision.attempts,
         execution_id_seen=record.execution_id if record else 0,
         snapshot_id_seen=record.snapshot.snapshot_id if record and record.snapshot else 0,
-        at_least=_unused_generation(instance, pipeline) if expected == 0 else 1,
+        healthy_ms_seen=record.healthy_ms if record else 0,
+        at_least=launches.unused_generation(instance) if expected == 0 else 1,
     )
-
-
-def _unused_generation(instance: dg.DagsterInstance, pipeline: str) -> int:
-    """Return the first generation Dagster has not seen: a run key is skipped for ever.
-
-    Asked only when the store knows of no generation, which after a new store does not mean that
-    there was none.
-    """
-    newest = instance.get_runs(
-        dg.RunsFilter(tags={keys.TAG_PIPELINE: pipeline}), limit=_RUNS_LOOKED_AT
-    )
-    used = [int(run.tags[keys.TAG_GENERATION]) for run in newest if keys.TAG_GENERATION in run.tags]
-    return max(used, default=0) + 1
 
 
 def _run_request(reserved: Supervision, tags: Mapping[str, str]) -> dg.RunRequest:

@@ -20,7 +20,8 @@ from typing import Any, Literal, TypeAlias
 from dagster_jet.errors import FencedError, StoreMismatchError
 from dagster_jet.store import RegisterClient, Store
 
-SUPERVISION_FORMAT = 1
+SUPERVISION_FORMAT = 2
+"""1: without `Supervision.healthy_ms_seen`."""
 _CLAIM_ATTEMPTS = 4
 
 Desired: TypeAlias = Literal["running", "paused"]
@@ -33,13 +34,15 @@ class Supervision:
     Attributes:
         job: the streaming job's name.
         generation: number of the newest request; 0 while there was none.
-        requested_at_ms: when that request was reserved, on the reserving machine's clock.
+        requested_at_ms: when that request was reserved, on the reserving machine's clock: for
+            people, who know whether it was right.
         run_key: the run key it was made with.
         desired: "paused" after a user's cancel; "running" otherwise.
-        attempts: requests in a row that brought no new snapshot, this one included.
+        attempts: requests in a row that brought no progress, this one included.
         execution_id_seen: the record's execution when the request was reserved. A greater one in
             the record means that some run has taken the job up since.
         snapshot_id_seen: the newest snapshot at that time. A greater one means progress.
+        healthy_ms_seen: how long executions had got on by then, in all.
         token: names the writer of this value, so that a writer with an unclear outcome can tell.
     """
 
@@ -52,6 +55,7 @@ class Supervision:
     execution_id_seen: int = 0
     snapshot_id_seen: int = 0
     token: str = ""
+    healthy_ms_seen: int = 0
     format: int = SUPERVISION_FORMAT
 
     def to_bytes(self) -> bytes:
@@ -73,7 +77,7 @@ class Supervision:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
-        return cls(**fields)
+        return cls(**{**fields, "format": SUPERVISION_FORMAT})
 
 
 def read_supervision(store: Store, job: str) -> Supervision | None:
@@ -91,6 +95,7 @@ def reserve_generation(
     attempts: int,
     execution_id_seen: int,
     snapshot_id_seen: int,
+    healthy_ms_seen: int = 0,
     at_least: int = 1,
 ) -> Supervision | None:
     """Reserve the generation after `expected`: the decision who may request a run.
@@ -103,6 +108,7 @@ def reserve_generation(
         attempts: requests in a row without progress, this one included.
         execution_id_seen: the record's execution now, 0 without a record.
         snapshot_id_seen: the newest snapshot now, 0 without one.
+        healthy_ms_seen: how long executions have got on until now, in all.
         at_least: the lowest number to use, for a store that knows less than Dagster does.
 
     Returns:
@@ -125,6 +131,7 @@ def reserve_generation(
             attempts=attempts,
             execution_id_seen=execution_id_seen,
             snapshot_id_seen=snapshot_id_seen,
+            healthy_ms_seen=healthy_ms_seen,
         )
 
     return _compare_and_set(store, job, reserve)

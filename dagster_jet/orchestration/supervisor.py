@@ -10,7 +10,8 @@ ballot lets one of them decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from dagster_jet.orchestration.supervision import Supervision
@@ -29,7 +30,9 @@ class Verdict(Enum):
     RESTART = "restart"
     """It ran and is down without having been asked to: request another run."""
     GIVE_UP = "give up"
-    """Run after run has ended without a new snapshot; a person must look."""
+    """Run after run has ended without progress; a person must look."""
+    STUCK = "stuck"
+    """Somebody drives the job and gets nowhere: leave it alone too, and say so loudly."""
     DONE = "done"
     """Its inputs are over, or it was cancelled: nothing to supervise."""
 
@@ -59,7 +62,10 @@ class RestartPolicy:
     backoff_initial_ms: int = 10_000
     backoff_max_ms: int = 300_000
     give_up_after: int = 8
-    """Requests in a row that brought no new snapshot."""
+    """Requests in a row that brought no progress."""
+    healthy_ms: int = 60_000
+    """Progress without a snapshot: so long executions have got on since the request, in all."""
+    stuck_after_ms: int = 300_000
 
     def backoff_ms(self, attempts: int) -> int:
         """Return the pause after so many requests in a row without progress."""
@@ -75,20 +81,23 @@ class Situation:
     Attributes:
         record: the job's execution record.
         supervision: what was asked for.
-        now_ms: the supervisor's own clock.
-        lease_unchanged_ms: how long, on the supervisor's own clock, it has seen the lease without
-            a renewal. The owner's clock is never compared with ours.
+        waited_ms: how long the supervisor has seen the newest request. Like all times here by the
+            supervisor's own clock, and of its own watching: clocks of others may be a year off.
+        lease_unchanged_ms: how long it has seen the lease without a renewal.
         owner_alive: whether the lease's process exists; None where that cannot be known (another
             host).
         requested_run: Dagster's word on the newest request.
+        launched: other runs of the job that have not ended, and how long each has been seen; none
+            that has the lease.
     """
 
     record: ExecutionRecord | None
     supervision: Supervision | None
-    now_ms: int
+    waited_ms: int = 0
     lease_unchanged_ms: int = 0
     owner_alive: bool | None = None
     requested_run: RunHint = RunHint.ABSENT
+    launched: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,12 +123,17 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
         if record.cause is StopCause.CANCEL:
             return Decision(Verdict.DONE, "the job was cancelled")
         if record.lease is not None and _is_held(record, situation):
-            return Decision(Verdict.ADOPT, _who_holds(record, record.lease, situation))
+            who = _who_holds(record, record.lease, situation)
+            activity = record.lease.activity
+            if activity is not None and activity.is_stuck(policy.stuck_after_ms):
+                return Decision(Verdict.STUCK, f"{who}: {activity}")
+            return Decision(Verdict.ADOPT, who)
     if supervision is not None and supervision.desired == "paused":
         return Decision(Verdict.WAIT, "paused by a user's cancel; launch the job to go on")
     if record is not None and record.status is JobStatus.SUSPENDED:
         return Decision(Verdict.WAIT, f"the job is SUSPENDED ({record.failure or 'on request'})")
     patience = _wait_for_requested_run(situation, policy)
+    patience = patience or _wait_for_launched_run(situation, policy)
     if patience is not None:
         return Decision(Verdict.WAIT, patience)
     return _request(situation, policy)
@@ -153,17 +167,29 @@ def _wait_for_requested_run(situation: Situation, policy: RestartPolicy) -> str 
     execution_id = situation.record.execution_id if situation.record else 0
     if execution_id > asked.execution_id_seen:
         return None  # it was taken up, and that execution is dead
-    waited_ms = situation.now_ms - asked.requested_at_ms
     if situation.requested_run is RunHint.ENDED:
         return None
     absent = situation.requested_run is RunHint.ABSENT
     limit_ms = policy.lost_request_ms if absent else policy.start_timeout_ms
-    if waited_ms >= limit_ms:
+    if situation.waited_ms >= limit_ms:
         return None
     return (
-        f"run {asked.run_key} was requested {waited_ms / 1000:.0f} s ago and is "
+        f"run {asked.run_key} was requested {situation.waited_ms / 1000:.0f} s ago and is "
         f"{situation.requested_run.value}"
     )
+
+
+def _wait_for_launched_run(situation: Situation, policy: RestartPolicy) -> str | None:
+    """Return which run may take the job at any moment, None if there is none.
+
+    A run of which Dagster says for ever that it is started, because it was killed hard, is waited
+    for only as long as a start may take.
+    """
+    young = {run: ms for run, ms in situation.launched.items() if ms < policy.start_timeout_ms}
+    if not young:
+        return None
+    run = min(young, key=lambda run: young[run])
+    return f"run {run} was launched and may take the job; seen for {young[run] / 1000:.0f} s"
 
 
 def _request(situation: Situation, policy: RestartPolicy) -> Decision:
@@ -172,16 +198,15 @@ def _request(situation: Situation, policy: RestartPolicy) -> Decision:
         if record is None:
             return Decision(Verdict.START, "the job has never run", attempts=1)
         return Decision(Verdict.RESTART, _why_down(record, situation), attempts=1)
-    newest = record.snapshot.snapshot_id if record and record.snapshot else 0
-    attempts = 0 if newest > asked.snapshot_id_seen else asked.attempts
+    attempts = 0 if _got_on(record, asked, policy) else asked.attempts
     cause = _why_down(record, situation) if record else "no run has taken the job up"
     if attempts >= policy.give_up_after:
         return Decision(
             Verdict.GIVE_UP,
-            f"{attempts} runs in a row without a new snapshot ({cause}); "
+            f"{attempts} runs in a row without progress ({cause}); "
             f"launch the job by hand once the cause is gone",
         )
-    wait_ms = asked.requested_at_ms + policy.backoff_ms(attempts) - situation.now_ms
+    wait_ms = policy.backoff_ms(attempts) - situation.waited_ms
     if wait_ms > 0:
         return Decision(
             Verdict.WAIT,
@@ -189,6 +214,15 @@ def _request(situation: Situation, policy: RestartPolicy) -> Decision:
         )
     verdict = Verdict.START if record is None else Verdict.RESTART
     return Decision(verdict, cause, attempts=attempts + 1)
+
+
+def _got_on(record: ExecutionRecord | None, asked: Supervision, policy: RestartPolicy) -> bool:
+    """Has the job made progress since the request? A stream without input makes no snapshots."""
+    if record is None:
+        return False
+    newest = record.snapshot.snapshot_id if record.snapshot else 0
+    healthy_ms = record.healthy_ms - asked.healthy_ms_seen
+    return newest > asked.snapshot_id_seen or healthy_ms >= policy.healthy_ms
 
 
 def _why_down(record: ExecutionRecord, situation: Situation) -> str:

@@ -39,6 +39,7 @@ from dagster_jet.snapshot.owed import Destination
 from dagster_jet.snapshot.protocol import (
     AbortLeftovers,
     AwaitSaved,
+    CancelRequested,
     Claim,
     Claimed,
     CollectGarbage,
@@ -90,6 +91,11 @@ class Phase(Enum):
     IN_EPOCH = "in epoch"
     DECIDING = "waiting for the decision about a snapshot"
     STOPPED = "stopped"
+
+    @property
+    def is_recovery(self) -> bool:
+        """The record is ours, nothing of it is being written, and no data flows yet."""
+        return self in (Phase.LOADING, Phase.RESTORING, Phase.RECOMMITTING, Phase.ABORTING)
 
 
 class Settling(Enum):
@@ -189,6 +195,8 @@ class Coordinator:
                 return self._on_leftovers_aborted(event)
             case Opportunity():
                 return self._on_opportunity(event)
+            case CancelRequested():
+                return self._on_cancel_requested()
             case EpochAcked():
                 return self._on_epoch_acked(event)
             case EpochFailed():
@@ -231,6 +239,8 @@ class Coordinator:
             record,
             reserved_snapshot_id=record.reserved_snapshot_id + self.config.snapshot_id_block,
         )
+        if self._stop_kind is StopKind.CANCEL:
+            return self._stop_asked_for()
         self.phase = Phase.RESERVING
         return [WriteRecord(Purpose.STARTING, self.record)]
 
@@ -239,6 +249,8 @@ class Coordinator:
             return []
         if event.outcome is not WriteOutcome.WRITTEN:
             return self._stop_failed("snapshot ids could not be reserved", restartable=True)
+        if self._stop_kind is StopKind.CANCEL:
+            return self._stop_asked_for()
         self._rewound = self.record.rewound(self.config.initial_snapshot)
         snapshot = self._rewound.snapshot
         if snapshot is not None and self.config.guarantee is not Guarantee.NONE:
@@ -280,6 +292,8 @@ class Coordinator:
         if event.outcome is not WriteOutcome.WRITTEN:
             return self._stop_failed("the rewind could not be written", restartable=True)
         self.record = self._rewound
+        if self._stop_kind is StopKind.CANCEL:
+            return self._stop_asked_for()
         return self._recommit(self._candidate)
 
     def _recommit(self, manifest: Manifest) -> list[Command]:
@@ -327,24 +341,25 @@ class Coordinator:
     def _on_opportunity(self, event: Opportunity) -> list[Command]:
         if self.phase is not Phase.READY:
             return []
-        if event.stop is StopKind.CANCEL and self.settling.is_decided:
-            self.phase = Phase.STOPPED
-            return [Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)]
+        stop = StopKind.CANCEL if self._stop_kind is StopKind.CANCEL else event.stop
+        if stop is StopKind.CANCEL and self.settling.is_decided:
+            self._stop_kind = stop
+            return self._stop_asked_for()
         if self.settling is not Settling.NONE and (
             # Two transactions per writer: a third must not open before phase 2 has ended.
-            event.stop or self._decides_every_epoch or self._epochs_since_barrier >= 1
+            stop or self._decides_every_epoch or self._epochs_since_barrier >= 1
         ):
             return []
-        if event.stop is not None:
-            self._stop_kind = event.stop
-            if event.stop is not StopKind.COMPLETE and self.epochs_since_barrier == 0:
+        if stop is not None:
+            self._stop_kind = stop
+            if stop is not StopKind.COMPLETE and self.epochs_since_barrier == 0:
                 return self._stop_asked_for()
             if not self._has_ids:
                 return self._stop_without_snapshot("there are no snapshot ids")
             return self._run_epoch(
                 snapshot=self.config.guarantee is not Guarantee.NONE,
                 terminal=True,
-                final=event.stop is StopKind.COMPLETE,
+                final=stop is StopKind.COMPLETE,
             )
         due = self._snapshot_is_due(event.now_ms)
         if due and not self._has_ids:
@@ -445,6 +460,14 @@ class Coordinator:
             if missing:
                 return f"stage {vertex!r}: no ack from shards {missing}"
         return None
+
+    def _on_cancel_requested(self) -> list[Command]:
+        """From here on the execution was cancelled, whatever it is that ends it."""
+        if self._stop_kind is StopKind.COMPLETE:
+            return []  # its last epoch has been run
+        self._stop_kind = StopKind.CANCEL
+        # Elsewhere an answer is due, or the next `Opportunity` ends it.
+        return self._stop_asked_for() if self.phase.is_recovery else []
 
     # --- phase 1, to the decision point ---------------------------------------------------------
 
@@ -760,7 +783,7 @@ class Coordinator:
     @property
     def _may_begin_again(self) -> bool:
         """False once a stop was asked for after which the job stays down, come what may (F21)."""
-        return self._stop_kind not in (StopKind.SUSPEND, StopKind.SHUTDOWN)
+        return self._stop_kind not in (StopKind.SUSPEND, StopKind.SHUTDOWN, StopKind.CANCEL)
 
     def _stop_undecided(self) -> list[Command]:
         """Neither commit nor clean up: whoever starts next reads what the record says."""
@@ -778,9 +801,9 @@ class Coordinator:
         self.phase = Phase.STOPPED
         if restartable and self._may_begin_again:
             return [Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, reason, restart=True)]
-        if restartable and self._stop_kind is not None:
-            status, cause = _FINAL_STATUS[self._stop_kind], self._stop_kind.cause
-            return [Stop(status, cause, reason, write_status=True)]
+        kind = self._stop_kind
+        if kind is not None and (restartable or kind is StopKind.CANCEL):
+            return [Stop(_FINAL_STATUS[kind], kind.cause, reason, write_status=True)]
         status = JobStatus.SUSPENDED if self.config.suspend_on_failure else JobStatus.FAILED
         return [Stop(status, StopCause.ERROR, reason, write_status=True)]
 

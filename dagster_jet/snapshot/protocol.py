@@ -254,6 +254,11 @@ class Opportunity:
 
 
 @dataclass(frozen=True)
+class CancelRequested:
+    """Somebody wants the job down now, wherever it is: also in the middle of its recovery."""
+
+
+@dataclass(frozen=True)
 class EpochAcked:
     execution_id: int
     epoch_id: int
@@ -320,6 +325,7 @@ Event = (
     | Committed
     | LeftoversAborted
     | Opportunity
+    | CancelRequested
     | EpochAcked
     | EpochFailed
     | Published

@@ -56,14 +56,59 @@ class StopCause(str, Enum):
     """Execution after execution failed, until the process began no other one."""
     FENCED = "fenced"
     """A newer execution owns the job."""
+    LOST = "lost"
+    """Its process is gone without a word. Nobody writes this; whoever looks sees it."""
     UNDECIDED = "undecided"
     """The outcome of a write of the record is unknown: whoever starts next reads what it says."""
     OTHER = "other"
     """What an older version wrote in words, or a newer one in a word that this one has not."""
 
+    @property
+    def stays_down(self) -> bool:
+        """Somebody wanted it so: no supervisor starts it again."""
+        return self in (StopCause.SUSPEND, StopCause.CANCEL)
+
     @classmethod
     def _missing_(cls, value: object) -> StopCause:
         return cls.OTHER
+
+
+class Doing(str, Enum):
+    """What a living execution is at."""
+
+    STARTING = "starting"
+    """Spark, then what the last snapshot says."""
+    ASKING = "asking the sources"
+    IDLE = "waiting for input"
+    EPOCH = "running an epoch"
+    SAVING = "saving a snapshot"
+    COMMITTING = "committing a snapshot"
+    OTHER = "something that this version has no word for"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Doing:
+        return cls.OTHER
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What an execution was at when it renewed its lease."""
+
+    doing: Doing
+    for_ms: int
+    """How long by then, by its own clock."""
+    trouble: str = ""
+    """What is being tried again and again meanwhile, and why it does not succeed."""
+
+    def is_stuck(self, after_ms: int) -> bool:
+        """Too long at one thing. There may be no input for ever."""
+        return self.doing is not Doing.IDLE and self.for_ms >= after_ms
+
+    def __str__(self) -> str:
+        if self.doing is Doing.IDLE:
+            return str(self.doing.value)
+        trouble = f": {self.trouble}" if self.trouble else ""
+        return f"{self.doing.value} for {self.for_ms / 1000:.0f} s{trouble}"
 
 
 @dataclass(frozen=True)
@@ -81,12 +126,10 @@ class Lease:
     ttl_ms: int
     run_id: str | None = None
     """The orchestrator's name for the owning process (a Dagster run id), for people."""
-
-    def expires_at_ms(self) -> int:
-        return self.renewed_at_ms + self.ttl_ms
-
-    def is_expired(self, now_ms: int) -> bool:
-        return now_ms >= self.expires_at_ms()
+    pid_scope: str = ""
+    """Where `pid` is a process: a boot and a PID namespace. Empty: not told, or by format 1."""
+    activity: Activity | None = None
+    """None: not told, or by format 1."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +169,9 @@ class ExecutionRecord:
     """Why the last execution ended; None while one has the job."""
     failure: str | None = None
     """What is behind that cause, for people."""
+    healthy_ms: int = 0
+    """How long executions have got on, in all, by their own clocks: epochs ended, or there was
+    nothing to do. It only grows; a stream without input makes no snapshots, and is well."""
     members_max: int = 0
     """The most members of the store that any execution has seen; it only grows."""
     plan_fingerprint: str = ""
@@ -185,8 +231,15 @@ class ExecutionRecord:
         fields["status"] = JobStatus(fields["status"])
         fields["cause"] = None if fields["cause"] is None else StopCause(fields["cause"])
         fields["snapshots"] = tuple(SnapshotRef(**ref) for ref in fields["snapshots"])
-        fields["lease"] = Lease(**fields["lease"]) if fields["lease"] else None
+        fields["lease"] = _lease(fields["lease"]) if fields["lease"] else None
         return cls(**fields)
+
+
+def _lease(fields: dict[str, Any]) -> Lease:
+    activity = fields.get("activity")
+    if activity is not None:
+        activity = Activity(**{**activity, "doing": Doing(activity["doing"])})
+    return Lease(**{**fields, "activity": activity})
 
 
 def _cause_in_words(fields: dict[str, Any]) -> StopCause | None:

@@ -74,7 +74,6 @@ def crash_pipeline(folder: Path) -> Pipeline:
 
 def open_jet(folder: Path, members: Sequence[str] = "abc", backup_count: int = 1) -> Jet:
     """`members`: URLs, or names of folders in the world's own."""
-    (folder / "store").mkdir(exist_ok=True)
     urls = [m if "://" in m else f"file://{folder}/store/{m}" for m in members]
     return Jet(store=urls, backup_count=backup_count, spark=SPARK, work_dir=folder / "work")
 

@@ -24,6 +24,7 @@ from dagster_jet.engine.events import (
     EpochCompleted,
     ExecutionRestarting,
     ExecutionStarted,
+    InputIgnored,
     JobEvent,
     SnapshotCommitted,
     SnapshotDropped,
@@ -358,6 +359,8 @@ def test_drained_again_and_again_then_completed(world: World) -> None:
     again = world.run()
     assert again.status is JobStatus.COMPLETED and again.epochs == 0
     assert world.visible() == visible, "a completed job reads nothing more"
+    assert {s: w["files"] for s, w in again.ignored_input.items()} == {"left": 1, "right": 1}
+    assert {e.source for e in world.events_of(InputIgnored)} == {"left", "right"}, "and says so"
 
 
 @pytest.mark.parametrize("guarantee", ["none", "at-least-once"])

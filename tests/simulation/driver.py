@@ -45,6 +45,7 @@ class Driver:
         self.was_ready = False
         self._stop_asked: c.StopKind | None = None
         self._is_stopping = False
+        self._is_cancelled = False
         self._running: c.RunEpoch | None = None
         self._poll_scheduled = False
         self._ended = False
@@ -89,6 +90,7 @@ class Driver:
     def handle(self, event: c.Event) -> None:
         if not isinstance(event, c.Opportunity):
             self.tell("<-", event)
+        self._perhaps_cancel()
         before = self.coordinator.settling
         commands = self.coordinator.handle(event)
         if not before.is_decided and self.coordinator.phase is c.Phase.IN_EPOCH:
@@ -101,6 +103,21 @@ class Driver:
         if self.coordinator.phase is c.Phase.READY:
             self.was_ready = True
         self._schedule_poll()
+
+    def _perhaps_cancel(self) -> None:
+        """Somebody wants the job down, at any moment; the engine passes it on before all else."""
+        phase = self.coordinator.phase
+        if phase is c.Phase.STOPPED or self._is_cancelled:
+            return
+        world = self.world
+        if not world.has_users or world.users.random() >= world.odds.cancelled:
+            return
+        self.world.seen["cancelled in recovery" if phase.is_recovery else "cancelled"] += 1
+        self.tell("is cancelled")
+        # Once all input is taken a cancel comes too late to be seen in the end.
+        self._is_cancelled = self._stop_asked is not c.StopKind.COMPLETE
+        self._stop_asked = self._stop_asked if not self._is_cancelled else c.StopKind.CANCEL
+        self.carry_out(self.coordinator.handle(c.CancelRequested()))
 
     def _note_progress(self, event: c.EpochAcked) -> None:
         running = self._running
@@ -162,7 +179,7 @@ class Driver:
     def _poll(self) -> None:
         self._poll_scheduled = False
         drained = self.position == [len(rows) for rows in self.world.scenario.rows]
-        if drained:
+        if drained and not self._is_cancelled:
             self._stop_asked = c.StopKind.COMPLETE
         elif self._stop_asked is None and self.world.chance("stop_asked"):
             self._stop_asked = self.world.scenario.draw_stop(self.world.rng)
@@ -303,6 +320,8 @@ class Driver:
     def _stop(self, stop: c.Stop) -> None:
         if self._is_stopping and stop.restart and self._stop_asked is not c.StopKind.RESTART:
             raise Violation(f"asked to {self._stop_asked}, it begins again: {stop.reason}")
+        if self._is_cancelled and (stop.restart or stop.cause not in _ENDS_OF_A_CANCEL):
+            raise Violation(f"cancelled, it ends of something else: {stop.reason}")
         if not stop.write_status:
             self._end(stop.restart)
             return
@@ -325,6 +344,9 @@ class Driver:
             self.world.begin_execution(self.process)
         else:
             self.world.end_process(self.process)
+
+
+_ENDS_OF_A_CANCEL = (c.StopCause.CANCEL, c.StopCause.FENCED, c.StopCause.UNDECIDED)
 
 
 def _may_come_twice(event: c.Event) -> bool:

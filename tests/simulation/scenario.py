@@ -84,6 +84,7 @@ class Odds:
     commit_given_up: float = 0.01
     connector_fails: float = 0.02
     stop_asked: float = 0.02
+    cancelled: float = 0.004
 
     def scaled(self, factor: float) -> Odds:
         return Odds(**{f.name: min(0.5, getattr(self, f.name) * factor) for f in fields(self)})

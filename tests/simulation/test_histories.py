@@ -39,6 +39,8 @@ MUST_HAVE_HAPPENED = (
     "a snapshot was decided under a running epoch",
     "a snapshot was given up under a running epoch",
     "a connector failed at any moment",
+    "cancelled",
+    "cancelled in recovery",
     "the same ack came twice",
     "two attempts of a task acked",
     "an ack was missing",

@@ -230,6 +230,13 @@ class RestartsWhenAskedToStayDown(c.Coordinator):
         return True
 
 
+class TakesACancelForTheFailureThatItCauses(c.Coordinator):
+    """Hears of a cancel when an epoch could begin, which in a recovery that fails is never."""
+
+    def _on_cancel_requested(self):
+        return []
+
+
 class LeavesOutTheNewestChunks(c.Coordinator):
     """Writes a manifest without the chunk sets of the snapshot's own epoch."""
 
@@ -313,6 +320,7 @@ MUTANTS = [
             ForgetsTheArtifactsOfAFailedSnapshot,
             StopsBesideTheDecision,
             RestartsWhenAskedToStayDown,
+            TakesACancelForTheFailureThatItCauses,
             LeavesOutTheNewestChunks,
             ForgetsWhatWasPrepared,
             DoesNotWaitForWhatIsBeingSaved,

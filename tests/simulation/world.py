@@ -60,6 +60,9 @@ class World:
         self.seed = seed
         self.cast = cast or Cast()
         self.rng = random.Random(seed)
+        self.users = random.Random(f"users of {seed}")
+        """Whoever cancels: apart from `rng`, so that what happens otherwise is as without them."""
+        self.has_users = self.users.random() < 0.2
         self.scenario = Scenario.draw(self.rng)
         self.odds = self.scenario.odds
         self.oracle = Oracle(self.scenario)

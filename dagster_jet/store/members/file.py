@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members.file_values import FileValues, keys_of
-from dagster_jet.store.members.lmdb_environment import Batch, EmptyFolderError, acquire, release
+from dagster_jet.store.members.lmdb_environment import Batch, acquire, release
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.segments import Place
 
@@ -28,13 +28,10 @@ SEGMENT_BYTES_MIN = 2**20
 and its syncs cost more than LMDB's copies."""
 
 _VERSION = struct.Struct(">Q")
-_PING = b"ping"
-_PINGS_MAX = 20
 
 
 class FileMember:
-    """A member in one folder. Nothing is touched before the first call; only ``create`` makes the
-    folder."""
+    """A member in one folder. Nothing is touched before the first call."""
 
     def __init__(self, folder: str) -> None:
         self.folder = self.normalise(folder)
@@ -102,7 +99,7 @@ class FileMember:
     def list_keys(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_keys``; all keys as of one moment."""
 
-        return self._looked(lambda batch: FileValues(batch).keys(prefix), [])
+        return self._shared.run(lambda batch: FileValues(batch).keys(prefix), write=False)
 
     def get_versioned(self, key: bytes) -> Versioned | None:
         """See ``Member.get_versioned``."""
@@ -110,7 +107,7 @@ class FileMember:
         def work(batch: Batch) -> Versioned | None:
             return self._versioned(batch, key)
 
-        return self._looked(work, None)
+        return self._shared.run(work, write=False)
 
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``; all keys as of one moment."""
@@ -118,7 +115,7 @@ class FileMember:
         def work(batch: Batch) -> list[bytes]:
             return list(keys_of(batch.transaction, batch.spaces.versioned, prefix))
 
-        return self._looked(work, [])
+        return self._shared.run(work, write=False)
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``: LMDB's single writer makes test and set one step."""
@@ -133,24 +130,13 @@ class FileMember:
 
         return self._shared.run(work, write=True)
 
-    def create(self) -> None:
-        """See ``Member.create``: makes the folder, where the one it lies in is there."""
-        self._shared.create()
-
     def ping(self) -> None:
-        """See ``Member.ping``."""
+        """See ``Member.ping``: takes the write lock once, and writes nothing."""
 
-        def write(batch: Batch) -> None:
-            batch.transaction.put(_PING, token)  # beside the key spaces, in none of them
+        def work(_: Batch) -> None:
+            return None
 
-        for _ in range(_PINGS_MAX):
-            token = os.urandom(16)
-            self._shared.run(write, write=True)
-            if self._shared.run(lambda batch: batch.transaction.get(_PING), write=False) == token:
-                return  # else another process may have written its own in between
-        raise StoreUnavailableError(
-            f"the store member {self._member_id} does not give back what was written."
-        )
+        self._shared.run(work, write=True)
 
     def close(self) -> None:
         """See ``Member.close``."""
@@ -163,14 +149,7 @@ class FileMember:
             values = FileValues(batch)
             return {key: values.get(key) for key in keys}
 
-        return self._looked(work, dict.fromkeys(keys)) if keys else {}
-
-    def _looked(self, work: Callable[[Batch], T], empty: T) -> T:
-        """Run `work` without writing; `empty` where no member has been made."""
-        try:
-            return self._shared.run(work, write=False)
-        except EmptyFolderError:
-            return empty
+        return self._shared.run(work, write=False) if keys else {}
 
     def _write(
         self,
@@ -181,7 +160,7 @@ class FileMember:
         large = _large(values or {})
         if not large:
             return self._commit(work, {})
-        self._shared.open()  # the folder is there, and still the same
+        self._look_up([next(iter(large))])  # the folder is there, and still the same
         with self._shared.errors_named(write=True), self._shared.segments.written(large) as places:
             return self._commit(work, places)
 

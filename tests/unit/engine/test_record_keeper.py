@@ -86,6 +86,23 @@ def test_a_dead_owner_of_this_host_is_not_waited_for(store: Store) -> None:
     successor.release(None)
 
 
+@pytest.mark.parametrize(
+    "elsewhere", ["another boot pid:[4026531836]", "{boot} pid:[4026532999]", ""]
+)
+def test_a_process_id_of_another_container_says_nothing(store: Store, elsewhere: str) -> None:
+    """Of the same host name, or on the same machine in another namespace: that its process is not
+    to be found here does not make a living owner look dead."""
+    owner = keeper(store)
+    lease = claimed(owner).lease
+    assert lease is not None and leases.is_owner_alive(lease) is True
+    boot = lease.pid_scope.split(" ")[0]
+    far = replace(lease, pid=2**22 + 1, pid_scope=elsewhere.format(boot=boot))
+    assert leases.is_owner_alive(far) is None
+    near = replace(lease, pid=2**22 + 1)
+    assert leases.is_owner_alive(near) is False
+    owner.release(None)
+
+
 def leave(store: Store, record: ExecutionRecord) -> None:
     """Write a record as its owner would have, and vanish."""
     register = store.register(record_keeper.record_register("j"))

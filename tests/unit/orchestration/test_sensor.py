@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,19 @@ from dagster import DagsterInstance
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_supervisor_sensor
 from dagster_jet.engine.lease import new_lease
 from dagster_jet.engine.record_keeper import record_register
+from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
-from dagster_jet.orchestration.supervision import read_supervision, set_desired
+from dagster_jet.orchestration.sightings import Moment
+from dagster_jet.orchestration.supervision import (
+    read_supervision,
+    reserve_generation,
+    set_desired,
+)
 from dagster_jet.orchestration.supervisor import RestartPolicy
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus
 
 POLICY = RestartPolicy()
+LAUNCHES = Launches("shop", "shop_job")
 DEAD_PID = 2**22 + 1
 """Above the kernel's largest process id."""
 
@@ -50,7 +58,8 @@ def tick(
     instance: DagsterInstance, jet: Jet, now_ms: int, cursor: str | None = None
 ) -> dg.SensorResult:
     with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
-        return supervise(context, jet, "shop", POLICY, {}, clock=lambda: now_ms)
+        clock = lambda: Moment("this boot", now_ms)  # noqa: E731
+        return supervise(context, jet, LAUNCHES, POLICY, {}, clock=clock)
 
 
 def requested(result: dg.SensorResult) -> list[str | None]:
@@ -97,9 +106,12 @@ def test_a_tick_that_died_after_reserving_costs_a_generation_not_the_job(
     instance: DagsterInstance, jet: Jet
 ) -> None:
     tick(instance, jet, now_ms=1_000)  # its RunRequest never reaches Dagster
-    early = tick(instance, jet, now_ms=1_000 + POLICY.lost_request_ms - 1)
+    early = tick(instance, jet, now_ms=5_000)  # nor does its cursor
     assert "not known to Dagster" in skip_reason(early)
-    assert requested(tick(instance, jet, now_ms=1_000 + POLICY.lost_request_ms)) == ["shop:2"]
+    late = 5_000 + POLICY.lost_request_ms
+    early = tick(instance, jet, late - 1, early.cursor)
+    assert requested(early) == []
+    assert requested(tick(instance, jet, late, early.cursor)) == ["shop:2"]
 
 
 def test_a_dead_process_of_this_host_is_replaced_at_the_next_tick(
@@ -139,11 +151,88 @@ def test_a_lost_cursor_only_costs_time(instance: DagsterInstance, jet: Jet) -> N
     assert requested(tick(instance, jet, now_ms=500_000, cursor="garbage")) == []
 
 
+def test_a_request_of_a_clock_that_was_ahead_a_year_silences_nobody(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    in_a_year = time.time_ns() // 1_000_000 + 365 * 86_400_000
+    reserve_generation(
+        jet.store,
+        "shop",
+        0,
+        requested_at_ms=in_a_year,
+        attempts=1,
+        execution_id_seen=0,
+        snapshot_id_seen=0,
+    )
+    first = tick(instance, jet, now_ms=1_000)
+    assert "not known to Dagster" in skip_reason(first)
+    second = tick(instance, jet, 1_000 + POLICY.lost_request_ms, first.cursor)
+    assert requested(second) == ["shop:2"]
+
+
+def test_no_second_run_is_requested_beside_a_persons_launch(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    """It has been seconds old, and has no lease yet, in whichever way it was launched."""
+    launched = instance.create_run_for_job(_job(), tags={})
+    first = tick(instance, jet, now_ms=1_000)
+    assert f"run {launched.run_id} was launched" in skip_reason(first)
+    late = 1_000 + POLICY.start_timeout_ms
+    assert requested(tick(instance, jet, late - 1, first.cursor)) == []
+    assert requested(tick(instance, jet, late, first.cursor)) == ["shop:1"], "it never came"
+
+
+def test_nor_beside_one_of_the_assets_alone(instance: DagsterInstance, jet: Jet) -> None:
+    key = dg.AssetKey(["shop", "revenue"])
+
+    @dg.asset(key=key)
+    def revenue() -> None: ...
+
+    definitions = dg.Definitions(assets=[revenue])
+    run = instance.create_run_for_job(
+        definitions.resolve_implicit_global_asset_job_def(), asset_selection=frozenset([key])
+    )
+    assert Launches("shop", "shop_job").unfinished(instance) == ()
+    assert Launches("shop", "shop_job", frozenset([key])).unfinished(instance) == (run.run_id,)
+
+
+def test_a_run_that_had_the_job_and_died_is_not_waited_for(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    """After a hard kill Dagster calls it started for days."""
+    run = instance.create_run_for_job(_job(), tags={})
+    lease = replace(new_lease("o", 10_000, run.run_id), pid=DEAD_PID)
+    write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
+    assert requested(tick(instance, jet, now_ms=1_000)) == ["shop:1"]
+
+
+def test_a_copy_of_the_requested_run_is_another_run(instance: DagsterInstance, jet: Jet) -> None:
+    """'Re-execute' copies the generation: the request has ended, the copy may take the job."""
+    first = tick(instance, jet, now_ms=1_000)
+    (request,) = first.run_requests or []
+    original = instance.create_run_for_job(_job(), tags=dict(request.tags))
+    instance.report_run_failed(original)
+    copy = instance.create_run_for_job(_job(), tags=dict(request.tags))
+    reason = skip_reason(tick(instance, jet, 60_000, first.cursor))
+    assert f"run {copy.run_id} was launched" in reason
+
+
+def test_an_execution_that_gets_nowhere_is_named_with_what_it_is_at(
+    instance: DagsterInstance, jet: Jet
+) -> None:
+    activity = Activity(Doing.COMMITTING, 400_000, "out (/o): No space left on device")
+    lease = new_lease("o", 10_000, "run-1", activity)
+    write_record(jet, ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease))
+    reason = skip_reason(tick(instance, jet, now_ms=1_000))
+    assert reason.startswith("stuck: execution 4 is RUNNING")
+    assert reason.endswith("committing a snapshot for 400 s: out (/o): No space left on device")
+
+
 def test_run_keys_that_dagster_has_seen_are_not_used_again(
     instance: DagsterInstance, jet: Jet
 ) -> None:
     tags = {"dagster_jet/pipeline": "shop", "dagster_jet/generation": "6"}
-    instance.create_run_for_job(_job(), tags=tags)  # of a store that was deleted since
+    instance.report_run_failed(instance.create_run_for_job(_job(), tags=tags))  # of another store
     assert requested(tick(instance, jet, now_ms=1_000)) == ["shop:7"]
 
 

@@ -15,6 +15,8 @@ from dagster_jet.orchestration.supervisor import (
     decide,
 )
 from dagster_jet.snapshot.record import (
+    Activity,
+    Doing,
     ExecutionRecord,
     JobStatus,
     Lease,
@@ -22,7 +24,8 @@ from dagster_jet.snapshot.record import (
     StopCause,
 )
 
-NOW = 1_000_000
+NOW = 5_000
+"""How long the newest request has been seen."""
 TTL = 10_000
 POLICY = RestartPolicy(
     start_timeout_ms=180_000,
@@ -46,7 +49,6 @@ FAILED = replace(DOWN, status=JobStatus.FAILED, failure="disk full")
 ASKED = Supervision(
     "j",
     generation=2,
-    requested_at_ms=NOW - 5_000,
     run_key="j:2",
     attempts=1,
     execution_id_seen=2,
@@ -56,6 +58,14 @@ UNTAKEN = replace(ASKED, execution_id_seen=3)
 """The request that no execution has answered yet."""
 STUCK = replace(ASKED, snapshot_id_seen=5)
 """The execution that answered has brought no new snapshot."""
+
+YEAR_MS = 365 * 86_400_000
+
+
+def doing(what: Doing, for_ms: int, trouble: str = "") -> ExecutionRecord:
+    lease = replace(LEASE, activity=Activity(what, for_ms, trouble))
+    return replace(RUNNING, lease=lease)
+
 
 CASES = {
     "never ran, never asked": (Situation(None, None, NOW), Verdict.START, "never run"),
@@ -166,17 +176,17 @@ CASES = {
         "j:2 was requested 5 s ago",
     ),
     "asked, but the tick died: not yet": (
-        Situation(DOWN, UNTAKEN, UNTAKEN.requested_at_ms + 74_999),
+        Situation(DOWN, UNTAKEN, 74_999),
         Verdict.WAIT,
         "not known to Dagster",
     ),
     "asked, but the tick died: long enough": (
-        Situation(DOWN, replace(UNTAKEN, snapshot_id_seen=5), UNTAKEN.requested_at_ms + 75_000),
+        Situation(DOWN, replace(UNTAKEN, snapshot_id_seen=5), 75_000),
         Verdict.RESTART,
         "NOT_RUNNING",
     ),
     "asked, queued for ever": (
-        Situation(DOWN, UNTAKEN, UNTAKEN.requested_at_ms + 180_000, requested_run=RunHint.PENDING),
+        Situation(DOWN, UNTAKEN, 180_000, requested_run=RunHint.PENDING),
         Verdict.RESTART,
         "NOT_RUNNING",
     ),
@@ -188,8 +198,8 @@ CASES = {
     "first request failed before any execution": (
         Situation(
             None,
-            Supervision("j", 1, NOW - 10_000, "j:1", attempts=1),
-            NOW,
+            Supervision("j", 1, run_key="j:1", attempts=1),
+            10_000,
             requested_run=RunHint.ENDED,
         ),
         Verdict.START,
@@ -201,12 +211,12 @@ CASES = {
         "disk full; attempt 2 of 4 in 5 s",
     ),
     "failed without progress: waited": (
-        Situation(FAILED, STUCK, STUCK.requested_at_ms + 10_000, requested_run=RunHint.ENDED),
+        Situation(FAILED, STUCK, 10_000, requested_run=RunHint.ENDED),
         Verdict.RESTART,
         "disk full",
     ),
     "failed without progress twice: wait twice as long": (
-        Situation(FAILED, replace(STUCK, attempts=2), STUCK.requested_at_ms + 10_000),
+        Situation(FAILED, replace(STUCK, attempts=2), 10_000),
         Verdict.WAIT,
         "attempt 3 of 4 in 10 s",
     ),
@@ -218,17 +228,68 @@ CASES = {
     "failed too often": (
         Situation(FAILED, replace(STUCK, attempts=4), NOW + 10_000_000),
         Verdict.GIVE_UP,
-        "4 runs in a row without a new snapshot",
+        "4 runs in a row without progress",
+    ),
+    "evicted too often, but it had nothing to do and was well": (
+        Situation(replace(DOWN, healthy_ms=90_000), replace(STUCK, attempts=4), NOW),
+        Verdict.RESTART,
+        "NOT_RUNNING",
+    ),
+    "well for a moment only": (
+        Situation(
+            replace(DOWN, healthy_ms=90_000),
+            replace(STUCK, attempts=4, healthy_ms_seen=89_000),
+            NOW + 10_000_000,
+        ),
+        Verdict.GIVE_UP,
+        "without progress",
+    ),
+    "asked by a clock that was ahead a year": (
+        Situation(FAILED, replace(STUCK, requested_at_ms=NOW + YEAR_MS), 10_000),
+        Verdict.RESTART,
+        "disk full",
+    ),
+    "the lease of an owner whose clock was ahead a year": (
+        Situation(
+            replace(RUNNING, lease=replace(LEASE, renewed_at_ms=YEAR_MS)), ASKED, NOW, TTL, None
+        ),
+        Verdict.RESTART,
+        "presumed dead",
+    ),
+    "a person has launched it, it has no lease yet": (
+        Situation(DOWN, STUCK, NOW + 10_000_000, launched={"xyz": 7_000}),
+        Verdict.WAIT,
+        "run xyz was launched and may take the job; seen for 7 s",
+    ),
+    "a run of which Dagster says for ever that it is started": (
+        Situation(DOWN, STUCK, NOW + 10_000_000, launched={"xyz": 180_000}),
+        Verdict.RESTART,
+        "NOT_RUNNING",
+    ),
+    "lives, and commits in vain": (
+        Situation(doing(Doing.COMMITTING, 300_000, "out (/o): disk full"), ASKED, NOW, 100, True),
+        Verdict.STUCK,
+        "process 42, run abc: committing a snapshot for 300 s: out (/o): disk full",
+    ),
+    "lives, and commits in vain for a moment": (
+        Situation(doing(Doing.COMMITTING, 299_999), ASKED, NOW, 100, True),
+        Verdict.ADOPT,
+        "RUNNING",
+    ),
+    "lives, without input for a year": (
+        Situation(doing(Doing.IDLE, YEAR_MS), ASKED, NOW, 100, True),
+        Verdict.ADOPT,
+        "RUNNING",
+    ),
+    "was stuck, and is dead": (
+        Situation(doing(Doing.EPOCH, YEAR_MS), ASKED, NOW, 100, owner_alive=False),
+        Verdict.RESTART,
+        "process 42 is gone",
     ),
     "failed too often, but then came progress": (
         Situation(FAILED, replace(ASKED, attempts=4), NOW),
         Verdict.RESTART,
         "disk full",
-    ),
-    "our clock went backwards": (
-        Situation(DOWN, UNTAKEN, NOW - 60_000, requested_run=RunHint.PENDING),
-        Verdict.WAIT,
-        "queued or starting",
     ),
 }
 

@@ -11,6 +11,7 @@ from dagster_jet.snapshot.coordinator import (
     SNAPSHOT_ID_BLOCK,
     AbortLeftovers,
     AwaitSaved,
+    CancelRequested,
     Claim,
     Claimed,
     CollectGarbage,
@@ -537,6 +538,26 @@ def test_a_cancel_waits_for_the_decision_that_is_on_its_way() -> None:
     tell(job, answer(Purpose.SNAPSHOT, at=1002))
     (stop,) = tell(job, opportunity(1003, StopKind.CANCEL))
     assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
+
+
+@pytest.mark.parametrize("restartable", [True, False])
+@pytest.mark.parametrize("steps", range(5))
+def test_a_cancel_in_recovery_stays_a_cancel(steps: int, restartable: bool) -> None:
+    """Whatever ends the recovery afterwards, and although the job suspends on failure."""
+    record, manifest = crashed(committed=False)
+    job = Coordinator(replace(CONFIG, suspend_on_failure=True))
+    recovery = (
+        Claimed(record),
+        answer(Purpose.STARTING),
+        ManifestLoaded(manifest),
+        Restored({}),
+    )
+    tell(job, *recovery[:steps])
+    stops = [*tell(job, CancelRequested()), *tell(job, *recovery[steps : steps + 1])]
+    stops += tell(job, Failed("the sink does not answer", restartable))
+    (stop,) = [command for command in stops if isinstance(command, Stop)]
+    assert (stop.status, stop.cause) == (JobStatus.FAILED, StopCause.CANCEL)
+    assert stop.write_status and not stop.restart
 
 
 # --- an epoch beside the decision ----------------------------------------------------------------

@@ -1,0 +1,37 @@
+"""The sensor's cursor: how long things have stood still on the clock of this boot."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagster_jet.orchestration.sightings import Moment, Sightings
+
+
+def at(ms: int, boot: str = "b") -> Moment:
+    return Moment(boot, ms)
+
+
+def test_what_stands_still_keeps_its_first_sighting() -> None:
+    seen = Sightings().after(["lease 1", "run x"], at(1_000))
+    seen = Sightings.from_cursor(seen.to_cursor()).after(["lease 1", "lease 2"], at(9_000))
+    assert seen.age_ms("lease 1", at(9_500)) == 8_500
+    assert seen.age_ms("lease 2", at(9_500)) == 500, "renewed"
+    assert seen.age_ms("run x", at(9_500)) == 0, "gone"
+
+
+def test_another_boot_or_machine_starts_the_watch_again() -> None:
+    seen = Sightings().after(["lease 1"], at(9_000))
+    assert seen.after(["lease 1"], at(50_000, "another")).age_ms("lease 1", at(50_001)) == 1
+    assert seen.after(["lease 1"], at(1_000)).age_ms("lease 1", at(1_001)) == 1, "or an unnamed one"
+
+
+def test_the_clock_of_a_boot_is_one_for_all_its_processes() -> None:
+    first, second = Moment.now(), Moment.now()
+    assert first.boot == second.boot and first.ms <= second.ms
+
+
+@pytest.mark.parametrize(
+    "cursor", [None, "", "nonsense", "[]", "3", '{"seen_at_ms": 1}', '{"boot": "b", "since_ms": 3}']
+)
+def test_an_unreadable_cursor_means_nothing_was_seen(cursor: str | None) -> None:
+    assert Sightings.from_cursor(cursor) == Sightings()

@@ -1,0 +1,178 @@
+"""Runs beside the one that drives the job, and runs that carry another's tags: a real instance and
+store, no Spark."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark import SparkContext
+
+from dagster_jet import JetResource, Pipeline, jet_assets
+from dagster_jet.engine.record_keeper import RecordKeeper, read_record
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.launches import is_launched_by_hand
+from dagster_jet.orchestration.supervision import read_supervision, set_desired
+from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.store import Store, StoreConfig
+
+GENERATION = {keys.TAG_PIPELINE: "shop", keys.TAG_GENERATION: "4"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
+    with Store.open(config) as store:
+        yield store
+
+
+@pytest.fixture
+def owner(store: Store) -> Iterator[RecordKeeper]:
+    """Another process has the job, and renews its lease."""
+    keeper = RecordKeeper(store, "shop", 1_000, run_id="run-of-the-owner")
+    record = keeper.claim(change=None)
+    yield keeper
+    keeper.release(record)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def resource(tmp_path: Path, drain: float = 25) -> JetResource:
+    return JetResource(
+        store=[f"file://{tmp_path}/store"],
+        backup_count=0,
+        lease_ttl="1 second",
+        drain_budget_seconds=drain,
+    )
+
+
+def assets(pipeline: Pipeline) -> dg.AssetsDefinition:
+    @jet_assets(pipeline=pipeline)
+    def stream(context, jet: JetResource):  # type: ignore[no-untyped-def]
+        yield from jet.run(context=context)
+
+    return stream
+
+
+def record(store: Store) -> ExecutionRecord:
+    found = read_record(store, "shop")
+    assert found is not None
+    return found
+
+
+def test_a_duplicate_launch_ends_softly_and_before_spark(
+    instance: dg.DagsterInstance,
+    store: Store,
+    owner: RecordKeeper,
+    pipeline: Pipeline,
+    tmp_path: Path,
+) -> None:
+    spark_before = SparkContext._active_spark_context
+    result = dg.materialize(
+        [assets(pipeline)], instance=instance, resources={"jet": resource(tmp_path)}
+    )
+    assert result.success, "a failed step would turn every asset red"
+    assert result.get_asset_materialization_events() == []
+    assert SparkContext._active_spark_context is spark_before
+    said = [entry.user_message for entry in instance.all_logs(result.run_id)]
+    assert any("Already running" in text and "run-of-the-owner" in text for text in said)
+    assert record(store).execution_id == 1 and not owner.fenced.is_set()
+
+
+def test_a_cancel_of_it_does_not_pause_the_job(
+    instance: dg.DagsterInstance, store: Store, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """While it still waits to see whether the owner lives."""
+    owner = RecordKeeper(store, "shop", 60_000, run_id="run-of-the-owner")
+    owner.claim(change=None)
+
+    def terminate() -> None:
+        """As Dagster does it, once the asset has submitted the job."""
+        while read_supervision(store, "shop") is None:
+            assert not done.wait(0.02)
+        (run,) = instance.get_runs()
+        instance.report_run_canceling(run)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+
+    done, terminator = threading.Event(), threading.Thread(target=terminate)
+    terminator.start()
+    with pytest.raises(dg.DagsterExecutionInterruptedError):
+        dg.materialize(
+            [assets(pipeline)], instance=instance, resources={"jet": resource(tmp_path, drain=0.5)}
+        )
+    done.set()
+    terminator.join()
+    (run,) = instance.get_runs()
+    assert run.status is dg.DagsterRunStatus.CANCELED
+    supervision = read_supervision(store, "shop")
+    assert supervision is not None and supervision.desired == "running"
+    owner.release(record(store))
+
+
+def test_a_run_that_a_supervisor_requested_is_its_own(instance: dg.DagsterInstance) -> None:
+    requested = instance.create_run_for_job(_job(), tags=GENERATION)
+    assert not is_launched_by_hand(instance, requested, "shop")
+
+
+@pytest.mark.parametrize("how", ["plain", "re-executed", "from the launchpad"])
+def test_what_a_person_launches_is_theirs_although_tags_are_copied(
+    instance: dg.DagsterInstance, how: str
+) -> None:
+    requested = instance.create_run_for_job(_job(), tags=GENERATION)
+    parent = {"parent_run_id": requested.run_id, "root_run_id": requested.run_id}
+    launched = instance.create_run_for_job(
+        _job(),
+        tags={} if how == "plain" else GENERATION,
+        **(parent if how == "re-executed" else {}),
+    )
+    assert is_launched_by_hand(instance, launched, "shop")
+    assert not is_launched_by_hand(instance, requested, "shop"), "still"
+
+
+def test_a_retry_of_dagsters_own_is_nobodys_wish(instance: dg.DagsterInstance) -> None:
+    requested = instance.create_run_for_job(_job(), tags=GENERATION)
+    retried = instance.create_run_for_job(
+        _job(),
+        tags={**GENERATION, keys.DAGSTER_RETRY_NUMBER: "1"},
+        parent_run_id=requested.run_id,
+        root_run_id=requested.run_id,
+    )
+    assert not is_launched_by_hand(instance, retried, "shop")
+
+
+def test_re_executing_a_terminated_run_lifts_the_pause(
+    instance: dg.DagsterInstance,
+    store: Store,
+    owner: RecordKeeper,
+    pipeline: Pipeline,
+    tmp_path: Path,
+) -> None:
+    """The first run is here only for its tags; the copy finds the job taken, and ends softly."""
+    instance.create_run_for_job(_job(), tags=GENERATION)
+    set_desired(store, "shop", "paused")
+    result = dg.materialize(
+        [assets(pipeline)],
+        instance=instance,
+        resources={"jet": resource(tmp_path)},
+        tags=GENERATION,
+    )
+    assert result.success
+    supervision = read_supervision(store, "shop")
+    assert supervision is not None and supervision.desired == "running"
+
+
+def _job() -> dg.JobDefinition:
+    @dg.job
+    def shop_job() -> None: ...
+
+    return shop_job
