@@ -94,8 +94,9 @@ def q5(events: Events) -> Stage:
 
     The window's bounds are an addition. Ties are all in, as in the suite.
 
-    The counts are made once and read twice. Those of one window end have the same event time, so
-    a window as long as the slide holds them and no others.
+    The counts are made once and read twice. Those of one window end have the same event time, the
+    last millisecond of their window, so a window as long as the slide holds them and no others, and
+    ends where they do.
     """
     counts = (
         events.bids.group_by("auction")
@@ -105,9 +106,8 @@ def q5(events: Events) -> Stage:
     most = counts.window(windows.tumbling("2 seconds")).aggregate(
         most=agg.max("num"), name="most_bids"
     )
-    most = most.select("window_start AS counted_until", "most", "window_end")
-    counts = counts.select("*", "window_end AS counted_until")
-    pairs = counts.join(most, on="counted_until", within="2 seconds", name="hot_items")
+    most = most.select("most", "window_end")
+    pairs = counts.join(most, on="window_end", within="0 seconds", name="hot_items")
     return pairs.filter("num >= most").select("auction", "num", "window_start", "window_end")
 
 

@@ -63,6 +63,8 @@ class TransformNode:
     function: Callable[..., Any]
     is_projection: bool = False
     """`function` may be called with the names of further columns to keep."""
+    per_epoch: bool = False
+    """`function` may look at several rows at once, although it sees one epoch only."""
     kind: str = field(default="transform", init=False)
 
 

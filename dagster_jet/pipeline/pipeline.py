@@ -9,6 +9,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
 from dagster_jet.pipeline.ddl import split_ddl
 from dagster_jet.pipeline.durations import Duration, to_ms
+from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     Graph,
@@ -118,8 +119,8 @@ class Pipeline:
 class Stage:
     """A stream at one point of the pipeline."""
 
-    def __init__(self, pipeline: Pipeline, node: str, time_column: str | None) -> None:
-        self._pipeline, self._node, self._time_column = pipeline, node, time_column
+    def __init__(self, pipeline: Pipeline, node: str, time: EventTime | None) -> None:
+        self._pipeline, self._node, self._time = pipeline, node, time
 
     def with_timestamps(
         self,
@@ -148,7 +149,7 @@ class Stage:
         )
         name = f"{self._node}.timestamps"
         self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
-        return Stage(self._pipeline, name, column)
+        return Stage(self._pipeline, name, EventTime(column))
 
     def with_ingestion_timestamps(
         self,
@@ -176,14 +177,26 @@ class Stage:
         )
         name = f"{self._node}.timestamps"
         self._pipeline._add(TimestampsNode(name, (self._node,), timestamps))
-        return Stage(self._pipeline, name, column)
+        return Stage(self._pipeline, name, EventTime(column))
 
     def transform(
-        self, function: Callable[[DataFrame], DataFrame], *, name: str | None = None
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        name: str | None = None,
+        per_epoch: bool = False,
     ) -> Stage:
-        """Any stateless DataFrame -> DataFrame. It sees one epoch's rows: no aggregation here."""
+        """Any stateless DataFrame -> DataFrame.
+
+        It sees the rows of one epoch, and where epochs begin is nobody's promise. So what looks at
+        several rows at once (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a join of the
+        stream with itself) is refused when the job starts: there are stages for that.
+
+        Args:
+            per_epoch: allow it: what comes out may differ from run to run, and it is meant so.
+        """
         name = name or self._pipeline._fresh("transform")
-        return self._append(TransformNode(name, (self._node,), function))
+        return self._append(TransformNode(name, (self._node,), function, per_epoch=per_epoch))
 
     def filter(self, condition: str | Column, *, name: str | None = None) -> Stage:
         """Keeps the rows for which `condition` is true."""
@@ -205,10 +218,10 @@ class Stage:
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
         """This stream and `others` as one, matched by column name; the watermark is the least."""
         self._refuse_other_pipelines(others, name)
-        columns = {self._time_column, *(other._time_column for other in others)}
-        if len(columns) > 1:
+        times = {self._time, *(other._time for other in others)}
+        if len(times) > 1:
             raise PipelineError(
-                f"streams to merge have different event-time columns: {sorted(map(str, columns))}.",
+                f"streams to merge have different event-time columns: {sorted(map(str, times))}.",
                 job=self._pipeline.name,
                 cure="Rename the columns before with_timestamps().",
             )
@@ -359,7 +372,8 @@ class Stage:
     ) -> Stage:
         """Sends the rows that came too late for this stage to `sink`, in the same transaction.
 
-        Without it they are only counted. Rows: as the stage received them. After `apply_processor`
+        Without it they are only counted. Refused where no row can be late. Rows: as the stage
+        received them. After `apply_processor`
         they are the rows behind the watermark, and the processor does not get them any more.
 
         Args:
@@ -375,13 +389,34 @@ class Stage:
                 f"late_to(side={side!r}): expected {' or '.join(map(repr, sides))}.",
                 "Each side of a join has late rows of its own; other stages have one input.",
             )
-        if isinstance(node, ProcessorNode) and node.time_column is None:
+        reason = node.never_late
+        if reason is None and self._is_read_just_now(node):
+            reason = "with_ingestion_timestamps() gives rows the time of their reading"
+        if reason is not None:
             raise self._refusal(
-                "without event time no row is late.", "Call with_timestamps() on its source."
+                f"no row can be late for the stage: {reason}.",
+                "Leave late_to() out; rows are late by the event times of with_timestamps(), for "
+                "windows, deduplicate, join, and functions with a ttl.",
             )
         late = SinkNode(name, (node.name,), sink, of_late=True, late_input=sides.index(side))
         self._pipeline._add(late)
         return self
+
+    def _is_read_just_now(self, stage: StatefulNode) -> bool:
+        """All its rows come straight from one source whose event time is that of their reading,
+        and never goes back (in a lull the watermark may come before it)."""
+        found: set[TimestampsNode] = set()
+        pending = list(stage.upstream)
+        while pending:
+            node = self._pipeline._nodes[pending.pop()]
+            if isinstance(node, StatefulNode):
+                return False
+            if isinstance(node, TimestampsNode):
+                found.add(node)
+            else:
+                pending.extend(node.upstream)
+        times = [node.timestamps for node in found]
+        return len(times) == 1 and times[0].of_ingestion and times[0].max_lull_ms == 0
 
     def _refusal(self, message: str, cure: str | None = None) -> PipelineError:
         return PipelineError(message, job=self._pipeline.name, stage=self._node, cure=cure)
@@ -431,18 +466,18 @@ class Stage:
                     cure="Read both streams in one pipeline: call read_from() on the same object.",
                 )
 
-    def _event_time(self, name: str, what: str = "the stage") -> str:
-        if self._time_column is None:
+    def _event_time(self, name: str, what: str = "the stage") -> EventTime:
+        if self._time is None:
             raise PipelineError(
                 f"{what} needs event time.",
                 job=self._pipeline.name,
                 stage=name,
                 cure="Call with_timestamps() on its source.",
             )
-        return self._time_column
+        return self._time
 
     def _append(self, node: Node) -> Stage:
-        return Stage(self._pipeline, self._pipeline._add(node).name, self._time_column)
+        return Stage(self._pipeline, self._pipeline._add(node).name, self._time)
 
 
 class KeyedStage:
@@ -470,11 +505,9 @@ class KeyedStage:
         Columns: keys, the key's newest event time (if the stream has event time), the aggregates.
         """
         stage = self._stage
-        time = () if stage._time_column is None else (stage._time_column,)
+        time = () if stage._time is None else (stage._time.column,)
         _check_aggregates(stage, name, (*self._keys, *time), aggregates)
-        node = RollingNode(
-            name, (stage._node,), self._keys, tuple(aggregates.items()), stage._time_column
-        )
+        node = RollingNode(name, (stage._node,), self._keys, tuple(aggregates.items()), stage._time)
         return stage._append(node)
 
     def deduplicate(self, *, within: Duration, name: str) -> Stage:
@@ -529,7 +562,7 @@ class KeyedStage:
                 cure="Give a ttl, or leave on_evict out.",
             )
         lifetime = None if ttl is None else to_ms(ttl, "ttl")
-        time = stage._event_time(name) if ttl is not None else stage._time_column
+        time = stage._event_time(name) if ttl is not None else stage._time
         saved_as = _format_of(stage, name, state_format)
         node = StatefulMapNode(
             name, (stage._node,), self._keys, function, create, on_evict, lifetime, output_schema,
@@ -577,7 +610,7 @@ class KeyedStage:
                 text, binary, date or timestamp.
         """
         stage = self._stage
-        time, delay_ms = stage._time_column, to_ms(output_delay, "output_delay")
+        time, delay_ms = stage._time, to_ms(output_delay, "output_delay")
         saved_as = _format_of(stage, name, state_format)
         node = ProcessorNode(
             name,
@@ -605,7 +638,8 @@ class WindowedStage:
     def aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
         """One row per key and window: keys, window_start, window_end, then the aggregates.
 
-        The result's event time is `window_end`.
+        The result's event time is the last millisecond of its window, `window_end` less one: so
+        windows over it, say days over hours, hold what they should.
         """
         early = () if self._early_results_ms is None else (IS_EARLY,)
         added = (WINDOW_START, WINDOW_END, *early)
@@ -619,7 +653,7 @@ class WindowedStage:
             self._stage._event_time(name),
             self._early_results_ms,
         )
-        return replace_time(self._stage._append(node), WINDOW_END)
+        return replace_time(self._stage._append(node), EventTime(WINDOW_END, is_window_end=True))
 
 
 def _format_of(stage: Stage, name: str, state_format: str) -> StateFormat:
@@ -634,9 +668,9 @@ def _format_of(stage: Stage, name: str, state_format: str) -> StateFormat:
         ) from None
 
 
-def replace_time(stage: Stage, column: str | None) -> Stage:
-    """The same point of the pipeline, read with another event-time column."""
-    return Stage(stage._pipeline, stage._node, column)
+def replace_time(stage: Stage, time: EventTime | None) -> Stage:
+    """The same point of the pipeline, read with another event time."""
+    return Stage(stage._pipeline, stage._node, time)
 
 
 def _columns(on: str | Sequence[str]) -> tuple[str, ...]:
@@ -681,9 +715,10 @@ def _check_aggregates(
             )
 
 
-def _kept(time_column: str | None, output_schema: str) -> str | None:
-    """The event-time column, if the output still has it."""
-    return time_column if time_column in dict(split_ddl(output_schema)) else None
+def _kept(time: EventTime | None, output_schema: str) -> EventTime | None:
+    """The event time, if the output still has its column."""
+    columns = dict(split_ddl(output_schema))
+    return time if time is not None and time.column in columns else None
 
 
 __all__ = ["KeyedStage", "Pipeline", "Stage", "WindowedStage"]

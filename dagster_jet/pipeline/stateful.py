@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from dagster_jet.pipeline.aggregates import Aggregate
+from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
 from dagster_jet.pipeline.windows import SessionWindow, Window
 from dagster_jet.processors.aggregation import Aggregation
 from dagster_jet.processors.partials.accumulator import Accumulator
 from dagster_jet.processors.state_format import StateFormat
-from dagster_jet.snapshot.plan import PLAIN
+from dagster_jet.snapshot.plan import EVENT_TIME, PLAIN
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,11 @@ class StatefulNode:
     name: str
     upstream: tuple[str, ...]
     kind: ClassVar[str]
-    state_format: ClassVar[int] = 1
-    """Of what the stage's operator saves. A snapshot of a newer one is refused."""
+
+    @property
+    def state_format(self) -> int:
+        """Of what the stage's operator saves. A snapshot of a newer one is refused."""
+        return 1
 
     def floor_watermark(self, watermark_ms: int) -> int:
         """The last watermark up to this one that could close something."""
@@ -32,6 +36,11 @@ class StatefulNode:
     def output_delay_ms(self) -> int:
         """How far behind the watermark a result's event time may be when it is emitted."""
         return 0
+
+    @property
+    def never_late(self) -> str | None:
+        """Why no row can be late for the stage; None: one can."""
+        return None
 
     def describe(self) -> dict[str, str]:
         """For people and lineage."""
@@ -49,9 +58,18 @@ class AggregateNode(StatefulNode):
     keys: tuple[str, ...]
     window: Window
     aggregates: tuple[tuple[str, Aggregate], ...]
-    time_column: str
+    time: EventTime
     early_results_ms: int | None = None
     kind: ClassVar[str] = "aggregate"
+
+    @property
+    def state_format(self) -> int:
+        return _format_with(self.time)
+
+    @property
+    def output_delay_ms(self) -> int:
+        # A session is out when the watermark is past its end, and one whose end it is stays.
+        return RESULT_LAG_MS if isinstance(self.window, SessionWindow) else 0
 
     def floor_watermark(self, watermark_ms: int) -> int:
         return self.window.floor_watermark(watermark_ms)
@@ -72,6 +90,7 @@ class AggregateNode(StatefulNode):
             else [self.window.slide_ms, self.window.offset_ms],
             "partials": _partials(self.aggregates),
             **_plain_partials(self.aggregates),
+            **_read_times(self.time),
         }
 
 
@@ -81,8 +100,12 @@ class RollingNode(StatefulNode):
 
     keys: tuple[str, ...]
     aggregates: tuple[tuple[str, Aggregate], ...]
-    time_column: str | None
+    time: EventTime | None
     kind: ClassVar[str] = "rolling_aggregate"
+
+    @property
+    def never_late(self) -> str | None:
+        return "totals take in whatever comes"
 
     def describe(self) -> dict[str, str]:
         return {"keys": ", ".join(self.keys), "aggregates": _text(self.aggregates)}
@@ -101,14 +124,18 @@ class DeduplicateNode(StatefulNode):
 
     keys: tuple[str, ...]
     within_ms: int
-    time_column: str
+    time: EventTime
     kind: ClassVar[str] = "deduplicate"
+
+    @property
+    def state_format(self) -> int:
+        return _format_with(self.time)
 
     def describe(self) -> dict[str, str]:
         return {"keys": ", ".join(self.keys), "within": f"{self.within_ms / 1000:g} s"}
 
     def shape(self) -> Mapping[str, Any]:
-        return {"keys": list(self.keys)}
+        return {"keys": list(self.keys), **_read_times(self.time)}
 
 
 @dataclass(frozen=True)
@@ -118,9 +145,13 @@ class JoinNode(StatefulNode):
     keys: tuple[str, ...]
     within_ms: int
     how: Literal["inner", "left", "right", "outer"]
-    time_columns: tuple[str, str]
+    times: tuple[EventTime, EventTime]
     suffix: str
     kind: ClassVar[str] = "join"
+
+    @property
+    def state_format(self) -> int:
+        return _format_with(*self.times)
 
     @property
     def output_delay_ms(self) -> int:
@@ -135,7 +166,7 @@ class JoinNode(StatefulNode):
         }
 
     def shape(self) -> Mapping[str, Any]:
-        return {"keys": list(self.keys), "how": self.how}
+        return {"keys": list(self.keys), "how": self.how, **_read_times(*self.times)}
 
 
 @dataclass(frozen=True)
@@ -148,11 +179,15 @@ class StatefulMapNode(StatefulNode):
     on_evict: Callable[..., Any] | None
     ttl_ms: int | None
     output_schema: str
-    time_column: str | None
+    time: EventTime | None
     sets_aside: bool = False
     """Rows that the function cannot take go to dead-letter sinks; else they fail the job."""
     saved_as: StateFormat = StateFormat.PLAIN
     kind: ClassVar[str] = "map_stateful"
+
+    @property
+    def never_late(self) -> str | None:
+        return "without a ttl the function gets whatever comes" if self.ttl_ms is None else None
 
     @property
     def output_delay_ms(self) -> int:
@@ -177,7 +212,7 @@ class ProcessorNode(StatefulNode):
     keys: tuple[str, ...]
     supplier: Callable[[], Any]
     output_schema: str
-    time_column: str | None
+    time: EventTime | None
     in_batches: bool
     delay_ms: int = 0
     saved_as: StateFormat = StateFormat.PLAIN
@@ -187,11 +222,27 @@ class ProcessorNode(StatefulNode):
     def output_delay_ms(self) -> int:
         return self.delay_ms
 
+    @property
+    def never_late(self) -> str | None:
+        return "the stream has no event time" if self.time is None else None
+
     def describe(self) -> dict[str, str]:
         return {"keys": ", ".join(self.keys)} if self.keys else {}
 
     def shape(self) -> Mapping[str, Any]:
         return {"keys": list(self.keys), PLAIN: _plain({"entries": self.saved_as})}
+
+
+def _read_times(*times: EventTime) -> Mapping[str, Any]:
+    """For `shape`: what is saved has event times in it, or was divided by them."""
+    if not any(time.is_window_end for time in times):
+        return {}
+    return {EVENT_TIME: [f"{time.lag_ms} ms before" for time in times]}
+
+
+def _format_with(*times: EventTime) -> int:
+    """Format 1 took the end of a window for the event time of its result, too."""
+    return 2 if any(time.is_window_end for time in times) else 1
 
 
 def _partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> list[str]:

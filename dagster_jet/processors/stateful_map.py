@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_jet.core.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError
 from dagster_jet.processors.address import ADDRESS, check_columns, readable_time
 from dagster_jet.processors.keys import key_codes
@@ -77,7 +78,8 @@ class StatefulMap:
     ttl_ms: int | None = None
     on_evict: OnEvict | None = None
     """(key columns, state value, watermark in ms) -> as `function`; called when the time to live
-    is over, not after `State.clear`."""
+    is over, not after `State.clear`. At the end of the input, where everything is over, the
+    watermark is the first one under which this key's time would have been."""
     sets_aside: bool = False
     """Rows that the function cannot take are rejected; else they fail the step."""
     has_time: bool = True
@@ -207,7 +209,8 @@ class StatefulMap:
             if after != before or (self.ttl_ms is not None and moved[number]):
                 changed.append(number)
                 states.append(after)
-        self._tell(touched.firsts(list(last)), last.values(), calls, given.after_ms)
+        dying_touches = touches[np.asarray(list(last), np.int64)]
+        self._tell(touched.firsts(list(last)), dying_touches, last.values(), calls, given.after_ms)
         firsts = touched.firsts(changed)
         own = {
             TIME_COLUMN: pa.array(touches[np.asarray(changed, np.int64)]),
@@ -228,15 +231,24 @@ class StatefulMap:
         known = untouched.column(STATE_COLUMN).is_valid().to_numpy()
         over = untouched.filter(pa.array(dying & known))
         values = (calls.load(s, None) for s in over.column(STATE_COLUMN).to_pylist())
-        self._tell(over, values, calls, after_ms)
+        self._tell(over, event_times(over), values, calls, after_ms)
 
     def _tell(
-        self, keys: pa.Table, values: Iterable[Any], calls: UserCalls, after_ms: int | None
+        self,
+        keys: pa.Table,
+        touches: np.ndarray,
+        values: Iterable[Any],
+        calls: UserCalls,
+        after_ms: int | None,
     ) -> None:
-        if self.on_evict is None or after_ms is None:
+        if self.on_evict is None or after_ms is None or self.ttl_ms is None:
             return
-        for key, value in zip(row_dicts(keys.select(self.keys)), values, strict=True):
-            calls.on_eviction(self.on_evict, key, value, after_ms)
+        told = np.full(len(touches), after_ms)
+        if after_ms == FINAL_WATERMARK_MS:
+            told = touches + self.ttl_ms + 1
+        each = zip(row_dicts(keys.select(self.keys)), values, told.tolist(), strict=True)
+        for key, value, watermark_ms in each:
+            calls.on_eviction(self.on_evict, key, value, watermark_ms)
 
 
 @dataclass(frozen=True)

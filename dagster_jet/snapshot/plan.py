@@ -27,6 +27,11 @@ PLAIN = "plain"
 """The names of what users' code keeps in the state that is saved as plain values. Whatever else it
 keeps is pickled; so is all of it where a plan does not say."""
 
+EVENT_TIME = "event_time"
+"""How event times were read from their columns; a plan without: as they stand there."""
+
+_JUDGED_APART = ("format", EVENT_TIME, COLUMNS, PLAIN)
+
 
 class Change(Enum):
     """What becomes of one stage's state or position."""
@@ -73,12 +78,16 @@ def compare_plans(
 def _change(saved: StagePlan | None, wanted: StagePlan) -> tuple[Change, str]:
     if saved is None:
         return Change.NEW, ""
+    if saved.get(EVENT_TIME) != wanted.get(EVENT_TIME):
+        had, has = (plan.get(EVENT_TIME, "as the column has it") for plan in (saved, wanted))
+        return Change.INCOMPATIBLE, f"the event time of its rows was {had}, is {has}"
     if saved.get("format", 1) > wanted.get("format", 1):
         return Change.INCOMPATIBLE, "its state was written by a newer version of dagster-jet"
+    compared = [name for name in wanted if name in saved and name not in _JUDGED_APART]
     differing = [
         f"{name} was {saved[name]!r}, is {wanted[name]!r}"
-        for name in wanted
-        if name in saved and name not in ("format", COLUMNS, PLAIN) and saved[name] != wanted[name]
+        for name in compared
+        if saved[name] != wanted[name]
     ]
     pickled = sorted(set(wanted.get(PLAIN, ())) - set(saved.get(PLAIN, ())))
     if pickled and not differing:

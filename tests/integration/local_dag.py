@@ -26,6 +26,7 @@ from dagster_jet.core import (
     Watermark,
     broadcast_key,
 )
+from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.pipeline.stateful import (
     AggregateNode,
@@ -222,28 +223,34 @@ def first_stage(node: StatefulNode, operator: Operator, ordinal: int) -> Send:
     def send(rows: pa.Table, watermark_ms: int | None) -> list[pa.Table]:
         match node:
             case AggregateNode(window=SessionWindow(gap_ms)):
-                shaped = _buckets(node, addressed(rows, node.keys, node.time_column), gap_ms,
+                shaped = _buckets(node, addressed(rows, node.keys, node.time), gap_ms,
                                   watermark_ms)  # fmt: skip
             case AggregateNode():
-                shaped = _frames(node, addressed(rows, node.keys, node.time_column))
+                shaped = _frames(node, addressed(rows, node.keys, node.time))
             case RollingNode():
-                shaped = _totals(node, addressed(rows, node.keys, node.time_column))
+                shaped = _totals(node, addressed(rows, node.keys, _as_it_stands(node.time)))
             case JoinNode():
-                shaped = addressed(rows, node.keys, node.time_columns[ordinal])
+                shaped = addressed(rows, node.keys, node.times[ordinal])
                 if ordinal == 1:  # clashing names carry the suffix in the operator's schema
                     clashing = [n for n in shaped.column_names if n not in schema.names]
                     names = [n + node.suffix if n in clashing else n for n in shaped.column_names]
                     shaped = shaped.rename_columns(names)
             case _:
-                shaped = addressed(rows, operator.keys or (), node.time_column)  # type: ignore[attr-defined]
+                shaped = addressed(rows, operator.keys or (), node.time)  # type: ignore[attr-defined]
         return [shaped.select(schema.names).cast(schema)]
 
     return send
 
 
-def addressed(rows: pa.Table, keys: Sequence[str], time_column: str | None) -> pa.Table:
+def _as_it_stands(time: EventTime | None) -> EventTime | None:
+    return None if time is None else EventTime(time.column)
+
+
+def addressed(rows: pa.Table, keys: Sequence[str], time: EventTime | None) -> pa.Table:
     """Rows with partition, hash and event time in front."""
-    times = [0] * rows.num_rows if time_column is None else _milliseconds(rows.column(time_column))
+    times = [0] * rows.num_rows if time is None else _milliseconds(rows.column(time.column))
+    if time is not None and time.is_window_end:
+        times = [end - 1 for end in times]
     values = [rows.column(key).to_pylist() for key in keys]
     hashes = [key_hash(*key) for key in zip(*values, strict=True)] if keys else [0] * rows.num_rows
     address = {

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Window
+from pyspark.sql import functions as F
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.core import ItemProcessor
 from dagster_jet.engine.events import EpochCompleted, JobEvent
+from dagster_jet.engine.spark.epoch import EpochRunner
 from dagster_jet.errors import (
     BadRowError,
     ConfigurationError,
@@ -39,7 +42,7 @@ from . import child, oracle
 from .world import World, write_input
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "k string, ts long, v long"
 
@@ -78,6 +81,72 @@ def run(world: World, pipeline: Pipeline, **config: Any) -> None:
 
 def good(number: int) -> dict[str, Any]:
     return {"k": "a", "ts": number, "v": number}
+
+
+# --- transforms that look at several rows ---------------------------------------------------------
+
+
+def number_rows(frame: DataFrame) -> DataFrame:
+    latest = Window.partitionBy("k").orderBy(F.desc("ts"))
+    return frame.withColumn("n", F.row_number().over(latest)).where("n = 1").drop("n")
+
+
+def with_averages(frame: DataFrame) -> DataFrame:
+    return frame.join(frame.groupBy("k").agg(F.avg("v").alias("mean")), "k")
+
+
+def in_groups(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("k").applyInPandas(lambda group: group, SCHEMA)
+
+
+def with_totals(frame: DataFrame) -> DataFrame:
+    """Of a table that is not the stream."""
+    table = frame.sparkSession.range(9).selectExpr("string(id) AS k", "id AS w")
+    totals = table.dropDuplicates(["w"]).groupBy("k").agg(F.sum("w").alias("w")).orderBy("k")
+    return frame.join(totals.limit(5), "k", "left")
+
+
+SEVERAL_ROWS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "groupBy": (lambda f: f.groupBy("k", "ts").agg(F.sum("v").alias("v")), "aggregates.*window"),
+    "count(*)": (lambda f: f.selectExpr("max(ts) AS ts"), "aggregates.*rolling_aggregate"),
+    "dropDuplicates": (lambda f: f.dropDuplicates(["k"]), "looks for equal.*deduplicate"),
+    "distinct": (lambda f: f.select("k", "ts").distinct(), "looks for equal.*deduplicate"),
+    "limit": (lambda f: f.where("v > 1").limit(3).where("v > 2"), "takes some.*top_n"),
+    "window": (number_rows, "window function.*map_stateful"),
+    "sort": (lambda f: f.orderBy("ts"), "sorts.*top_n"),
+    "sortWithinPartitions": (lambda f: f.sortWithinPartitions("ts"), "sorts"),
+    "self-join": (with_averages, "aggregates"),
+    "join": (lambda f: f.join(f.select("k", "v AS w"), "k"), r"itself.*join\("),
+    "applyInPandas": (in_groups, "groups of rows.*map_stateful"),
+    "except": (lambda f: f.exceptAll(f.where("v > 1")), "aggregates|compares sets"),
+}
+ROW_BY_ROW: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "functions": lambda f: f.withColumn("w", F.sqrt("v")).where("w > 1").repartition(3),
+    "more rows": lambda f: f.withColumn("w", F.explode(F.array("v", "ts"))),
+    "both": lambda f: f.where("v > 1").union(f.where("v < 1")),
+    "a table": with_totals,
+    "Python": lambda f: f.mapInPandas(lambda frames: frames, SCHEMA),
+}
+
+
+def prepare(spark: SparkSession, change: Callable[[DataFrame], DataFrame], **options: Any) -> None:
+    """Analyses a transform behind another, in front of a window."""
+    p = Pipeline("looks")
+    rows = p.read_from(sources.files("in", format="json", schema=SCHEMA), name="rows")
+    rows = rows.with_timestamps("ts").filter("v > 0").transform(change, name="change", **options)
+    counts = rows.window(windows.tumbling("1 second")).aggregate(n=agg.count(), name="counts")
+    # What is behind a stateful stage is another frame: its state is over all epochs.
+    counts.select("n").write_to(sinks.files("out", format="json"), name="out")
+    EpochRunner(spark, p.name, p.graph, {}, 1, 7).prepare()
+
+
+def test_a_transform_that_looks_at_several_rows_is_refused(spark: SparkSession) -> None:
+    for change, said in SEVERAL_ROWS.values():
+        with pytest.raises(PipelineError, match=f"job 'looks', stage 'change': .*{said}"):
+            prepare(spark, change)
+        prepare(spark, change, per_epoch=True)
+    for change in ROW_BY_ROW.values():
+        prepare(spark, change)
 
 
 # --- the environment ------------------------------------------------------------------------------

@@ -44,10 +44,10 @@ def fill(folder: Path) -> None:
 def expected(folder: Path) -> dict[str, Rows]:
     rows = input_rows(folder / "in")
     counts = windowed(rows, WINDOW_MS)
-    results = [{"k": k, "window_end": e, "n": n, "total": total} for k, _, e, n, total in counts]
+    results = [{"k": k, "last": end - 1, "n": n, "total": total} for k, _, end, n, total in counts]
     return {
         "counts": counts,
-        "rollup": windowed(results, ROLLUP_MS, time="window_end", n="n", total="total"),
+        "rollup": windowed(results, ROLLUP_MS, time="last", n="n", total="total"),
         "sessions": Counter(_sessions(rows)),
         "totals": Counter(_totals(folder / "in")),
     }

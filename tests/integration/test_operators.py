@@ -344,6 +344,59 @@ def test_late_rows_of_functions_processors_and_both_sides_of_a_join(world: World
     assert counts == {"mapped": len(late), "numbered": len(late), "joined": 2 * len(late)}
 
 
+HOUR, DAY = 3_600_000, 86_400_000
+
+
+def test_stages_behind_windows_find_results_inside_of_their_windows(world: World) -> None:
+    """48 hours, with an event at the first millisecond of each and one at the last; no lag, so that
+    watermarks stand on the bounds of windows and the ends of sessions."""
+    events = [
+        {"k": k, "ts": hour * HOUR + (HOUR - 1 if k == "last" else 0), "v": hour}
+        for hour in range(48)
+        for k in ("first", "last")
+    ]
+    p = Pipeline("chained")
+    source = sources.files(f"{world.folder}/in", format="json", schema=SCHEMA)
+    rows = p.read_from(source, name="rows").with_timestamps("ts", idle_timeout="0 ms")
+    by_key = rows.group_by("k")
+    hours = by_key.window(windows.tumbling("1 hour")).aggregate(n=agg.count(), name="hours")
+    visits = by_key.window(windows.session("1 hour")).aggregate(n=agg.count(), name="visits")
+    stages = {
+        kind: stage.group_by("k")
+        .window(windows.tumbling("1 day"))
+        .aggregate(n=agg.sum("n"), name=f"days of {kind}")
+        for kind, stage in (("hours", hours), ("visits", visits))
+    }
+    stages["kept"] = hours.deduplicate(on="k", within="2 hours", name="kept")
+    stages["met"] = hours.join(rows, on="k", within="0 ms", how="left", name="met")
+    for name, stage in stages.items():
+        stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=f"{name} out")
+    for number in range(9):  # the fifth ends with the first event of the second day
+        write_input(world.folder / "in", number, events[max(12 * number - 11, 0) : 12 * number + 1])
+    with world.jet() as jet:
+        config = JobConfig(max_items_per_epoch=1, parallelism=1)
+        result = jet.run(p, config, until="completed", on_event=world.see)
+    assert result.epochs >= 9
+    told = [event for event in world.events if isinstance(event, SnapshotCommitted)][-1].stages
+    assert not [name for name, stage in told.items() if stage.late]
+
+    of_hours = [(k, hour * HOUR + HOUR - 1) for hour in range(48) for k in ("first", "last")]
+    of_visits = [(row["k"], row["ts"] + HOUR - 1) for row in events]
+    for kind, results in (("hours", of_hours), ("visits", of_visits)):
+        days = Counter((k, time // DAY) for k, time in results)
+        assert set(days.values()) == ({24} if kind == "hours" else {24, 23, 1})
+        assert Counter(committed(world.folder / kind, "k window_start n")) == Counter(
+            (k, iso(day * DAY), n) for (k, day), n in days.items()
+        )
+    ends = {k: [iso((hour + 1) * HOUR) for hour in range(48)] for k in ("first", "last")}
+    assert Counter(committed(world.folder / "kept", "k window_end")) == Counter(
+        (k, end) for k in ends for end in ends[k][::3]
+    )
+    assert Counter(committed(world.folder / "met", "k window_end v")) == Counter(
+        (k, end, hour if k == "last" else None) for k in ends for hour, end in enumerate(ends[k])
+    )
+
+
 def test_an_event_time_column_may_have_a_dot(world: World) -> None:
     rows = [{"k": "a", "at.ms": number * 100} for number in range(20)]
     write_input(world.folder / "in", 1, rows)

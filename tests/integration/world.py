@@ -91,11 +91,11 @@ class World:
         rows = [row for name in ("left", "right") for row in input_rows(self.folder / "in" / name)]
         counts = windowed(rows, child.WINDOW_MS)
         results = [
-            {"k": k, "window_end": end, "n": n, "total": total} for k, _, end, n, total in counts
+            {"k": k, "last": end - 1, "n": n, "total": total} for k, _, end, n, total in counts
         ]
         return {
             "counts": counts,
-            "rollup": windowed(results, child.ROLLUP_MS, time="window_end", n="n", total="total"),
+            "rollup": windowed(results, child.ROLLUP_MS, time="last", n="n", total="total"),
             "big": Counter((r["k"], r["ts"], r["v"]) for r in rows if r["v"] >= child.BIG),
         }
 

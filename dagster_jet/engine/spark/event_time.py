@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, TimestampType
 from dagster_jet.engine.connector import PARTITION_COLUMN
 from dagster_jet.engine.spark.stages.plan import event_time_ms
 from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.snapshot.manifest import Arrived
 
@@ -70,7 +71,7 @@ def plan_time(job: str, node: TimestampsNode, frame: DataFrame) -> TimePlan:
             stage=node.upstream[0],
             cure="Declare it so in the schema, or convert it before with_timestamps().",
         )
-    time = event_time_ms(frame, column)
+    time = event_time_ms(frame, EventTime(column))
     return TimePlan(
         (
             F.count(F.lit(1)).alias("rows"),

@@ -26,6 +26,7 @@ from dagster_jet.engine.spark.arrivals import together
 from dagster_jet.engine.spark.barrier import ACK_COLUMN
 from dagster_jet.engine.spark.event_time import Observed, plan_time
 from dagster_jet.engine.spark.partition_column import carried_through
+from dagster_jet.engine.spark.row_by_row import check_row_by_row
 from dagster_jet.engine.spark.sink_task import SinkTask
 from dagster_jet.engine.spark.stage_task import REJECTED_COLUMN, StageTask
 from dagster_jet.engine.spark.wiring import ACK_TYPE, wire_stage
@@ -182,13 +183,15 @@ class EpochFrames:
         frame = self._input(node.upstream[0], early)
         if frame is None:
             return None
-        if node.name not in self.runner.carrying:
-            return self._call(node, frame)
         whole = self._with_partition.get(node.upstream[0])
-        if self.epoch is not None:
+        if self.epoch is not None and node.name in self.runner.carrying:
             assert whole is not None
             return self._call(node, whole, *self.runner.carrying[node.name])
         without = self._call(node, frame)
+        if self.epoch is None and not node.per_epoch:
+            check_row_by_row(self.runner.job, node.name, frame, without)
+        if node.name not in self.runner.carrying:
+            return without
         carried = None if whole is None else carried_through(node, self._call, whole, without)
         if carried is None:
             del self.runner.carrying[node.name]

@@ -62,9 +62,9 @@ def test_a_window_without_event_time_is_refused():
         stage.group_by("k").window(windows.tumbling("1 hour"))
 
 
-def hourly(stage, *keys, early=None, **aggregates):
+def hourly(stage, *keys, early=None, name="a", **aggregates):
     window = stage.group_by(*keys).window(windows.tumbling("1 hour"), early_results=early)
-    return window.aggregate(name="a", **(aggregates or {"n": agg.count()}))
+    return window.aggregate(name=name, **(aggregates or {"n": agg.count()}))
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,48 @@ def test_late_rows_of_a_processor_need_event_time():
     numbered(p, flights(p)).late_to(late, name="late")
     p = Pipeline("p")
     untimed = p.read_from(sources.files("in", format="json", schema="k string"), name="untimed")
-    with pytest.raises(PipelineError, match="stage 'numbered': without event time no row is late"):
+    with pytest.raises(PipelineError, match=r"stage 'numbered': no row can be late.*no event time"):
         numbered(p, untimed).late_to(late, name="late")
     with pytest.raises(PipelineError, match=r"stage 'untimed': late_to.. belongs directly after"):
         untimed.late_to(late, name="late")
+
+
+def read_just_now(p: Pipeline, **options):
+    source = sources.files("in", format="json", schema="origin string")
+    return p.read_from(source, name="now").with_ingestion_timestamps(**options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        (lambda p: flights(p).rolling_aggregate(n=agg.count(), name="s"), "totals take in"),
+        (lambda p: mapped(p), "without a ttl"),
+        (lambda p: hourly(read_just_now(p).filter("true"), "origin"), "time of their reading"),
+        (lambda p: hourly(read_just_now(p, max_lull="1 second"), "origin"), None),
+        (lambda p: hourly(hourly(flights(p), "origin").filter("true"), "origin", name="b"), None),
+        (lambda p: mapped(p, ttl="1 hour"), None),
+    ],
+)
+def test_late_rows_are_not_sent_to_a_sink_where_there_can_be_none(stage, said):
+    stage, late = stage(Pipeline("p")), sinks.files("late", format="json")
+    if said is None:
+        stage.late_to(late, name="late")
+        return
+    with pytest.raises(PipelineError, match=f"no row can be late for the stage: .*{said}"):
+        stage.late_to(late, name="late")
+
+
+@pytest.mark.parametrize("names", [("mine", "its"), ("same", "same")])
+def test_streams_of_two_pipelines_are_not_mixed(names):
+    mine, its = Pipeline(names[0]), Pipeline(names[1])
+    left, right = flights(mine, "here"), flights(its, "there")
+    for mix in (
+        lambda: left.merge(right),
+        lambda: left.merge(flights(mine, "third"), right),
+        lambda: left.join(right, on="origin", within="1 hour", name="both"),
+    ):
+        with pytest.raises(PipelineError, match=f"{names[0]}'.*'there.timestamps'.*'{names[1]}'"):
+            mix()
 
 
 def test_a_reaction_that_does_not_exist():

@@ -63,6 +63,14 @@ def join(how: Any = "inner", within: str = "1 hour") -> Build:
     return lambda rows, others: rows.join(others, on="k", within=within, how=how, name="s")
 
 
+def behind_windows(build: Build) -> Build:
+    def built(rows: Stage, others: Stage) -> Stage:
+        hours = rows.group_by("k").window(HOURLY).aggregate(v=agg.sum("v"), name="hours")
+        return build(hours, others)
+
+    return built
+
+
 def mapped(ttl: str | None, create: Callable[[], Any] = int, **options: Any) -> Build:
     return lambda rows, _: rows.group_by("k").map_stateful(
         lambda state, row: row, create=create, ttl=ttl, output_schema="k string", name="s",
@@ -185,7 +193,7 @@ def test_state_of_a_newer_format_is_refused_and_of_an_older_one_is_read(
 ) -> None:
     build = rolling(n=agg.count())
     today = plan(build)
-    monkeypatch.setattr(RollingNode, "state_format", RollingNode.state_format + 1)
+    monkeypatch.setattr(RollingNode, "state_format", 2)
     later = plan(build)
     (newer,) = [c for c in compare_plans(later, today) if c.is_refused]
     assert newer.change is Change.INCOMPATIBLE
@@ -203,3 +211,27 @@ def test_a_snapshot_from_before_there_were_plans_is_matched_by_name() -> None:
 
 def test_before_the_first_snapshot_everything_is_new() -> None:
     assert {c.change for c in compare_plans({}, plan(window()))} == {Change.NEW}
+
+
+@pytest.mark.parametrize(
+    "build", [window(), window(windows.session("1 hour")), distinct("k"), join()]
+)
+def test_state_behind_windows_of_a_version_that_took_their_ends_for_event_times(
+    build: Build,
+) -> None:
+    """As that version wrote it. Which frame a row is in, or who it meets, was judged by that."""
+    now = plan(behind_windows(build))
+    written = {name: dict(stage) for name, stage in now.items()}
+    del written["s"]["event_time"]
+    written["s"]["format"] = 1
+    reasons = {c.stage: c.reason for c in compare_plans(written, now) if c.is_refused}
+    assert list(reasons) == ["s"] and "event time" in reasons["s"], "the windows in front go on"
+    back = {c.stage: c.is_refused for c in compare_plans(now, written)}
+    assert back["s"] and not back["hours"], "nor does the older version read it"
+    assert not [c for c in compare_plans(now, now) if c.is_refused]
+    assert change(behind_windows(build), build)[0] is Change.INCOMPATIBLE
+
+
+def test_totals_and_functions_behind_windows_go_on_from_older_state() -> None:
+    for build in (rolling(n=agg.count()), mapped("1 hour")):
+        assert plan(behind_windows(build))["s"] == plan(build)["s"]

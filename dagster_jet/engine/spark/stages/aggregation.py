@@ -17,6 +17,7 @@ from dagster_jet.engine.spark.stages.plan import (
     StagePlan,
     arrow_schema,
     behind_watermark,
+    column_sql,
     quoted,
     spark_schema,
     time_sql,
@@ -50,7 +51,7 @@ def plan_windows(
     assert not isinstance(node.window, SessionWindow)
     frames, aggregation = node.window.frames, Aggregation(node.aggregates)
     stage = FramePartials(node.keys, aggregation, frames)
-    time = time_sql(source, node.time_column)
+    time = time_sql(source, node.time)
     shape = _shape(stage, source, time, partitions)
     operator = SlidingWindows(
         input_schema=arrow_schema(shape(source).schema),
@@ -77,7 +78,7 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
     assert isinstance(node.window, SessionWindow)
     aggregation = Aggregation(node.aggregates)
     stage = SessionBuckets(node.keys, aggregation, node.window.gap_ms)
-    time = time_sql(source, node.time_column)
+    time = time_sql(source, node.time)
     shape = _shape(stage, source, time, partitions)
     operator = SessionWindows(
         input_schema=arrow_schema(shape(source).schema),
@@ -86,7 +87,7 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
         aggregation=aggregation,
         early_results=node.early_results_ms is not None,
     )
-    return _plan(operator, stage, shape, behind_watermark(source, node.time_column))
+    return _plan(operator, stage, shape, behind_watermark(source, node.time))
 
 
 def plan_rolling(
@@ -95,13 +96,14 @@ def plan_rolling(
     """Totals over all time: partials per key."""
     aggregation = Aggregation(node.aggregates)
     stage = KeyPartials(node.keys, aggregation)
-    time = "0L" if node.time_column is None else time_sql(source, node.time_column)
+    # As the column says it, also behind windows: nothing is late here, and it comes out again.
+    time = "0L" if node.time is None else column_sql(source, node.time.column)
     shape = _shape(stage, source, time, partitions)
     operator = RollingAggregate(
         input_schema=arrow_schema(shape(source).schema),
         keys=node.keys,
         aggregation=aggregation,
-        result_time=node.time_column,
+        result_time=None if node.time is None else node.time.column,
     )
     if tells_arrivals:
         shape = _shape(stage, source, time, partitions, _arrivals(time))

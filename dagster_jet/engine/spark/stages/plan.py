@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from dagster_jet.engine.spark.stage_task import ORDINAL_COLUMN
 from dagster_jet.pipeline.ddl import quoted_name
+from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.processors.operator import PARTITION_COLUMN, Operator
 
 if TYPE_CHECKING:
@@ -110,17 +111,23 @@ class Partitions:
         return F.pmod(key_hash, F.lit(self.count)).cast("int").alias(PARTITION_COLUMN)
 
 
-def event_time_ms(frame: DataFrame, column: str) -> Column:
-    return F.expr(time_sql(frame, column))
+def event_time_ms(frame: DataFrame, time: EventTime) -> Column:
+    return F.expr(time_sql(frame, time))
 
 
-def behind_watermark(frame: DataFrame, column: str) -> Late:
-    time = event_time_ms(frame, column)
-    return lambda before_ms: time < F.lit(before_ms)
+def behind_watermark(frame: DataFrame, time: EventTime) -> Late:
+    moment = event_time_ms(frame, time)
+    return lambda before_ms: moment < F.lit(before_ms)
 
 
-def time_sql(frame: DataFrame, column: str) -> str:
+def time_sql(frame: DataFrame, time: EventTime) -> str:
     """Event time in ms as SQL over `frame`'s columns."""
+    stands = column_sql(frame, time.column)
+    return f"({stands} - {time.lag_ms}L)" if time.lag_ms else stands
+
+
+def column_sql(frame: DataFrame, column: str) -> str:
+    """What a column of time says, in ms."""
     name = quoted_name(column)
     if isinstance(frame.schema[column].dataType, TimestampType):
         return f"unix_millis({name})"

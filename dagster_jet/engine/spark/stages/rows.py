@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from dagster_jet.engine.spark.stages.plan import (
     spark_schema,
 )
 from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.stateful import (
     DeduplicateNode,
     JoinNode,
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 def plan_deduplicate(node: DeduplicateNode, source: DataFrame, partitions: Partitions) -> StagePlan:
     keys = node.keys or tuple(source.columns)
     operator = Deduplicate(keys, arrow_schema(source.schema), node.within_ms)
-    return _row_plan(operator, [_addressed(source, keys, node.time_column, partitions)], source,
-                     node.time_column)  # fmt: skip
+    return _row_plan(operator, [_addressed(source, keys, node.time, partitions)], source,
+                     node.time)  # fmt: skip
 
 
 def plan_join(
@@ -82,16 +84,15 @@ def plan_join(
         within_ms=node.within_ms,
         how=node.how,
     )
-    left_time, right_time = node.time_columns
+    left_time, right_time = node.times
+    right_time = replace(right_time, column=other.get(right_time.column, right_time.column))
     left_shape = _addressed(left, keys, left_time, partitions, [*keys, *own])
     right_columns = [*keys, *other.values()]
-    right_shape = _addressed(
-        right, keys, other.get(right_time, right_time), partitions, right_columns
-    )
+    right_shape = _addressed(right, keys, right_time, partitions, right_columns)
     return StagePlan(
         operator=operator,
         shapes=(left_shape, lambda frame: right_shape(frame.withColumnsRenamed(other))),
-        late=tuple(map(behind_watermark, sources, node.time_columns)),
+        late=tuple(map(behind_watermark, sources, node.times)),
         filters_late=False,
         result_type=spark_schema(operator.result_schema),
     )
@@ -109,13 +110,13 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         ttl_ms=node.ttl_ms,
         on_evict=node.on_evict,
         sets_aside=node.sets_aside,
-        has_time=node.time_column is not None,
+        has_time=node.time is not None,
         state_format=node.saved_as,
     )
-    shape = _addressed(source, node.keys, node.time_column, partitions)
+    shape = _addressed(source, node.keys, node.time, partitions)
     # As the operator: a ttl of 0 is one, too.
-    time_column = None if node.ttl_ms is None else node.time_column
-    return _row_plan(operator, [shape], source, time_column)
+    time = None if node.ttl_ms is None else node.time
+    return _row_plan(operator, [shape], source, time)
 
 
 def plan_processor(
@@ -141,9 +142,9 @@ def plan_processor(
     # A processor works out the partition of a key by itself, where every integer is a bigint and
     # every floating-point number a double.
     key_hash = partitions.hash(node.keys, of=source)
-    shape = _addressed(source, node.keys, node.time_column, partitions, key_hash=key_hash)
+    shape = _addressed(source, node.keys, node.time, partitions, key_hash=key_hash)
     # The processor is the one to say what is late, unless a sink takes such rows away from it.
-    return _row_plan(operator, [shape], source, node.time_column)
+    return _row_plan(operator, [shape], source, node.time)
 
 
 def _overrides(processor: type[Processor], *methods: str) -> bool:
@@ -157,13 +158,13 @@ def _parsed(ddl: str) -> StructType:
 def _addressed(
     source: DataFrame,
     keys: Sequence[str],
-    time_column: str | None,
+    event_time: EventTime | None,
     partitions: Partitions,
     columns: Sequence[str] | None = None,
     key_hash: Column | None = None,
 ) -> Shape:
     """Rows with their address in front: partition, key hash, event time."""
-    time = F.lit(0).cast("long") if time_column is None else event_time_ms(source, time_column)
+    time = F.lit(0).cast("long") if event_time is None else event_time_ms(source, event_time)
     key_hash = partitions.hash(keys) if key_hash is None else key_hash
     address: list[Column] = [
         partitions.of_hash(key_hash),
@@ -175,12 +176,12 @@ def _addressed(
 
 
 def _row_plan(
-    operator: Operator, shapes: Sequence[Shape], source: DataFrame, time_column: str | None
+    operator: Operator, shapes: Sequence[Shape], source: DataFrame, time: EventTime | None
 ) -> StagePlan:
     return StagePlan(
         operator=operator,
         shapes=tuple(shapes),
-        late=() if time_column is None else (behind_watermark(source, time_column),),
+        late=() if time is None else (behind_watermark(source, time),),
         filters_late=False,
         result_type=spark_schema(operator.result_schema),
     )

@@ -1,0 +1,107 @@
+"""Transforms see the rows of one epoch: what looks at several rows at once is found in the plan
+that Spark has analysed, and refused with the stage that does it over all epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_AGGREGATE = (
+    "aggregates",
+    "group_by(...).window(...).aggregate(...), or rolling_aggregate(...) without windows",
+)
+_DISTINCT = ("looks for equal rows", "deduplicate(on=..., within=...)")
+_WINDOW = (
+    "has a window function",
+    "group_by(...).map_stateful(...), or top_n, first and last in a window's aggregates",
+)
+_LIMIT = ("takes some of the rows", "top_n, first or last in a window's aggregates")
+_SORT = ("sorts", "top_n in a window's aggregates, or let the readers of the output sort")
+_FUNCTION = ("calls a function with groups of rows", "group_by(...).map_stateful(...)")
+_SET = ("compares sets of rows", "join(..., within=...) or deduplicate(within=...)")
+_JOIN = ("joins the stream with itself", "join(other, on=..., within=...)")
+_KINDS = {
+    "Aggregate": _AGGREGATE,
+    "Deduplicate": _DISTINCT,
+    "DeduplicateWithinWatermark": _DISTINCT,
+    "Distinct": _DISTINCT,
+    "Window": _WINDOW,
+    "WindowInPandas": _WINDOW,
+    "GlobalLimit": _LIMIT,
+    "LocalLimit": _LIMIT,
+    "Tail": _LIMIT,
+    "Offset": _LIMIT,
+    "Sort": _SORT,
+    "FlatMapGroupsInPandas": _FUNCTION,
+    "FlatMapGroupsInArrow": _FUNCTION,
+    "FlatMapCoGroupsInPandas": _FUNCTION,
+    "FlatMapCoGroupsInArrow": _FUNCTION,
+    "MapGroups": _FUNCTION,
+    "CoGroup": _FUNCTION,
+    "Except": _SET,
+    "Intersect": _SET,
+}
+"""By the simple name of Spark's logical node: what the function does, and the stage instead."""
+
+
+def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame) -> None:
+    """
+    Args:
+        given: what the function got; what others have done to it is their business.
+        returned: by the function. It may aggregate what does not come from the stream.
+
+    Raises:
+        PipelineError: the function looks at several of the stream's rows at once.
+    """
+    stream = given._jdf.queryExecution().analyzed()
+    leaves = list(_leaves(stream))
+    _, found = _look(returned._jdf.queryExecution().analyzed(), stream, leaves)
+    if found is not None:
+        does, instead = found
+        raise PipelineError(
+            f"the function {does}, but it sees the rows of one epoch only, and where epochs begin "
+            "differs from run to run.",
+            job=job,
+            stage=stage,
+            cure=f"Use {instead}. If an epoch's rows are what you mean, say "
+            "transform(..., per_epoch=True).",
+        )
+
+
+def _look(plan: Any, stream: Any, leaves: list[Any]) -> tuple[bool, tuple[str, str] | None]:
+    """Whether the plan reads the stream; and the first thing it does with several of its rows."""
+    if plan.equals(stream):
+        return True, None
+    children = list(_children(plan))
+    if not children:
+        # Of a second use of the stream Spark makes a copy with other ids.
+        return any(plan.sameResult(leaf) for leaf in leaves), None
+    reading = 0
+    for child in children:
+        reads, found = _look(child, stream, leaves)
+        if found is not None:
+            return True, found
+        reading += reads
+    kind = plan.getClass().getSimpleName()
+    if kind == "Join" and reading > 1:
+        return True, _JOIN
+    return reading > 0, _KINDS.get(kind) if reading else None
+
+
+def _children(plan: Any) -> Iterator[Any]:
+    for of_one_kind in (plan.children(), plan.subqueries()):
+        for place in range(of_one_kind.size()):
+            yield of_one_kind.apply(place)
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    children = list(_children(plan))
+    if not children:
+        yield plan
+    for child in children:
+        yield from _leaves(child)
