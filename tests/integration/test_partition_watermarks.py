@@ -157,6 +157,6 @@ def test_a_function_that_would_notice_the_partition_does_not_get_it(
         seen.append(frame.columns)
         return function(frame)
 
-    run_log(world, "0 ms", lambda rows: rows.transform(looking))
+    run_log(world, "0 ms", lambda rows: rows.transform(looking, per_epoch=True))
     assert seen[-1] == ["k", "ts", "v"]
     assert world.events_of(SnapshotCommitted)[-1].stages["counts"].late > 0
