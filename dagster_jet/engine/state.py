@@ -5,9 +5,10 @@ with the machine. What must survive is in the store as chunks. `saved` runs are 
 snapshot, `unsaved` ones are what the next snapshot has to write, `deciding` ones are in a snapshot
 that is not decided yet. None is ever merged with one of another kind.
 
-Runs of a state with a key hash are sorted by it: a key is found by binary search in the mapped
-file (in each of its batches; a large run has several), so that a step costs what arrived and not
-what is stored. Runs of other states are sorted by partition, which is how a snapshot wants them.
+Runs of a state with a key hash are sorted by it, and by time: a key, or what it has of some time,
+is found by binary search in the mapped file (in each of its batches; a large run has several), so
+that a step costs what arrived and not what is stored. Runs of other states are sorted by partition,
+which is how a snapshot wants them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ import pyarrow.compute as pc
 
 from dagster_jet.engine.merging import Merge, merged_parts
 from dagster_jet.errors import ExecutorLostError
-from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN, Operator, find_rows
+from dagster_jet.processors.operator import (
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    Intervals,
+    Operator,
+    find_rows,
+)
 from dagster_jet.snapshot.manifest import Run, ShardState
 
 MERGE_FAN_IN = 8
@@ -54,8 +61,8 @@ class RunFolder:
     def write_parts(self, parts: Iterable[pa.Table]) -> tuple[Run, ...]:
         """One run of all parts, a record batch of each. Errors as of `write`.
 
-        Each batch is sorted by key hash where the state has one, else by partition; together they
-        need not be.
+        Each batch is sorted by key hash and time where the state has hashes, else by partition;
+        together they need not be.
         """
         filled = (part for part in parts if part.num_rows)
         first = next(filled, None)
@@ -69,7 +76,8 @@ class RunFolder:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
                 for part in chain([first], filled):
                     has_hash = HASH_COLUMN in part.schema.names
-                    ordered = part.sort_by(HASH_COLUMN if has_hash else PARTITION_COLUMN)
+                    by = (HASH_COLUMN, self.time_column) if has_hash else (PARTITION_COLUMN,)
+                    ordered = part.sort_by([(column, "ascending") for column in by])
                     writer.write_table(ordered.combine_chunks())
                     times = pc.min_max(part.column(self.time_column)).as_py()
                     rows += part.num_rows
@@ -189,13 +197,16 @@ class RunState:
         ]
         return pa.concat_tables([self.operator.state_schema.empty_table(), *due])
 
-    def find(self, hashes: np.ndarray) -> pa.Table:
-        wanted = np.sort(hashes)
+    def find(self, hashes: np.ndarray, within: Intervals | None = None) -> pa.Table:
+        order = np.argsort(hashes)
+        wanted = hashes[order]
+        intervals = None if within is None else within.of(order)
+        names = (HASH_COLUMN, self.runs.time_column)
         found = []
         for table in self._tables(self.shard.runs):
             for batch in table.to_batches():
-                hashes_of_run = batch.column(batch.schema.get_field_index(HASH_COLUMN)).to_numpy()
-                rows = find_rows(hashes_of_run, wanted)
+                hashes_of_run, times = (batch.column(name).to_numpy() for name in names)
+                rows = find_rows(hashes_of_run, times, wanted, intervals)
                 if len(rows):
                     found.append(pa.Table.from_batches([batch.take(pa.array(rows))]))
         return self._merge(found)

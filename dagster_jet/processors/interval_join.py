@@ -3,7 +3,8 @@
 Results are the pairs of the two streams' rows as multisets: equal rows are different rows. A side
 that is kept whole (`left`, `right`, `outer`) also has each of its rows that found no partner
 emitted once, alone, when none can come any more: time + within < watermark (strict). As in SQL, a
-null key matches nothing; such a row appears alone if its side is kept, else it is dropped.
+null key matches nothing; such a row appears alone if its side is kept, else it is dropped. A step
+reads the saved rows that are near in time to its own, not all that there are of their keys.
 
 Saved: the rows of both sides that a row to come could still match, until time + within < watermark.
 An outer join also saves who has matched: a row matched on arrival is written so, one that matches
@@ -34,11 +35,11 @@ from dagster_jet.processors.lateness import drop_late, event_times
 from dagster_jet.processors.operator import (
     HASH_COLUMN,
     TIME_COLUMN,
+    Intervals,
     StateReader,
     Step,
     StepInput,
 )
-from dagster_jet.processors.sorting import distinct, is_among
 from dagster_jet.processors.timeline import Timeline, expand
 
 ROLE_COLUMN = "__role"
@@ -139,8 +140,10 @@ class IntervalJoin:
         left_new = self._state_rows(left_arrived, LEFT, given.version, 0)
         right_new = self._state_rows(right_arrived, RIGHT, given.version, left_arrived.num_rows)
 
-        hashes = distinct(np.concatenate([_hashes(left_new), _hashes(right_new)]))
-        found = state.find(hashes) if len(hashes) else self.state_schema.empty_table()
+        reach = _Reach.of((left_new, right_new), self.within_ms)
+        found = self.state_schema.empty_table()
+        if len(reach.hashes):
+            found = state.find(reach.hashes, reach.times)
         left, right = self._sides(found, left_new, right_new)
         left_rows, right_rows = _pairs(left, right, self.within_ms)
 
@@ -154,7 +157,7 @@ class IntervalJoin:
             alive = np.full(len(matched), True) if dead is None else side.times > dead
             delta += self._changes(side, matched, alive)
         if dead is not None and self.how != "inner":
-            results.append(self._expired(state, dead, hashes))
+            results.append(self._expired(state, dead, reach))
         names = self.result_schema.names
         return Step(
             results=pa.concat_tables([table.select(names) for table in results]),
@@ -233,14 +236,44 @@ class IntervalJoin:
         }
         return [new, _filled(self.state_schema, identified, own)]
 
-    def _expired(self, state: StateReader, dead: int, hashes: np.ndarray) -> pa.Table:
-        """Rows that die without ever having matched, of keys that this step did not look up."""
+    def _expired(self, state: StateReader, dead: int, reach: _Reach) -> pa.Table:
+        """Rows that die without ever having matched, of those that this step did not look up."""
         due = state.due(dead)
-        due = due.filter(pa.array(~is_among(_hashes(due), hashes)))
+        due = due.filter(pa.array(~reach.has(_hashes(due), event_times(due))))
         if due.num_rows == 0:
             return due
         due = self.merge([due])
         return due.filter(pa.array(~_flags(due)))
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """Which saved rows those of a step can match at all: of their keys, and near in time."""
+
+    hashes: np.ndarray
+    """Ascending."""
+    times: Intervals
+
+    @classmethod
+    def of(cls, arrived: Sequence[pa.Table], within_ms: int) -> _Reach:
+        hashes = np.concatenate([_hashes(table) for table in arrived])
+        times = np.concatenate([event_times(table) for table in arrived])
+        order = np.argsort(hashes)
+        hashes, times = hashes[order], times[order]
+        begins = np.flatnonzero(np.diff(hashes, prepend=hashes[:1] - 1) != 0)
+        if len(begins) == 0:
+            return cls(hashes, Intervals(times, times))
+        first, last = (of.reduceat(times, begins) for of in (np.minimum, np.maximum))
+        return cls(hashes[begins], Intervals(first - within_ms, last + within_ms))
+
+    def has(self, hashes: np.ndarray, times: np.ndarray) -> np.ndarray:
+        if len(self.hashes) == 0:
+            return np.zeros(len(hashes), bool)
+        places = np.searchsorted(self.hashes, hashes)
+        places = np.minimum(places, len(self.hashes) - 1)
+        near = self.times.of(places)
+        found: np.ndarray = self.hashes[places] == hashes
+        return found & (times >= near.first) & (times <= near.last)
 
 
 @dataclass(frozen=True)

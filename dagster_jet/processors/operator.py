@@ -84,6 +84,18 @@ class Step:
     """Something outside may wait for the decision about the snapshot behind this step."""
 
 
+@dataclass(frozen=True)
+class Intervals:
+    """Closed intervals of times in ms, one for each of some hashes, in their order."""
+
+    first: np.ndarray
+    last: np.ndarray
+
+    def of(self, places: np.ndarray) -> Intervals:
+        """Those at these places."""
+        return Intervals(self.first[places], self.last[places])
+
+
 class StateReader(Protocol):
     """The living state of one shard before a step. Rows come in `Operator.state_schema`."""
 
@@ -95,10 +107,14 @@ class StateReader(Protocol):
         """
         ...
 
-    def find(self, hashes: np.ndarray) -> pa.Table:
+    def find(self, hashes: np.ndarray, within: Intervals | None = None) -> pa.Table:
         """All rows with one of these (distinct, int64) hashes, merged. Costs O(log n) per hash.
 
         Only for operators whose state has `HASH_COLUMN`.
+
+        Args:
+            within: only rows whose time is in the hash's interval, which costs what they do and not
+                what all rows of the hash do. Rows that `merge` puts together have one time.
         """
         ...
 
@@ -175,16 +191,39 @@ def newest_version(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     return table if kept.all() else table.filter(pa.array(kept))
 
 
-def find_rows(sorted_hashes: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """Row numbers in a run sorted by hash whose hash is among `hashes` (sorted, distinct)."""
-    first = np.searchsorted(sorted_hashes, hashes, side="left")
-    last = np.searchsorted(sorted_hashes, hashes, side="right")
+def find_rows(
+    run_hashes: np.ndarray,
+    run_times: np.ndarray,
+    hashes: np.ndarray,
+    within: Intervals | None = None,
+) -> np.ndarray:
+    """Row numbers in a run, sorted by hash and then by time, whose hash is among `hashes` (sorted,
+    distinct) and whose time is within the hash's interval."""
+    first = np.searchsorted(run_hashes, hashes, side="left")
+    last = np.searchsorted(run_hashes, hashes, side="right")
+    if within is not None:
+        first = _first_at_least(within.first, run_times, first, last)
+        last = _first_at_least(within.last + 1, run_times, first, last)
     counts = last - first
     total = int(counts.sum())
     if total == 0:
         return np.empty(0, np.int64)
     starts = np.repeat(first - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
     return starts + np.arange(total)
+
+
+def _first_at_least(
+    wanted: np.ndarray, values: np.ndarray, starts: np.ndarray, stops: np.ndarray
+) -> np.ndarray:
+    """For each ascending range `values[start:stop]` the first place of a value that is at least
+    the wanted one. A binary search in all of them at once."""
+    low, high = starts.copy(), stops.copy()
+    while (searching := np.flatnonzero(low < high)).size:
+        middle = (low[searching] + high[searching]) // 2
+        is_less = values[middle] < wanted[searching]
+        low[searching] = np.where(is_less, middle + 1, low[searching])
+        high[searching] = np.where(is_less, high[searching], middle)
+    return low
 
 
 class MemoryState:
@@ -205,9 +244,15 @@ class MemoryState:
     def due(self, until_ms: int) -> pa.Table:
         return self._table.filter(pa.array(self._times() <= until_ms))
 
-    def find(self, hashes: np.ndarray) -> pa.Table:
+    def find(self, hashes: np.ndarray, within: Intervals | None = None) -> pa.Table:
         mine = self._table.column(HASH_COLUMN).to_numpy()
-        return self._table.filter(pa.array(np.isin(mine, hashes)))
+        wanted = np.isin(mine, hashes)
+        if within is not None and len(hashes):
+            order = np.argsort(hashes)
+            places = order[np.minimum(np.searchsorted(hashes[order], mine), len(hashes) - 1)]
+            interval, times = within.of(places), self._times()
+            wanted &= (times >= interval.first) & (times <= interval.last)
+        return self._table.filter(pa.array(wanted))
 
     def scan(self) -> pa.Table:
         return self._table
@@ -222,6 +267,7 @@ __all__ = [
     "PARTITION_COLUMN",
     "TIME_COLUMN",
     "VERSION_COLUMN",
+    "Intervals",
     "LeavesTombstones",
     "MemoryState",
     "Operator",

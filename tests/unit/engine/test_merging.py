@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from dagster_jet.engine import merging
 from dagster_jet.engine.merging import is_worth_merging, merged_parts
 from dagster_jet.engine.state import RunFolder, RunState
-from dagster_jet.processors.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
+from dagster_jet.processors.operator import (
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+    Intervals,
+)
 from dagster_jet.snapshot.manifest import ShardState
 
 PARTITIONS = 7
@@ -97,6 +102,10 @@ def test_a_key_is_found_in_a_run_of_many_batches(
     assert contents(state.find(np.unique(asked))) == contents(
         summed([table(expected, hashed=True)])
     )
+    asked = np.unique(asked)[::-1]  # in no particular order
+    within = Intervals(asked % 7 - 2, asked % 7 + asked % 4)
+    near = [row for row in expected if row[0] % 7 - 2 <= row[1] <= row[0] % 7 + row[0] % 4]
+    assert contents(state.find(asked, within)) == contents(summed([table(near, hashed=True)]))
     if rows:
         (run,) = written
         times = [t for _, t, _ in rows]

@@ -115,6 +115,35 @@ def test_an_inner_join_saves_no_identities_and_no_rows_of_null_keys():
     ]
 
 
+class Looking:
+    """A state that tells how many rows a step has looked at."""
+
+    def __init__(self, state):
+        self.state, self.rows = state, 0
+
+    def find(self, *asked):
+        found = self.state.find(*asked)
+        self.rows = max(self.rows, found.num_rows)  # steps are run twice
+        return found
+
+    def __getattr__(self, name):
+        return getattr(self.state, name)
+
+
+def test_a_step_reads_the_rows_of_its_interval_not_all_of_its_keys():
+    run = Stepping(operator("left"))
+    run.step([left(time, time) for time in range(1_000)], [])
+    run.state = Looking(run.state)
+    assert pairs(run.step([], [right(500, 1)])) == [(n, 1) for n in range(495, 506)]
+    assert run.state.rows == 11
+    alone = run.step([left(990, 1)], [right(700, 2)], watermark=800)
+    assert pairs(alone) == sorted(
+        [(n, 2) for n in range(695, 706)]
+        + [(n, None) for n in range(795) if not (495 <= n <= 505 or 695 <= n <= 705)],
+        key=repr,
+    )
+
+
 def test_late_rows_are_counted_on_both_sides():
     run = Stepping(operator("outer"))
     run.step([], [], watermark=10)
