@@ -38,6 +38,11 @@ MAX_ROWS_AT_ONCE = 1 << 20
 """Frames are spread over their windows in portions of about this many rows: a watermark that
 leaps, or the end of the input, must not need memory for every window at once."""
 
+FEW_WINDOWS = 8
+"""A frame that is part of so few windows is merged into each of them."""
+_IS_DENSE = 0.75
+"""Merging two and two that leaves more than this share of the rows is given up."""
+
 
 @dataclass(frozen=True)
 class SlidingWindows:
@@ -142,22 +147,18 @@ class SlidingWindows:
         total = int(counts.sum())
         if total == 0:
             return []
-        if counts.max() > 1:
-            wanted = counts > 0
-            low, high = int(first[wanted].min()), int(last[wanted].max())
-            if total > MAX_ROWS_AT_ONCE and low < high:
-                table = rows_where(table, wanted)
-                middle = low + (high - low) // (2 * slide) * slide
-                lower = self._windows([table], low - slide, middle, early=early)
-                return lower + self._windows([table], middle, high, early=early)
-            rows = np.repeat(np.arange(len(counts)), counts)
-            nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-            table = table.take(pa.array(rows))
-            first = first[rows] + nth * slide
-        elif total < len(counts):
-            table, first = rows_where(table, counts > 0), first[counts > 0]
+        wanted = counts > 0
+        spreads = [_Spread(table, first, counts)]
+        if total > FEW_WINDOWS * len(counts):
+            spreads = self._in_blocks(table, after, until)
+        low, high = int(first[wanted].min()), int(last[wanted].max())
+        if sum(spread.rows for spread in spreads) > MAX_ROWS_AT_ONCE and low < high:
+            table = rows_where(table, wanted)
+            middle = low + (high - low) // (2 * slide) * slide
+            lower = self._windows([table], low - slide, middle, early=early)
+            return lower + self._windows([table], middle, high, early=early)
         # Here a row stands for one window, and its frame's label gives way to the window's.
-        merged = self.merge([_with_ends(table, first)])
+        merged = self.merge([spread.over_windows(slide) for spread in spreads])
         window_ends = _ends(merged)
         starts = window_ends - size
         return [
@@ -171,6 +172,65 @@ class SlidingWindows:
                 early=early,
             )
         ]
+
+    def _in_blocks(self, table: pa.Table, after: int | None, until: int | None) -> list[_Spread]:
+        """Frames merged to blocks of 2, 4, 8, ... frames, and for each block the windows that have
+        it, but not the block that it is half of. So a window is put together from a few blocks,
+        and not from all of its frames: two for each doubling of its length.
+
+        Where a key has few frames there is nothing to merge, and it is as without blocks.
+        """
+        frames = self.frames
+        slide, offset, per_window = frames.slide_ms, frames.offset_ms, frames.per_window
+        blocks = self.merge([_with_ends(table, (_ends(table) - offset) // slide)])
+        width, spreads = 1, []
+        while True:
+            number = _ends(blocks)
+            halves = self.merge([_with_ends(blocks, number // 2)])
+            is_last = 2 * width > per_window or halves.num_rows > _IS_DENSE * blocks.num_rows
+            # By number of their last frame, the windows that have all of the block's frames...
+            begin = number * width
+            first, last = begin + width - 1, begin + per_window - 1
+            if not is_last:  # ...but not those of the other half, too.
+                is_left = number % 2 == 0
+                first = np.where(is_left, first, np.maximum(first, begin + per_window - width))
+                last = np.where(is_left, np.minimum(last, begin + 2 * width - 2), last)
+            first, last = first * slide + offset, last * slide + offset
+            if after is not None:
+                first = np.maximum(first, after + slide)
+            if until is not None:
+                last = np.minimum(last, until)
+            spreads.append(_Spread(blocks, first, np.maximum((last - first) // slide + 1, 0)))
+            if is_last:
+                return spreads
+            blocks, width = halves, 2 * width
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Rows, each of which is part of some windows in a row."""
+
+    table: pa.Table
+    first: np.ndarray
+    """Per row, the end of the first of them."""
+    counts: np.ndarray
+    """Per row, how many there are."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.counts.sum())
+
+    def over_windows(self, slide_ms: int) -> pa.Table:
+        """Each row once for each of its windows, labelled with the end of that."""
+        table, first, counts, total = self.table, self.first, self.counts, self.rows
+        if total and counts.max() > 1:
+            rows = np.repeat(np.arange(len(counts)), counts)
+            nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+            table = table.take(pa.array(rows))
+            first = first[rows] + nth * slide_ms
+        elif total < len(counts):
+            table, first = rows_where(table, counts > 0), first[counts > 0]
+        return _with_ends(table, first)
 
 
 def _split_late(table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, int]:

@@ -38,7 +38,7 @@ SEED = st.integers(0, 2**32)
 @st.composite
 def sliding_windows(draw: st.DrawFn) -> SlidingWindow:
     slide = draw(st.integers(1, 9))
-    return SlidingWindow(slide * draw(st.integers(1, 4)), slide, draw(st.integers(0, slide - 1)))
+    return SlidingWindow(slide * draw(st.integers(1, 20)), slide, draw(st.integers(0, slide - 1)))
 
 
 def ended(steps: list[Any]) -> list[Any]:
@@ -46,8 +46,10 @@ def ended(steps: list[Any]) -> list[Any]:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(sliding_windows(), STEPS, NAMES, SEED, st.sampled_from([3, 1 << 20]))
-def test_windows(window, steps, names, seed, rows_at_once):
+@given(
+    sliding_windows(), STEPS, NAMES, SEED, st.sampled_from([3, 1 << 20]), st.sampled_from([0, 8])
+)
+def test_windows(window, steps, names, seed, rows_at_once, few):
     steps = ended(steps)
     emitted, open_, late = expected_windows([(e, wm) for e, wm, *_ in steps], window)
     stage = FrameStage(
@@ -56,6 +58,7 @@ def test_windows(window, steps, names, seed, rows_at_once):
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_module, "MAX_ROWS_AT_ONCE", rows_at_once)
+        patch.setattr(window_module, "FEW_WINDOWS", few)
         for (events, watermark, restored, early), closed, still_open in zip(
             steps, emitted, open_, strict=True
         ):
