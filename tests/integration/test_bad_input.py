@@ -116,7 +116,7 @@ SEVERAL_ROWS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "sort": (lambda f: f.orderBy("ts"), "sorts.*top_n"),
     "sortWithinPartitions": (lambda f: f.sortWithinPartitions("ts"), "sorts"),
     "self-join": (with_averages, "aggregates"),
-    "join": (lambda f: f.join(f.select("k", "v AS w"), "k"), r"itself.*join\("),
+    "join": (lambda f: f.join(f.selectExpr("k", "v AS w"), "k"), r"itself.*join\("),
     "applyInPandas": (in_groups, "groups of rows.*map_stateful"),
     "except": (lambda f: f.exceptAll(f.where("v > 1")), "aggregates|compares sets"),
 }
