@@ -20,7 +20,7 @@ from dagster_jet.errors import JetError
 from dagster_jet.jet import Jet
 from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -84,6 +84,9 @@ def _await_end(jet: Jet, name: str, seconds: float) -> None:
             f"{remote.status.value}.",
             job=name,
         ) from None
+    record = jet.observed(name)
+    if record is not None and record.cause is StopCause.LOST:
+        raise JetError(f"nobody has carried it out: {record.failure}.", job=name)
 
 
 @app.command()

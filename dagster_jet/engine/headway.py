@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 from dagster_jet.snapshot.record import Activity, Doing
 
+_TROUBLE_MAX = 500
+"""Characters: the record is written every few seconds."""
+
 
 class Headway:
     """Of one execution. Its threads note what happens, the heartbeat reads it.
@@ -67,4 +70,4 @@ class Headway:
             return passed_ms if healthy and self._failing is None else 0
 
     def _activity(self, doing: Doing, since: float, trouble: str) -> Activity:
-        return Activity(doing, round((self._clock() - since) * 1000), trouble)
+        return Activity(doing, round((self._clock() - since) * 1000), trouble[:_TROUBLE_MAX])

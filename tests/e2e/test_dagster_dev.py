@@ -33,6 +33,11 @@ mutation Launch($job: String!) {
   }) { __typename }
 }
 """
+RE_EXECUTE = """
+mutation ReExecute($run: String!) {
+  launchRunReexecution(reexecutionParams: {parentRunId: $run, strategy: ALL_STEPS}) { __typename }
+}
+"""
 LAST_TICK = """
 query Tick($sensor: String!) {
   sensorOrError(sensorSelector: {
@@ -159,10 +164,23 @@ def test_a_stream_under_dagster(world: World) -> None:
     world.wait_for("the sensor says why", lambda: "paused" in world.last_skip_reason())
     assert len(world.observer.runs()) == 2
 
-    # Launched by hand: goes on where it was, and is supervised again.
+    # Re-executed by hand, with the tags of the sensor's run: goes on where it was, and is
+    # supervised again. Until it has its lease the sensor requests nothing beside it.
     world.put_flights(2)
-    graphql(world.dagster.url, LAUNCH, {"job": DAGSTER_JOB})
+    graphql(world.dagster.url, RE_EXECUTE, {"run": second})
     world.wait_for("the third file is committed", lambda: world.feed() == 75)
     resumed = read_supervision(world.jet.store, PIPELINE)
     assert resumed is not None and resumed.desired == "running"
     world.wait_for("the sensor adopts it", lambda: "adopt" in world.last_skip_reason())
+    assert [run.status for run in world.observer.runs()] == ["FAILURE", "CANCELED", "STARTED"]
+
+    # Launched once more beside it: ends softly, and the stream runs on.
+    third = world.record()
+    graphql(world.dagster.url, LAUNCH, {"job": DAGSTER_JOB})
+    world.wait_for(
+        "the surplus run has ended",
+        lambda: [run.status for run in world.observer.runs()][3:] == ["SUCCESS"],
+    )
+    world.put_flights(3)
+    world.wait_for("the fourth file is committed", lambda: world.feed() == 100)
+    assert world.record().execution_id == third.execution_id

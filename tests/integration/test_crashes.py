@@ -40,7 +40,7 @@ from dagster_jet.errors import (
     StoreUnavailableError,
 )
 from dagster_jet.snapshot.protocol import Commit, Purpose, StopKind, WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, StopCause
 from dagster_jet.testing.failpoints import FailPoints
 
 from . import child, oracle
@@ -192,7 +192,9 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
     """However the driver leaves beside it: what was given up is not taken for committed."""
     world.fill()
     tries: list[str] = []
+    said: list[Activity] = []
     commit, go_on = FilesSink.commit, execution.Execution._next_commands
+    tell = execution.Execution._tell_retried
 
     def refuse(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
         if context.sink != "rollup_out":
@@ -207,11 +209,22 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
             self._stop_signal.request(StopKind.CANCEL)
         return go_on(self)
 
+    def cancel(self: Any, reason: str) -> None:
+        tell(self, reason)
+        said.append(self._keeper.headway.activity())
+        self._stop_signal.request(StopKind.CANCEL)
+
     with monkeypatch.context() as patched:
         patched.setattr(FilesSink, "commit", refuse)
-        patched.setattr(execution.Execution, "_next_commands", leave)
-        with pytest.raises(Interrupt) if how == "interrupted" else suppress(JetError):
-            world.run()
+        with monkeypatch.context() as driver:
+            driver.setattr(execution.Execution, "_next_commands", leave)
+            with pytest.raises(Interrupt) if how == "interrupted" else suppress(JetError):
+                world.run()
+        # The next start is cancelled while it commits in vain: no failure, and no other execution.
+        patched.setattr(execution.Execution, "_tell_retried", cancel)
+        assert world.run().status is JobStatus.FAILED
+        assert world.record().cause is StopCause.CANCEL
+        assert said[0].doing is Doing.COMMITTING and "share does not answer" in said[0].trouble
     assert world.staged() and not world.record().snapshots[0].committed
     world.run()
     world.assert_exactly_once()

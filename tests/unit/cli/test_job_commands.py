@@ -1,0 +1,67 @@
+"""``dagster-jet jobs`` and ``job``: what is shown of living and of dead jobs; no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dagster_jet.cli import app
+from dagster_jet.engine.lease import new_lease
+from dagster_jet.engine.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, Lease
+from dagster_jet.store import Store, StoreConfig
+
+DEAD_PID = 2**22 + 1
+"""Above the kernel's largest process id."""
+COMMITTING = Activity(Doing.COMMITTING, 400_000, "out (/o): disk full")
+HERE = new_lease("o", 1_000, "run-1", COMMITTING)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(StoreConfig((f"file://{tmp_path}/a",), backup_count=0)) as store:
+        yield store
+
+
+def left_by(store: Store, lease: Lease) -> None:
+    record = ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease)
+    directory = store.map(JOB_DIRECTORY)
+    directory.put_all({directory.key("shop"): b""})
+    store.register(record_register("shop")).claim(4, "owner").write(record.to_bytes())
+
+
+def run(tmp_path: Path, *arguments: str) -> Any:
+    environment = {"DAGSTER_JET_STORE": f"file://{tmp_path}/a", "COLUMNS": "200"}
+    return CliRunner().invoke(app, list(arguments), env=environment)
+
+
+def test_a_living_job_is_listed_with_what_it_is_at(store: Store, tmp_path: Path) -> None:
+    left_by(store, replace(HERE, ttl_ms=60_000))
+    (row,) = json.loads(run(tmp_path, "jobs", "--json").stdout)
+    assert (row["status"], row["cause"]) == ("RUNNING", None)
+    assert row["doing"] == "committing a snapshot for 400 s: out (/o): disk full"
+    assert row["owner"] == f"{HERE.host}:{HERE.pid}"
+
+
+def test_a_dead_one_is_not_running_and_lost(store: Store, tmp_path: Path) -> None:
+    left_by(store, replace(HERE, pid=DEAD_PID))
+    (row,) = json.loads(run(tmp_path, "jobs", "--json").stdout)
+    assert (row["status"], row["cause"], row["owner"]) == ("NOT_RUNNING", "lost", None)
+    refused = run(tmp_path, "job", "shop", "cancel")
+    assert refused.exit_code == 2 and "cannot cancel: the job is NOT_RUNNING" in refused.stderr
+
+
+def test_a_request_that_a_dying_job_does_not_carry_out_is_an_error(
+    store: Store, tmp_path: Path
+) -> None:
+    """Of another host: its lease looks fresh, and is not renewed any more."""
+    left_by(store, replace(new_lease("o", 1_000, "run-1"), host="elsewhere"))
+    asked = run(tmp_path, "job", "shop", "suspend")
+    assert asked.exit_code == 2, asked.stdout
+    assert "nobody has carried it out" in asked.stderr or "NOT_RUNNING" in asked.stderr
