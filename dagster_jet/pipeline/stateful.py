@@ -219,6 +219,10 @@ class ProcessorNode(StatefulNode):
     kind: ClassVar[str] = "processor"
 
     @property
+    def state_format(self) -> int:
+        return 2  # 1 had a copy of each entry under a broadcast key in every partition
+
+    @property
     def output_delay_ms(self) -> int:
         return self.delay_ms
 

@@ -166,6 +166,16 @@ class LeavesTombstones(Protocol):
     def without_tombstones(self, merged: pa.Table) -> pa.Table: ...
 
 
+@runtime_checkable
+class SharesRows(Protocol):
+    """An operator some of whose state rows every shard of another parallelism needs. Each shard
+    has saved its own in the partition that has the shard's number."""
+
+    def shared_rows(self, state: pa.Table, shard: int) -> pa.Table:
+        """Those of other shards' rows, as rows of this one."""
+        ...
+
+
 def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
     """`Operator.merge` of all rows that there are of some keys: nothing older is left anywhere
     that a tombstone would have to hide, so tombstones go."""
@@ -271,6 +281,7 @@ __all__ = [
     "LeavesTombstones",
     "MemoryState",
     "Operator",
+    "SharesRows",
     "StateReader",
     "Step",
     "StepInput",

@@ -9,8 +9,8 @@ an epoch therefore follows the size of a shard's saved state; built-in operators
 do not have that cost.
 
 Saved: an entry is a state row, versioned by key; only changed ones are written. An entry under a
-`broadcast_key` is kept once in every partition that its shard owns, so that each shard of another
-parallelism finds it.
+`broadcast_key` is in the partition with its shard's number; at another parallelism every shard
+reads those of all shards there were.
 
 A processor that commits in two phases (it overrides `snapshot_commit_prepare` or
 `snapshot_commit_finish`) is prepared at the end of every epoch, which then always ends in a
@@ -35,6 +35,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -159,6 +160,15 @@ class ProcessorOperator:
         """Without entries that are no longer saved."""
         return merged.filter(merged.column(VALUE_COLUMN).is_valid())
 
+    def shared_rows(self, state: pa.Table, shard: int) -> pa.Table:
+        """Entries under broadcast keys."""
+        if not self.is_keyed:
+            return state.slice(0, 0)  # there is one instance, which has them all
+        rows = state.filter(state.column(ORIGIN_COLUMN).is_valid())
+        place = rows.schema.get_field_index(PARTITION_COLUMN)
+        here = pa.array(np.full(rows.num_rows, shard, np.int32))
+        return rows.set_column(place, rows.schema.field(place), here)
+
     def dead_until(self, watermark_ms: int | None) -> int | None:
         return None
 
@@ -190,7 +200,12 @@ class ProcessorOperator:
     def _saved(self, rows: pa.Table) -> _Saved:
         columns = (PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN, VALUE_COLUMN)
         values = zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
-        return {(p, key, origin): value for p, key, origin, value in values if value is not None}
+        return {
+            (partition, key, origin): value
+            for partition, key, origin, value in values
+            # Format 1 had copies in others, too, and they have aged there if the one instance did.
+            if value is not None and (self.is_keyed or partition == 0)
+        }
 
     def _delta(self, before: _Saved, after: _Saved, version: int) -> pa.Table:
         changed: dict[tuple[int, bytes, int | None], bytes | None] = {
@@ -338,10 +353,10 @@ class _Run:
                 f"saved an entry with key {item.key!r} that cannot be serialised: {error}.",
                 self._operator.state_format.cure,
             ) from error
-        given, count = self._given, self._operator.partition_count
         if isinstance(item.key, BroadcastKey):
-            for partition in range(given.shard, count, given.shard_count):
-                self.saved[partition, key, given.shard] = value
+            shard = self._given.shard
+            if shard < self._operator.partition_count:  # else it has no partitions, nor rows
+                self.saved[shard, key, shard] = value
             return
         self.saved[self._partition_of(item.key), key, None] = value
 

@@ -240,9 +240,8 @@ def living(
 
 
 def _entries(table: pa.Table) -> Counter[tuple[str, ...]]:
-    """A processor's entries; broadcast ones, of which each partition has a copy, once."""
+    """A processor's entries; broadcast ones are of an instance, not of a partition."""
     found: Counter[tuple[str, ...]] = Counter()
-    told: set[tuple[bytes, int]] = set()
     for row in table.to_pylist():
         if row[VALUE_COLUMN] is None:
             continue
@@ -250,8 +249,8 @@ def _entries(table: pa.Table) -> Counter[tuple[str, ...]]:
         if row[ORIGIN_COLUMN] is None:
             assert row[PARTITION_COLUMN] == partition_of_key(key, DEFAULT_PARTITION_COUNT)
             found[repr(row[PARTITION_COLUMN]), repr(key), repr(value)] += 1
-        elif (row[KEY_COLUMN], row[ORIGIN_COLUMN]) not in told:
-            told.add((row[KEY_COLUMN], row[ORIGIN_COLUMN]))
+        else:
+            assert row[PARTITION_COLUMN] == row[ORIGIN_COLUMN]
             found[repr(None), repr(key), repr(value)] += 1
     return found
 

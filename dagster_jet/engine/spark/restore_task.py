@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from dagster_jet.core.failpoint import fail_point
 from dagster_jet.engine.merging import ROWS_AT_ONCE
 from dagster_jet.engine.spark.barrier import Barrier, ack_batch, new_attempt, owned_partitions
 from dagster_jet.engine.state import RunFolder, sweep_dead_executions
-from dagster_jet.processors.operator import Operator, merge_whole
+from dagster_jet.processors.operator import Operator, SharesRows, merge_whole
 from dagster_jet.processors.saved_schema import in_state_schema
 from dagster_jet.snapshot.chains import ChainReader
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
@@ -53,28 +54,44 @@ class RestoreTask:
         assert self.barrier.store is not None
         count = self.barrier.partition_count
         wanted = frozenset(owned_partitions(item.shard, item.new_shard_count, count))
-        store = self.barrier.store.map(self.barrier.chunk_map_name())
         runs = RunFolder(
             folder=self.barrier.run_folder(item.vertex),
             prefix=f"restored-{item.shard}-{attempt}",
             vertex=item.vertex,
             time_column=item.operator.time_column,
         )
-        portions = (
-            in_state_schema(table, item.operator, item.vertex)
-            for chain in item.chains
-            for table in ChainReader.open(
-                store, chain, vertex=item.vertex, partition_count=count, wanted=wanted
-            ).tables(ROWS_AT_ONCE)
-        )
+        portions = self._read(item, wanted)
+        is_redivided = item.old_shard_count != item.new_shard_count
+        if is_redivided and isinstance(item.operator, SharesRows):
+            others = frozenset(range(item.old_shard_count)) - wanted
+            shared = [
+                item.operator.shared_rows(merge_whole(item.operator, [table]), item.shard)
+                for table in self._read(item, others)
+            ]
+            portions = chain(portions, shared)
         saved: list[Run] = []
         for tables in _gathered(portions, ROWS_AT_ONCE):
             saved += runs.write(merge_whole(item.operator, runs.alive(tables, item.dead_until_ms)))
         fail_point("restore.after")
-        if item.old_shard_count == item.new_shard_count:
+        if not is_redivided:
             return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))
         # Another division: the next snapshot writes this shard's state anew, as a base.
         return Ack(item.vertex, item.shard, attempt, unsaved=tuple(saved))
+
+    def _read(self, item: RestoreItem, partitions: frozenset[int]) -> Iterator[pa.Table]:
+        """All rows of these partitions, those of each in one table."""
+        assert self.barrier.store is not None
+        store = self.barrier.store.map(self.barrier.chunk_map_name())
+        for sets in item.chains:
+            reader = ChainReader.open(
+                store,
+                sets,
+                vertex=item.vertex,
+                partition_count=self.barrier.partition_count,
+                wanted=partitions,
+            )
+            for table in reader.tables(ROWS_AT_ONCE):
+                yield in_state_schema(table, item.operator, item.vertex)
 
 
 def _gathered(tables: Iterable[pa.Table], rows_at_once: int) -> Iterator[list[pa.Table]]:
