@@ -65,7 +65,8 @@ class JetError(Exception):
         position: str | None = None,
         cure: str | None = None,
     ) -> None:
-        self.job, self.stage, self.position, self.cure = job, stage, position, cure
+        self.message, self.cure = message, cure
+        self.job, self.stage, self.position = job, stage, position
         where = ", ".join(
             f"{label} {value!r}"
             for label, value in (("job", job), ("stage", stage), ("position", position))

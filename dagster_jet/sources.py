@@ -83,6 +83,10 @@ def table(
 
     Args:
         path: a local file or folder; also as `file:///` URL.
+        schema: column names and types as DDL; by default what the files say. A CSV file must have a
+            header with these names in this order, unless `options` say otherwise
+            (``{"enforceSchema": "true"}``: by position, ``{"header": "false"}``).
+        options: for Spark's reader.
         asset: the key of the Dagster asset that this table is ("dim/airports"): the stages behind
             depend on it in the lineage.
     """

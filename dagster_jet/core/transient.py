@@ -10,15 +10,15 @@ from __future__ import annotations
 import errno
 import os
 
-TRANSIENT = frozenset(
+DENIED = frozenset({errno.EACCES, errno.EPERM})
+"""Where a person corrects the permissions of a place they pass, elsewhere the caller is wrong."""
+TRANSIENT = DENIED | frozenset(
     {
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EIO,
         errno.ESTALE,
         errno.EROFS,
-        errno.EACCES,
-        errno.EPERM,
         errno.EAGAIN,
         errno.EBUSY,
         errno.EINTR,
@@ -44,7 +44,5 @@ def is_transient(error: OSError) -> bool:
     return error.errno is None or error.errno in TRANSIENT
 
 
-TRANSIENT_TEXTS = frozenset(
-    os.strerror(number) for number in TRANSIENT - {errno.EACCES, errno.EPERM, errno.EAGAIN}
-)
+TRANSIENT_TEXTS = frozenset(os.strerror(number) for number in TRANSIENT - DENIED - {errno.EAGAIN})
 """How other languages name them, where only a text comes across: those with one meaning."""

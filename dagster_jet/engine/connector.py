@@ -179,6 +179,24 @@ class Source(Protocol):
         ...
 
 
+class Table(Protocol):
+    """A batch table to enrich a stream with, as it is when it is read."""
+
+    def describe(self) -> dict[str, str]: ...
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Its rows; reading them fails where one does not fit the table's schema.
+
+        Raises:
+            SourceError: there is no such table.
+        """
+        ...
+
+    def locate_bad_row(self, spark: SparkSession) -> str | None:
+        """Best effort, after that: a text naming position and content."""
+        ...
+
+
 @dataclass(frozen=True)
 class TransactionId:
     """Names what one writer leaves behind; deterministic but for the attempt."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.core.failpoint import FailPointError, fail_point
+from dagster_jet.core.transient import DENIED, is_transient
 from dagster_jet.engine.batch_size import BatchSizer
 from dagster_jet.engine.committing import SinkCommitter
 from dagster_jet.engine.compatibility import check_compatible
@@ -60,6 +61,7 @@ from dagster_jet.engine.undecided_input import UndecidedInput
 from dagster_jet.engine.watermarks import WatermarkTracker
 from dagster_jet.errors import (
     BadRowError,
+    ExecutorLostError,
     FencedError,
     InputLostError,
     JetError,
@@ -852,6 +854,13 @@ def expected(error: Exception, job: str) -> JetError:
     """The error itself, or one that stands for what nobody foresaw."""
     if isinstance(error, JetError):
         return error
+    if isinstance(error, OSError) and is_transient(error) and error.errno not in DENIED:
+        return ExecutorLostError(
+            f"the driver could not read or write: {error}.",
+            job=job,
+            cure="Free some space or bring the file system back; meanwhile the job restarts from "
+            "its last snapshot.",
+        )
     _logger.error("the execution of %s fails", job, exc_info=error)
     cure = "If it does not come from a callback of yours, please report it."
     return JetError(f"the driver raised {type(error).__name__}: {error}.", job=job, cure=cure)

@@ -88,6 +88,8 @@ class EnrichNode:
     how: str
     refresh_ms: int | None = None
     """The table is read anew when what is known of it is older; None: once per execution."""
+    suffix: str = "_right"
+    """Of the table's columns whose names the stream has, too."""
     kind: str = field(default="enrich", init=False)
 
 

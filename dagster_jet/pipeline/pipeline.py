@@ -236,8 +236,13 @@ class Stage:
         how: str = "left",
         refresh: Duration | None = None,
         name: str | None = None,
+        suffix: str = "_right",
     ) -> Stage:
         """Adds the columns of a batch table (`sources.table`, `sources.map_table`) by key.
+
+        Columns: this stream's, then the table's; where names clash the table's get `suffix`. A row
+        of the table that does not fit its schema fails the job, and so does a CSV file whose header
+        names other columns than the schema.
 
         Args:
             how: "left" keeps rows without a match, "inner" drops them.
@@ -255,7 +260,7 @@ class Stage:
         keys = _columns(on)
         name = name or self._pipeline._fresh("enrich")
         every = None if refresh is None else to_ms(refresh, "refresh")
-        return self._append(EnrichNode(name, (self._node,), table, keys, how, every))
+        return self._append(EnrichNode(name, (self._node,), table, keys, how, every, suffix))
 
     def join(
         self,

@@ -305,6 +305,57 @@ def test_a_source_file_that_changed_after_it_was_read(world: World) -> None:
     assert oracle.committed(world.folder / "out/copy", "v") == Counter([(1,)])
 
 
+# --- tables to enrich with ------------------------------------------------------------------------
+
+
+def enriching(world: World, table: str, content: str, schema: str, **enrich: Any) -> Pipeline:
+    path = world.folder / table
+    path.write_text(content, "utf-8")
+    p = Pipeline("enriched")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
+    )
+    found = sources.table(str(path), format=path.suffix[1:], schema=schema)
+    rows.enrich(found, on="k", name="names", **enrich).write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    return p
+
+
+@pytest.mark.parametrize(
+    ("table", "content", "said"),
+    [
+        ("t.csv", "name,k\nAda,a\n", "Header: name, k Schema: k, name"),
+        ("t.csv", "k\na\n", "Header length: 1, schema size: 2"),
+        ("t.csv", "k,name\na,Ada\nb\n", "t.csv:3: b"),
+        ("t.json", '{"k": "a", "name": "Ada"}\n{"k": "b", "name":\n', 't.json:2: {"k": "b"'),
+    ],
+)
+def test_a_table_that_does_not_fit_its_schema(
+    world: World, table: str, content: str, said: str
+) -> None:
+    """Neither nulls nor columns taken for each other, and not the stream's dead letters."""
+    write_input(world.folder / "in", 1, [good(1)])
+    with pytest.raises(BadRowError) as told:
+        run(world, enriching(world, table, content, "k string, name string"))
+    for part in ("job 'enriched', stage 'names', position", f"{world.folder}/{table}", said):
+        assert part in str(told.value)
+    assert not any((world.folder / "out").glob("[!._]*"))
+
+
+def test_columns_that_stream_and_table_share(world: World) -> None:
+    write_input(world.folder / "in", 1, [good(1)])
+    table = "t.csv", "k,V,name\na,7,Ada\n", "k string, V long, name string"
+    with pytest.raises(PipelineError, match=r"stage 'names': two columns would be named 'V'"):
+        run(world, enriching(world, *table, suffix=""))
+    run(world, enriching(world, *table))
+    (file,) = (world.folder / "out").glob("part-*")
+    assert json.loads(file.read_text(), object_pairs_hook=list) == [
+        *(("k", "a"), ("ts", 1), ("v", 1)),
+        *(("V_right", 7), ("name", "Ada")),
+    ]
+
+
 # --- functions and definitions --------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from dagster_jet.errors import ConfigurationError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 """Also with one slash: that is how `pathlib` writes it."""
+_MAGIC_TO_SPARK = re.compile(r"[\\{}\[\]*?]")
 _LOCAL_HOSTS = ("", "localhost")
 
 
@@ -65,3 +66,12 @@ def _path_of_url(url: str, rest: str) -> str:
             cure="A local path has three slashes (file:///folder); mount what is elsewhere.",
         )
     return unquote(slash + path)
+
+
+def literally(path: str) -> str:
+    """As Spark's readers want it: they take every path for a pattern, `part-[1]` for `part-1`.
+
+    Not with their option `__globPaths__`: per name that looks like a pattern, Spark 4.3 then reads
+    all the others once more.
+    """
+    return _MAGIC_TO_SPARK.sub(r"\\\g<0>", path)

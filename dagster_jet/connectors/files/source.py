@@ -20,19 +20,18 @@ from __future__ import annotations
 import glob
 import logging
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, first_bad_row
 from dagster_jet.connectors.files.checksum import file_checksum
-from dagster_jet.connectors.files.places import is_pattern, local_path
+from dagster_jet.connectors.files.places import is_pattern, literally, local_path
 from dagster_jet.engine.connector import InputFate, Lag, Rejection, SourceFrame
 from dagster_jet.errors import (
     ConfigurationError,
@@ -48,12 +47,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet")
-CORRUPT_COLUMN = "__corrupt"
-FILE_COLUMN = "__file"
 REASON_COLUMN = "__reason"
 _IGNORED_SUFFIXES = (".tmp", ".crc", ".inprogress", ".part", "._COPYING_")
 _FIRST_GUESS_BYTES_PER_ROW = 100.0
-_MAGIC_TO_SPARK = re.compile(r"[\\{}\[\]*?]")
 
 
 @dataclass(frozen=True)
@@ -79,14 +75,25 @@ class FilesTable:
             raise SourceError(
                 f"the table {self.path!r} does not exist.", cure="Create it, or correct the path."
             )
-        reader = spark.read.options(**dict(self.options))
+        defaults = {"mode": "FAILFAST"}  # else what does not fit would be null without a word
+        if self.format == "csv":
+            # By name: columns in another order would be taken for each other.
+            defaults |= {"header": "true", "enforceSchema": "false"}
+        reader = spark.read.options(**defaults)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         elif self.format == "csv":
             reader = reader.option("inferSchema", "true")
-        if self.format == "csv":
-            reader = reader.option("header", "true")
-        return reader.format(self.format).load(_literally(self.path))
+        return reader.options(**dict(self.options)).format(self.format).load(literally(self.path))
+
+    def locate_bad_row(self, spark: SparkSession) -> str | None:
+        """Best effort: file, line and text of a row that does not fit."""
+        if self.format == "parquet" or self.schema is None:
+            return None
+        options = {"header": "true", **dict(self.options)}
+        return first_bad_row(
+            spark, [self.path], format=self.format, schema=self.schema, options=options
+        )
 
 
 @dataclass(frozen=True)
@@ -257,7 +264,7 @@ class FilesReader:
     def frame(self, spark: SparkSession, split: tuple[InputFile, ...]) -> SourceFrame:
         from pyspark.sql import functions as F
 
-        frame = self._spark_reader(spark).load([_literally(file.path) for file in split])
+        frame = self._spark_reader(spark).load([literally(file.path) for file in split])
         if not self._sets_rejects_aside or self.rejection is None:
             return SourceFrame(frame)
         columns = [quoted_name(name) for name in frame.columns if name != CORRUPT_COLUMN]
@@ -331,27 +338,15 @@ class FilesReader:
             )
 
     def locate_bad_row(self, spark: SparkSession, split: tuple[InputFile, ...]) -> str | None:
-        from pyspark.sql import functions as F
-
-        if self.source.format == "parquet":
+        if self.source.format == "parquet" or self.source.schema is None:
             return None
-        # Once more, forgiving: Spark says which rows it would not take, not where they are.
-        reader = spark.read.options(**dict(self.source.options)).format(self.source.format)
-        reader = reader.schema(f"{self.source.schema}, {CORRUPT_COLUMN} string")
-        reader = reader.option("mode", "PERMISSIVE")
-        frame = reader.option("columnNameOfCorruptRecord", CORRUPT_COLUMN).load(
-            [_literally(file.path) for file in split]
+        return first_bad_row(
+            spark,
+            [file.path for file in split],
+            format=self.source.format,
+            schema=self.source.schema,
+            options=dict(self.source.options),
         )
-        bad = frame.where(F.col(CORRUPT_COLUMN).isNotNull())
-        row = bad.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN)).first()
-        if row is None:
-            return None
-        path, raw = unquote(urlsplit(row[FILE_COLUMN]).path), row[CORRUPT_COLUMN].strip()
-        number = None
-        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as lines:
-            number = next((n for n, line in enumerate(lines, start=1) if line.strip() == raw), None)
-        where = path if number is None else f"{path}:{number}"
-        return f"{where}: {raw[:200]}"
 
     def position(self) -> dict[str, Any]:
         return {
@@ -446,15 +441,6 @@ class FilesReader:
                 cure="Correct the permissions, or bring the file system back; meanwhile the job "
                 "restarts from its last snapshot.",
             ) from error
-
-
-def _literally(path: str) -> str:
-    """As Spark's readers want it: they take every path for a pattern, `part-[1]` for `part-1`.
-
-    Not with their option `__globPaths__`: per name that looks like a pattern, Spark 4.3 then reads
-    all the others once more.
-    """
-    return _MAGIC_TO_SPARK.sub(r"\\\g<0>", path)
 
 
 def _folder_of(path: str) -> str:

@@ -50,3 +50,9 @@ class MapTable:
         if isinstance(rows.schema["value"].dataType, StructType):
             return rows.select(F.col(quoted_name(self.key_column)), "value.*")
         return rows
+
+    def locate_bad_row(self, spark: SparkSession) -> str | None:
+        """Best effort: key and text of a value that does not fit."""
+        assert self.bound is not None
+        reader = self.bound.open("", self.map, None)
+        return reader.locate_bad_row(spark, range(reader.map.partition_count))

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
-from dagster_jet.engine.connector import SourceReader
+from dagster_jet.engine.connector import SourceReader, Table
 from dagster_jet.engine.spark.barrier import Barrier
-from dagster_jet.engine.spark.errors import translate
+from dagster_jet.engine.spark.errors import naming, translate
 from dagster_jet.engine.spark.event_time import Observed, TimePlan
 from dagster_jet.engine.spark.executor_watch import SESSION_GONE
 from dagster_jet.engine.spark.frames import EpochFrames
@@ -21,7 +23,7 @@ from dagster_jet.engine.spark.partition_column import ways_of_partitions
 from dagster_jet.engine.spark.placement import Anchored, OneMachine, Placement
 from dagster_jet.engine.spark.session import is_local
 from dagster_jet.engine.spark.wiring import StageWiring
-from dagster_jet.errors import ExecutorLostError, JetError, PipelineError
+from dagster_jet.errors import BadRowError, ExecutorLostError, JetError, PipelineError
 from dagster_jet.pipeline.graph import EnrichNode, Graph, TransformNode
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.processors.operator import Operator
@@ -168,14 +170,16 @@ class EpochRunner:
 
         That of an executor if one is lost: whatever else went wrong can be a consequence.
         """
+        scratch = None
         try:
             if self._placement is not None:
                 self._placement.check()
+            scratch = self.session.sparkContext.getConf().get("spark.local.dir", gettempdir())
         except ExecutorLostError as lost:
             return lost
         except SESSION_GONE:
             pass  # nobody is there to be asked
-        return translate(error, self.job, user_stages)
+        return translate(error, self.job, user_stages, scratch)
 
     def _check_sinks(self, frames: EpochFrames, acks: tuple[Ack, ...]) -> None:
         """Every sink that was given rows answered; shards of stages are counted elsewhere."""
@@ -222,10 +226,26 @@ class EpochRunner:
         if known is not None:
             if node.refresh_ms is None or now - known.read_at < node.refresh_ms / 1000:
                 return known.frame
-        # Not cache(): that is lazy, and Spark shares it among frames that it takes for equal.
-        frame: DataFrame = node.table.frame(self.session).localCheckpoint()
-        self._tables[node.name] = _Table(frame, now)
-        return frame
+        self._tables[node.name] = _Table(self._read_table(node), now)
+        return self._tables[node.name].frame
+
+    def _read_table(self, node: EnrichNode) -> DataFrame:
+        table: Table = node.table
+        with naming(node.name, self.job):
+            try:
+                # Not cache(): that is lazy, and Spark shares it among frames it takes for equal.
+                return table.frame(self.session).localCheckpoint()
+            except (PySparkException, Py4JError, OSError) as raised:
+                error = self.failure(raised)
+                if not isinstance(error, BadRowError) or error.position is not None:
+                    raise error from raised
+                raise BadRowError(
+                    "a row of the table does not fit its schema.",
+                    job=self.job,
+                    stage=node.name,
+                    position=table.locate_bad_row(self.session) or table.describe().get("path"),
+                    cure="Correct the table; tables have no dead letters.",
+                ) from raised
 
     def _user_stages(self) -> list[str]:
         return [node.name for node in self.graph if isinstance(node, TransformNode)]

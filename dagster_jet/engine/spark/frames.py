@@ -160,7 +160,8 @@ class EpochFrames:
                 frame = self._input(node.upstream[0], early)
                 if frame is None:
                     return None
-                return frame.join(F.broadcast(self.runner.table(node)), list(node.on), node.how)
+                table = self._without_clashes(node, frame, self.runner.table(node))
+                return frame.join(F.broadcast(table), list(node.on), node.how)
 
     def _input(self, name: str, early: bool = False) -> DataFrame | None:
         return self.frame(self.runner.graph[name], early=early)
@@ -221,6 +222,24 @@ class EpochFrames:
                 cure="Return the transformed frame.",
             )
         return result
+
+    def _without_clashes(self, node: EnrichNode, frame: DataFrame, table: DataFrame) -> DataFrame:
+        """Two columns of one name would be two fields of one name in a JSON object."""
+        keys = {key.lower() for key in node.on}  # as Spark resolves names
+        own = {name.lower() for name in frame.columns} - keys
+        names = [f"{n}{node.suffix}" if n.lower() in own else n for n in table.columns]
+        known: set[str] = set(own)
+        for name in names:
+            if name.lower() in known:
+                raise PipelineError(
+                    f"two columns would be named {name!r}: the stream has "
+                    f"{', '.join(frame.columns)}, the table {', '.join(table.columns)}.",
+                    job=self.runner.job,
+                    stage=node.name,
+                    cure="Choose another enrich(suffix=...).",
+                )
+            known.add(name.lower())
+        return table if names == table.columns else table.toDF(*names)
 
     def _source(self, node: SourceNode) -> DataFrame | None:
         session = self.runner.session

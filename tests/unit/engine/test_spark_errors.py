@@ -11,10 +11,12 @@ from dagster_jet.engine.spark.errors import at_stage, translate
 from dagster_jet.errors import (
     BadRowError,
     ExecutorLostError,
+    InputLostError,
     JetError,
     ProcessorError,
     Reaction,
     ResultError,
+    SourceUnavailableError,
     UserFunctionError,
 )
 
@@ -79,3 +81,115 @@ def test_a_processor_error_names_the_callback_and_reacts_as_what_is_behind_it(sa
     assert type(found) is ProcessorError and found.reaction is reaction
     assert (found.vertex, found.index, found.callback) == ("sum", 3, "process()")
     assert str(found) == f"job 'p', {raised}"
+
+
+# --- what Spark itself says -----------------------------------------------------------------------
+
+
+def of_spark(*lines: str) -> JetError:
+    """What Spark 4.3 says, without most of its stack."""
+    text = "\n".join(["An error occurred while calling o44.collectToPython.", *lines])
+    return translate(Exception(f"{text}\n\tat org.apache.spark\n\t... 1 more\n"), "p", ["map_1"])
+
+
+def lost_task(raised: str) -> str:
+    return (
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 13.0 "
+        "failed 1 times, most recent failure: Lost task 1.0 in stage 13.0 (TID 14) "
+        f"(192.0.2.2 executor driver): {raised}"
+    )
+
+
+def reading(kind: str, file: str, raised: str) -> tuple[str, str]:
+    said = f"[FAILED_READ_FILE.{kind}] Encountered error while reading file {file}. "
+    return f": org.apache.spark.SparkException: {said} SQLSTATE: KD001", f"Caused by: {raised}"
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "java.io.IOException: No space left on device",
+        "java.io.IOException: Stale file handle",
+        "java.nio.file.FileSystemException: /disk/x: Disk quota exceeded",
+        "java.io.FileNotFoundException: /disk/x (Too many open files)",
+        "java.io.FileNotFoundException: /tmp/blockmgr-d4cf/34/temp_shuffle_ea (No such file or "
+        "directory)",
+        "org.apache.spark.memory.SparkOutOfMemoryError: [SPILL_OUT_OF_MEMORY] Error while calling "
+        "spill() on o.a.s.Sorter@1 : No space left on device",
+    ],
+)
+def test_what_the_system_refuses_the_jvm_restarts_the_job(raised: str) -> None:
+    found = of_spark(lost_task(raised), "", "Driver stacktrace:", f"Caused by: {raised}")
+    assert type(found) is ExecutorLostError and found.reaction is Reaction.RESTART
+    assert raised.rpartition(": ")[2].rpartition("(")[2] in str(found)
+    assert "Correct the function" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/x'", ExecutorLostError),
+        ("OSError: [Errno 116] Stale file handle", ExecutorLostError),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'm.bin'", UserFunctionError),
+        ("PermissionError: [Errno 13] Permission denied: '/root'", UserFunctionError),
+        ("ValueError: No space left on device", UserFunctionError),
+        ("ValueError: java.io.IOException: No space left", UserFunctionError),
+    ],
+)
+def test_what_a_function_raises_is_its_own_unless_the_system_was_to_blame(
+    raised: str, kind: type[JetError]
+) -> None:
+    found = of_spark("Traceback (most recent call last):", '  File "udf.py", line 1', raised)
+    assert type(found) is kind and raised in str(found)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "said"),
+    [
+        (
+            reading("NO_HINT", "file:///in/a%20b.json", "java.io.IOException: Input/output error"),
+            SourceUnavailableError,
+            "cannot be read now: Input/output error",
+        ),
+        (
+            reading("FILE_NOT_EXIST", "file:///in/a%20b.json", "java.io.FileNotFoundException: x"),
+            InputLostError,
+            "Put it back",
+        ),
+        (
+            reading("NO_HINT", "file:///in/a%20b.json", "java.io.EOFException: Unexpected end"),
+            BadRowError,
+            "java.io.EOFException: Unexpected end",
+        ),
+        (
+            reading("NO_HINT", "file:///in/a%20b.json", "x: a b.json is not a Parquet file."),
+            BadRowError,
+            "is not a Parquet file",
+        ),
+        (
+            ("[PATH_NOT_FOUND] Path does not exist: file:/in/a%20b.json. SQLSTATE: 42K03",),
+            InputLostError,
+            "Put it back",
+        ),
+        (
+            (
+                *reading(
+                    "NO_HINT", "file:///x", "o.a.s.SparkIllegalArgumentException: CSV header "
+                ),
+                "CSV header does not conform to the schema.",
+                " Header: k, other",
+                " Schema: k, name",
+                "Expected: name but found: other",
+                "CSV file: file:///in/a%20b.json",
+            ),
+            BadRowError,
+            "Header: k, other Schema: k, name Expected: name but found: other",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    lines: tuple[str, ...], kind: type[JetError], said: str
+) -> None:
+    found = of_spark(*lines)
+    assert type(found) is kind and said in str(found)
+    assert found.position == "/in/a b.json"
