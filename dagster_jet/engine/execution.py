@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.core.failpoint import FailPointError, fail_point
-from dagster_jet.core.transient import DENIED, is_transient
+from dagster_jet.core.transient import DENIED, TRANSIENT
 from dagster_jet.engine.batch_size import BatchSizer
 from dagster_jet.engine.committing import SinkCommitter
 from dagster_jet.engine.compatibility import check_compatible
@@ -854,7 +854,7 @@ def expected(error: Exception, job: str) -> JetError:
     """The error itself, or one that stands for what nobody foresaw."""
     if isinstance(error, JetError):
         return error
-    if isinstance(error, OSError) and is_transient(error) and error.errno not in DENIED:
+    if isinstance(error, OSError) and error.errno in TRANSIENT - DENIED:
         return ExecutorLostError(
             f"the driver could not read or write: {error}.",
             job=job,
