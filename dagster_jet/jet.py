@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
+from urllib.parse import quote
 
 from dagster_jet.core import DAG
 from dagster_jet.engine.config import JobConfig, milliseconds
@@ -94,10 +95,14 @@ class Jet:
         )
         self._spark = dict(spark or {})
         self._namespace = namespace
-        folder = Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}"
-        # By store: execution ids of two stores say nothing about each other.
-        store_id = self.store.store_id[:12]
-        self._work_dir = Path(work_dir or folder) / f"{namespace}-{store_id}"
+        # By store: execution ids of two stores say nothing about each other. One folder below a
+        # place that others may write to is ours, with all that is in it (`engine/scratch.py`).
+        own = f"{quote(namespace, safe='')}-{self.store.store_id[:12]}"
+        self._work_dir = (
+            Path(work_dir).absolute() / own
+            if work_dir
+            else Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}-{own}"
+        )
         self._jobs: dict[str, Job] = {}
         self._local_jobs: dict[str, LocalJob] = {}
         self._maps: dict[str, JetMap] = {}

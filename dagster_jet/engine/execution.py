@@ -47,6 +47,7 @@ from dagster_jet.engine.events import (
     StageProgress,
 )
 from dagster_jet.engine.record_keeper import RecordKeeper
+from dagster_jet.engine.scratch import OWN_LEVELS, make_private
 from dagster_jet.engine.settler import Progress, Settled, Settler, Told
 from dagster_jet.engine.snapshot_store import SnapshotStore
 from dagster_jet.engine.source_journals import SourceJournals
@@ -455,8 +456,9 @@ class Execution:
     def _claim(self) -> list[protocol.Event]:
         record = self._claimed
         self._work_dir = self._work_root / f"{record.execution_id}"
+        make_private(self._work_dir.parent, OWN_LEVELS - 1)  # before anything in it is removed
         shutil.rmtree(self._work_dir, ignore_errors=True)
-        self._work_dir.mkdir(parents=True)
+        make_private(self._work_dir)
         sweep_dead_executions(self._work_dir)
         for node in self._graph.sinks:
             check_guarantee(self._config.guarantee, node.sink, self._job, node.name)

@@ -53,7 +53,7 @@ class Pipeline:
     """
 
     def __init__(self, name: str) -> None:
-        if not name or any(c in name for c in "/\\\0 \n"):
+        if not name or name in (".", "..") or any(c in name for c in "/\\\0 \n"):
             raise PipelineError(
                 f"{name!r} cannot name a pipeline.",
                 cure="Use letters, digits, '_', '-' and '.'; it becomes part of store keys.",
@@ -94,9 +94,11 @@ class Pipeline:
         return graph
 
     def _add(self, node: _N) -> _N:
-        if not node.name or any(c in node.name for c in "/\\\0\n"):
+        if not node.name or node.name in (".", "..") or any(c in node.name for c in "/\\\0\n"):
             raise PipelineError(
-                f"{node.name!r} cannot name a stage.", job=self.name, cure="Leave out '/'."
+                f"{node.name!r} cannot name a stage.",
+                job=self.name,
+                cure="Use letters, digits, '_', '-' and '.'; it becomes part of keys and paths.",
             )
         if node.name in self._nodes:
             raise PipelineError(

@@ -57,6 +57,11 @@ class StoreConfig:
         _check_range("partition_count", self.partition_count, 1, PARTITIONS_MAX)
         if not self.namespace:
             raise ConfigurationError("namespace: must not be empty.")
+        if not self.namespace.isprintable() or {".", ".."} & set(self.namespace.split("/")):
+            raise ConfigurationError(
+                f"namespace: {self.namespace!r} cannot be a part of keys and paths.",
+                cure="Use letters, digits, '_', '-' and '.'.",
+            )
 
     @property
     def member_ids(self) -> tuple[str, ...]:

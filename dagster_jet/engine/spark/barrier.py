@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from dagster_jet.core import Guarantee
 from dagster_jet.engine.connector import TransactionId
+from dagster_jet.engine.scratch import make_private
+from dagster_jet.errors import ExecutorLostError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.store import StoreHandle
 
@@ -66,7 +68,22 @@ class Barrier:
 
     def run_folder(self, vertex: str) -> Path:
         """Where this process keeps a vertex's local runs. The executor's name is part of it: who
-        looks at the paths in the acks sees which executor has a shard."""
+        looks at the paths in the acks sees which executor has a shard.
+
+        Raises:
+            ConfigurationError: the work folder is somebody else's (`scratch.py`).
+            ExecutorLostError: it cannot be made.
+        """
+        work_dir = Path(self.work_dir)
+        try:
+            make_private(work_dir)
+        except OSError as error:
+            raise ExecutorLostError(
+                f"the work folder {work_dir} cannot be made: {error}.",
+                stage=vertex,
+                cure="Free some space, or give another work_dir; meanwhile the job restarts from "
+                "its last snapshot.",
+            ) from error
         return Path(self.work_dir) / executor_name() / vertex
 
 

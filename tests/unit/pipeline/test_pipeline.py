@@ -320,3 +320,12 @@ def test_a_function_keeps_event_time_by_naming_its_column(output_schema, keeps_t
     else:
         with pytest.raises(PipelineError, match="a window needs event time"):
             mapped.group_by("k").window(windows.tumbling("1 hour"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "a\nb"])
+def test_names_that_would_lead_out_of_a_folder_are_refused(name: str) -> None:
+    """Failed before: a pipeline named ".." had its folder where those of others are."""
+    with pytest.raises(PipelineError, match="cannot name a pipeline"):
+        Pipeline(name)
+    with pytest.raises(PipelineError, match="cannot name a stage"):
+        Pipeline("p").read_from(None, name=name)

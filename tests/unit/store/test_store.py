@@ -36,6 +36,9 @@ def config(folder: Path, members: str = "abc", **settings: object) -> StoreConfi
         ({"backup_count": -1}, "backup_count"),
         ({"partition_count": 0}, "partition_count"),
         ({"namespace": ""}, "namespace"),
+        ({"namespace": ".."}, "namespace"),
+        ({"namespace": "a/../b"}, "namespace"),
+        ({"namespace": "a\nb"}, "namespace"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: dict, field: str) -> None:
