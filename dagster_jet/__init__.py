@@ -22,6 +22,7 @@ _LAZY = {
     "JobConfig": "dagster_jet.engine.config",
     "JobResult": "dagster_jet.job",
     "JournalConfig": "dagster_jet.maps",
+    "Secret": "dagster_jet.store",
     "State": "dagster_jet.processors.user_state",
     "build_jet_asset_specs": "dagster_jet.orchestration",
     "build_jet_job": "dagster_jet.orchestration",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         jet_assets,
     )
     from dagster_jet.processors.user_state import State
+    from dagster_jet.store import Secret
 
 
 def __getattr__(name: str) -> Any:
@@ -71,6 +73,7 @@ __all__ = [
     "JobResult",
     "JournalConfig",
     "Pipeline",
+    "Secret",
     "Stage",
     "State",
     "aggregates",

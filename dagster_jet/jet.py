@@ -34,7 +34,7 @@ from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
 from dagster_jet.snapshot.protocol import Guarantee, StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
-from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store import Secret, Store, StoreConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,8 @@ class Jet:
     """Runs pipelines. Use it as a context manager, or call `close`.
 
     Args:
-        store: member URLs, for example three ``file://`` folders.
+        store: member URLs, for example three ``file://`` folders. One with a password in it is
+            named: ``Secret(env="NAME")``.
         backup_count: replicas of every partition besides the primary.
         spark: settings of the Spark session; one session per process is shared.
         namespace: separates deployments that share a store.
@@ -71,7 +72,7 @@ class Jet:
 
     def __init__(
         self,
-        store: Sequence[str],
+        store: Sequence[str | Secret],
         *,
         backup_count: int = 1,
         spark: Mapping[str, str] | None = None,
@@ -195,6 +196,7 @@ class Jet:
                 job=pipeline.name,
                 cure="Stop it first, or use the job that submit() returned.",
             )
+        self.store.config.check_shareable()
         job = Job(
             name=pipeline.name,
             graph=pipeline.graph,

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dagster_jet.errors import JetError
+from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
-from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store import Store, StoreConfig, member_id_of
+from dagster_jet.store.secret import holds_password
 
 _SHARED = {
     "store": Annotated[
@@ -27,7 +29,8 @@ _SHARED = {
             "--store",
             "-s",
             envvar="DAGSTER_JET_STORE",
-            help="Member URL; once per member, or separated by spaces in DAGSTER_JET_STORE.",
+            help="Member URL; once per member, or separated by spaces in DAGSTER_JET_STORE. One "
+            "with a password: env:NAME of a variable, or @FILE.",
         ),
     ],
     "namespace": Annotated[str, typer.Option(envvar="DAGSTER_JET_NAMESPACE")],
@@ -96,16 +99,55 @@ class Target:
             yield jet
 
 
+def text_in(given: str) -> str:
+    """Return what was given, or what stands in the file that was: ``@FILE``.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text("utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{given}: the file cannot be read: {error}.") from None
+
+
+def refuse_password(given: Iterable[str]) -> None:
+    """Refuse URLs with a password in them: everybody on this machine can read a command line.
+
+    Raises:
+        ConfigurationError: names the members.
+    """
+    urls = (url for text in given for url in text.split())
+    telling = [member_id_of(url) for url in urls if holds_password(url)]
+    if telling:
+        raise ConfigurationError(
+            f"the password of {', '.join(telling)} is on the command line, where everybody on this "
+            "machine can read it, and which your shell remembers. Change it.",
+            cure="Put the URL into the environment (DAGSTER_JET_STORE, or --store env:NAME) or "
+            "into a file (--store @FILE), or name the password: ?password_env=NAME.",
+        )
+
+
+def _is_on_command_line(option: str, context: typer.Context) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the shared options, as its first argument `Target`; errors as sentences."""
 
     @wraps(command)
     def run(**options: Any) -> None:
-        urls = tuple(url for text in options.pop("store") for url in text.split())
-        target = Target(
-            urls, options.pop("namespace"), options.pop("encryption_keys"), options.pop("json")
-        )
         try:
+            given: list[str] = options.pop("store")
+            if _is_on_command_line("store", options.pop("context")):
+                refuse_password(given)
+            urls = tuple(url for text in given for url in text_in(text).split())
+            target = Target(
+                urls, options.pop("namespace"), options.pop("encryption_keys"), options.pop("json")
+            )
             command(target, **options)
         except JetError as error:
             print(f"dagster-jet: {error}", file=sys.stderr)
@@ -119,7 +161,8 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         for name, annotation in _SHARED.items()
     ]
     own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    parameters = [*own, *shared]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *own, *shared]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del run.__wrapped__

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from dagster_jet.cli.options import Target, on_store
+from dagster_jet.cli.options import Target, on_store, refuse_password, text_in
 from dagster_jet.cli.output import progress_bars, say, show, show_json, size
 from dagster_jet.engine.garbage import collect_garbage
 from dagster_jet.store import Changes, OnProgress, Store, StoreStatus, Verified, member_id_of
+from dagster_jet.store.secret import named, text_of
 
 store_app = typer.Typer(no_args_is_help=True, help="The replicated store.")
 
@@ -68,7 +69,12 @@ def repair(target: Target, accept_loss: AcceptLossOption = False) -> None:
 @store_app.command()
 @on_store
 def add(target: Target, url: Annotated[str, typer.Argument(help="The member's URL.")]) -> None:
-    """Takes in a new member and gives it its share of the data."""
+    """Takes in a new member and gives it its share of the data.
+
+    A URL with a password: env:NAME of a variable, or @FILE.
+    """
+    refuse_password([url])
+    url = text_of(named(text_in(url).strip()))
     _change(target, lambda store, bars: store.add_member(url, on_progress=bars))
 
 
@@ -182,7 +188,7 @@ def _show_status(found: StoreStatus, target: Target) -> None:
     for member in found.members:
         if member.trouble is not None:
             say(member.trouble)
-    configured = {member_id_of(url) for url in target.urls}
+    configured = {member_id_of(text_of(named(url))) for url in target.urls}
     for member in found.members:
         if member.member_id not in configured:
             say(f"{member.member_id} is a member, but not configured here: add its URL.")

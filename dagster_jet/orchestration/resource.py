@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.supervision import set_desired
 from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
+from dagster_jet.store.secret import ENV
 
 RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
 Until: TypeAlias = str | timedelta
@@ -48,7 +49,10 @@ class JetResource(dg.ConfigurableResource[Any]):
             )
     """
 
-    store: list[str] = Field(description="One URL per member of the store.")
+    store: list[str] = Field(
+        description="One URL per member of the store. An EnvVar is read where the URL is used, "
+        "on the driver and on every executor: passwords are in no task and no run."
+    )
     backup_count: int = Field(default=1, description="Replicas besides the primary, 0 to 6.")
     namespace: str = Field(default="default", description="Separates deployments in one store.")
     encryption_keys: str | None = Field(
@@ -99,6 +103,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         pyspark = fields.get("pyspark")
         if isinstance(pyspark, PySparkResource):
             fields["pyspark"] = LazyPySparkResource(spark_config=pyspark.spark_config)
+        if isinstance(fields.get("store"), Sequence):
+            fields["store"] = [_by_name(url) for url in fields["store"]]
         super().__init__(**fields)
 
     @property
@@ -230,6 +236,11 @@ class JetResource(dg.ConfigurableResource[Any]):
     def _spark_settings(self) -> dict[str, str]:
         borrowed = {} if self.pyspark is None else _flat(self.pyspark.spark_config)
         return {**borrowed, **_flat(self.spark_config)}
+
+
+def _by_name(url: str) -> str:
+    """An `EnvVar` as a text that Dagster leaves alone: it would put the value in its place."""
+    return f"{ENV}{url.env_var_name}" if isinstance(url, dg.EnvVar) else url
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

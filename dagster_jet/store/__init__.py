@@ -36,6 +36,7 @@ from dagster_jet.store.quorum import (
 )
 from dagster_jet.store.replicated_map import MapKey, MapStats, ReplicatedMap
 from dagster_jet.store.routing import Routing
+from dagster_jet.store.secret import Secret
 from dagster_jet.store.status import MemberStatus, PartitionStatus, StoreStatus
 from dagster_jet.store.store import Store
 from dagster_jet.store.verification import Verified
@@ -65,6 +66,7 @@ __all__ = [
     "Replacement",
     "ReplicatedMap",
     "Routing",
+    "Secret",
     "Store",
     "StoreConfig",
     "StoreHandle",

@@ -10,6 +10,7 @@ from dagster_jet.store.encryption import Keyring
 from dagster_jet.store.members import Member, member_id_of, open_member
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT
 from dagster_jet.store.sealing import PLAIN, Sealer
+from dagster_jet.store.secret import Url, holds_password, named, text_of
 
 BACKUPS_MAX = 6
 PARTITIONS_MAX = 9_999
@@ -18,10 +19,13 @@ PARTITIONS_MAX = 9_999
 
 @dataclass(frozen=True, repr=False)
 class StoreConfig:
-    """Where a store is and how it replicates. Validated when made; picklable.
+    """Where a store is and how it replicates. Validated when made.
+
+    Picklable, for tasks, unless a URL has a password in it: ``check_shareable``.
 
     Attributes:
-        urls: one URL per member. May hold secrets: ``repr`` shows member ids instead.
+        urls: one URL per member, or a ``Secret`` that names it, also written ``env:NAME``. May
+            hold secrets: ``repr`` shows member ids instead.
         backup_count: replicas of each partition besides its primary, 0 to 6.
         partition_count: fixed when the store is created.
         namespace: separates users of one store; maps and registers are per namespace.
@@ -35,7 +39,7 @@ class StoreConfig:
         ConfigurationError: names the field that is wrong.
     """
 
-    urls: tuple[str, ...]
+    urls: tuple[Url, ...]
     backup_count: int = 1
     partition_count: int = DEFAULT_PARTITION_COUNT
     namespace: str = "default"
@@ -46,7 +50,7 @@ class StoreConfig:
     def __post_init__(self) -> None:
         if isinstance(self.urls, str) or not isinstance(self.urls, Iterable):
             raise ConfigurationError("urls: expected a sequence of store URLs.")
-        object.__setattr__(self, "urls", tuple(self.urls))
+        object.__setattr__(self, "urls", tuple(map(named, self.urls)))
         if not self.urls:
             raise ConfigurationError("urls: a store needs at least one member.")
         ids = self.member_ids
@@ -66,12 +70,32 @@ class StoreConfig:
     @property
     def member_ids(self) -> tuple[str, ...]:
         """The members' ids, in the order of ``urls``."""
-        return tuple(member_id_of(url) for url in self.urls)
+        return tuple(member_id_of(text_of(url)) for url in self.urls)
 
     def open_member(self, member_id: str) -> Member:
         """Return a member, not yet connected; by its id where ``urls`` does not name it."""
         url = dict(zip(self.member_ids, self.urls, strict=True)).get(member_id, member_id)
-        return open_member(url, allow_memory=self.allow_memory)
+        return open_member(text_of(url), allow_memory=self.allow_memory)
+
+    def check_shareable(self) -> None:
+        """Refuse to send passwords to Spark's tasks, where they would lie in closures and on disks.
+
+        Raises:
+            ConfigurationError: names the members, and how to name their passwords instead.
+        """
+        telling = [member_id_of(text_of(url)) for url in self.urls if holds_password(url)]
+        if telling:
+            raise ConfigurationError(
+                f"urls: a password is written in the URL of {', '.join(telling)}; it would be sent "
+                "to every Spark task.",
+                cure='Name it: Secret(env="NAME") with the URL in that environment variable, or '
+                "?password_env=NAME in the URL. Set the variable for the driver and for every "
+                "executor.",
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        self.check_shareable()
+        return dict(self.__dict__)
 
     def sealer(self) -> Sealer:
         """Return how this process seals values; reads the keys from its environment.

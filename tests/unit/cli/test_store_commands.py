@@ -214,3 +214,28 @@ def test_jobs_are_listed_whatever_the_settings_of_the_store(run: Run, urls: list
     assert (row["job"], row["status"], row["execution"]) == ("j", "SUSPENDED", 2)
     assert json.loads(run("snapshots", "j", "--json").stdout)[0]["snapshot"] == 7
     assert run("job", "unknown").exit_code == 2
+
+
+@pytest.mark.usefixtures("store")
+def test_a_store_is_named_by_a_variable_or_in_a_file(
+    urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_FIRST", urls[0])
+    (tmp_path / "others").write_text("\n".join(urls[1:]) + "\n")
+    options = ["--store", "env:THE_FIRST", "--store", f"@{tmp_path}/others"]
+    shown = CliRunner().invoke(app, ["store", "status", "--json", *options])
+    assert [m["member_id"] for m in json.loads(shown.stdout)["members"]] == urls
+    missing = CliRunner().invoke(app, ["store", "status", "--store", "@/no/such/file"])
+    assert missing.exit_code == 2 and "cannot be read" in missing.stderr
+
+
+def test_a_password_on_the_command_line_is_refused(run: Run) -> None:
+    """Failed before: everybody on the machine could read it in the list of processes."""
+    url = "redis://:hunter2@127.0.0.1:1/0?timeout=0.1&connect_timeout=0.1"
+    for arguments in (["store", "status", "--store", url], ["store", "add", url]):
+        refused = run(*arguments)
+        assert refused.exit_code == 2
+        assert "is on the command line" in refused.stderr and "--store @FILE" in refused.stderr
+        assert "hunter2" not in refused.stderr
+    allowed = run("store", "status", store=[url])  # from the environment
+    assert "command line" not in allowed.stderr and "hunter2" not in allowed.stderr

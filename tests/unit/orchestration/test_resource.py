@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 
-from dagster_jet import JetResource, JobConfig, JournalConfig
+from dagster_jet import JetResource, JobConfig, JournalConfig, Secret
 from dagster_jet.errors import ConfigurationError
 
 
@@ -63,6 +64,10 @@ def test_urls_may_come_from_the_environment(
     own = JetResource(store=[dg.EnvVar("JET_SECRET_STORE")], backup_count=0)
     with own.process_config_and_initialize_cm() as opened:
         assert opened.jet.record("nobody") is None
+        # Failed before: Dagster puts the value in its place, and tasks were sent the value.
+        assert opened.jet.store.config.urls == (Secret(env="JET_SECRET_STORE"),)
+        sent = pickle.dumps(opened.jet.store.handle().config)
+        assert b"JET_SECRET_STORE" in sent and b"file:" not in sent
     assert (tmp_path / "secret").is_dir()
 
 

@@ -16,7 +16,15 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store import MapKey, MemoryMember, Store, StoreConfig, StoreHandle, open_member
+from dagster_jet.store import (
+    MapKey,
+    MemoryMember,
+    Secret,
+    Store,
+    StoreConfig,
+    StoreHandle,
+    open_member,
+)
 
 
 def config(folder: Path, members: str = "abc", **settings: object) -> StoreConfig:
@@ -300,3 +308,25 @@ def test_configuration_and_handle_do_not_show_urls(tmp_path: Path) -> None:
     shown = repr(config(tmp_path))
     assert f"file://{tmp_path}/a" in shown
     assert "urls" not in shown
+
+
+# --- passwords ------------------------------------------------------------------------------------
+
+
+def test_a_password_is_sent_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: it was in every closure that Spark sent to tasks, and spilled to disks."""
+    written = StoreConfig(("redis://:hunter2@host:6379/0", "file:///a"))
+    with pytest.raises(ConfigurationError, match=r"redis://host:6379/0.*Secret\(env=") as refused:
+        pickle.dumps(written)
+    assert "hunter2" not in str(refused.value)
+    monkeypatch.setenv("MEMBER", "redis://:hunter2@host:6379/0")
+    for url in (Secret(env="MEMBER"), "env:MEMBER"):
+        config = StoreConfig((url, "file:///a"))
+        assert config.member_ids == written.member_ids
+        sent = pickle.dumps(config)
+        assert b"hunter2" not in sent and "hunter2" not in repr(config)
+        assert pickle.loads(sent) == config
+        assert config.open_member("redis://host:6379/0").member_id == "redis://host:6379/0"
+    monkeypatch.delenv("MEMBER")
+    with pytest.raises(ConfigurationError, match="environment variable MEMBER is not set"):
+        StoreConfig((Secret(env="MEMBER"),)).member_ids  # noqa: B018 - a property
