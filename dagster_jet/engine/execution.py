@@ -68,6 +68,7 @@ from dagster_jet.errors import (
     JetError,
     PipelineError,
     Reaction,
+    SourceError,
 )
 from dagster_jet.pipeline.graph import Graph, SourceNode, TimestampsNode
 from dagster_jet.snapshot import protocol
@@ -645,6 +646,8 @@ class Execution:
             acks, rows = self._account(command, epoch, output)
         except JetError as raised:
             error = self._with_position(self._cause_in_input(raised, splits), splits)
+            if error.reaction is Reaction.FAIL and not isinstance(error, SourceError):
+                self._journals.take_back(command)
             self._failure = error
             restartable = error.reaction in (Reaction.RESTART, Reaction.RETRY)
             return protocol.EpochFailed(

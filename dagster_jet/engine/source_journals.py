@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -70,6 +71,18 @@ class SourceJournals:
         noting, self._noting = self._noting, None
         if noting is not None:
             noting.result()
+
+    def take_back(self, command: RunEpoch) -> None:
+        """The epoch has failed for good. Whoever takes the input away on which it failed has been
+        told; it is not missed at the next start."""
+        with suppress(JetError):
+            self.begun()
+        if self.undecided is None:
+            return
+        for name in self.readers:
+            tables = [*self._deciding.get(name, ()), *self._collected.get(name, ())]
+            if tables:
+                self.undecided.take_back(name, command.execution_id, command.epoch_id, tables)
 
     def _take(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
         new = {name: reader.take_journal() for name, reader in self.readers.items()}

@@ -15,8 +15,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet.core.failpoint import FailPointError
 from dagster_jet.engine.connector import InputFate, RereadsInput
@@ -106,6 +108,18 @@ class UndecidedInput:
                 )
             self._fails = True
 
+    def take_back(
+        self, source: str, execution_id: int, epoch_id: int, rows: Sequence[pa.Table]
+    ) -> None:
+        """Notes the same without what one epoch has read; best effort, too."""
+        noted = pa.concat_tables(rows)
+        failed = pc.equal(noted.column(EPOCH_COLUMN), epoch_id)
+        inputs = [_input(row) for row in noted.filter(failed).to_pylist()]
+        if source in self._owed:
+            still = [_input(row) not in inputs for row in self._owed[source].to_pylist()]
+            self._owed[source] = self._owed[source].filter(pa.array(still, pa.bool_()))
+        self.note(source, execution_id, [noted.filter(pc.invert(failed))])
+
     def _write(self, source: str, execution_id: int, table: pa.Table) -> None:
         sink = pa.BufferOutputStream()
         schema = table.schema.with_metadata({_FORMAT_KEY: str(_FORMAT)})
@@ -117,6 +131,11 @@ class UndecidedInput:
     def _map(self) -> ReplicatedMap:
         """Asked for anew each time: the store knows its members of today."""
         return self.store.map(f"jobs/{self.job}/undecided")
+
+
+def _input(row: dict[str, Any]) -> dict[str, Any]:
+    """A row, whichever epoch has read it."""
+    return {column: value for column, value in row.items() if column != EPOCH_COLUMN}
 
 
 def _table(note: bytes, job: str) -> pa.Table:

@@ -14,7 +14,10 @@ import pytest
 
 from dagster_jet import sources
 from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.engine.snapshot_store import SnapshotStore
+from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.engine.undecided_input import EPOCH_COLUMN, UndecidedInput
+from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.store import Store, StoreConfig
 
 
@@ -122,3 +125,26 @@ def test_an_outage_stops_no_epoch_and_is_told_once(
     assert sum("cannot be noted" in message for message in caplog.messages) == 1
     job.file(2).unlink()
     assert job.start(2) == [("2.json", 3)]
+
+
+def test_what_a_failed_epoch_has_read_may_be_taken_away(tmp_path: Path, store: Store) -> None:
+    """A row in it does not fit: whoever removes the file has been told. Not so the others'."""
+    job = Job(tmp_path, store)
+    restored = job.reader()
+    restored.restore(job.position, job.journal)
+    undecided = UndecidedInput(store, "j")
+    assert undecided.check("in", restored) == ()
+    undecided.take_over("in", 2)
+    journals = SourceJournals({"in": restored}, SnapshotStore(store, "j"), undecided)
+    restored.poll()
+    for epoch_id in (2, 3):
+        restored.plan(0)
+        command = RunEpoch(2, epoch_id, None, terminal=False, final=False)
+        journals.begin_epoch(command, {})
+        journals.begun()
+    journals.take_back(command)
+    journals.close()
+    job.file(2).unlink()
+    assert job.start(3, goes_on=False) == []
+    job.file(1).unlink()
+    assert job.start(3) == [("1.json", 2)]
