@@ -55,7 +55,12 @@ from dagster_jet.engine.spark.barrier import Barrier, saving_folder
 from dagster_jet.engine.spark.commit import commit_stages
 from dagster_jet.engine.spark.epoch import EpochInput, EpochOutput, EpochRunner, StageInput
 from dagster_jet.engine.spark.restore import restore_shards
-from dagster_jet.engine.spark.session import is_local, keeps_workers, parallelism
+from dagster_jet.engine.spark.session import (
+    activate,
+    is_local,
+    keeps_workers,
+    parallelism,
+)
 from dagster_jet.engine.state import delete_runs, sweep_dead_executions
 from dagster_jet.engine.stopping import StopSignal, Until
 from dagster_jet.engine.undecided_input import UndecidedInput
@@ -466,6 +471,7 @@ class Execution:
             # Without a guarantee there are no snapshots: every start is from scratch.
             is_new = not record.snapshots and self._config.guarantee is not Guarantee.NONE
             node.sink.check(self._job, node.name, is_new_job=is_new)
+        activate(self._session)
         self._runner.prepare()
         processors = self._runner.processors
         in_two_phases = [name for name, p in processors.items() if p.commits_in_two_phases]

@@ -33,9 +33,13 @@ JOB = "crash"
 SCHEMA = "k string, ts long, v long"
 WINDOW_MS, ROLLUP_MS, BIG = 1000, 3000, 50
 SPARK = {
-    "spark.master": "local[2]",
+    "spark.master": os.environ.get("JET_TEST_MASTER", "local[2]"),
     "spark.driver.memory": "768m",
     "spark.sql.shuffle.partitions": "2",
+}
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 CONFIG: dict[str, Any] = {
     "parallelism": 2,
@@ -75,7 +79,8 @@ def crash_pipeline(folder: Path) -> Pipeline:
 def open_jet(folder: Path, members: Sequence[str] = "abc", backup_count: int = 1) -> Jet:
     """`members`: URLs, or names of folders in the world's own."""
     urls = [m if "://" in m else f"file://{folder}/store/{m}" for m in members]
-    return Jet(store=urls, backup_count=backup_count, spark=SPARK, work_dir=folder / "work")
+    spark = {**SPARK, **INTERPRETED} if "JET_TEST_INTERPRETED" in os.environ else SPARK
+    return Jet(store=urls, backup_count=backup_count, spark=spark, work_dir=folder / "work")
 
 
 def attach() -> None:
@@ -126,6 +131,7 @@ def main(
     failpoint.around_freeze = outside_of_lmdb
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         attach()
+    SPARK["spark.master"] = order.get("master", SPARK["spark.master"])
     if order.get("sharded"):
         execution.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
     if "snapshot_id_block" in order:

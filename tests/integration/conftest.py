@@ -38,14 +38,12 @@ def spark(fail_points: FailPoints) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def interpreted(spark: SparkSession) -> Iterator[None]:
+def interpreted() -> Iterator[None]:
     """For the many short jobs of crash tests: compiling whole stages is a fifth of their time.
     What compiled stages compute is compared everywhere else."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    os.environ["JET_TEST_INTERPRETED"] = "true"
     yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
-    spark.conf.unset("spark.sql.codegen.factoryMode")
+    del os.environ["JET_TEST_INTERPRETED"]
 
 
 @pytest.fixture

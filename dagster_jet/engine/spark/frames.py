@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from dagster_jet.engine.connector import PARTITION_COLUMN, Partitioned
 from dagster_jet.engine.spark.arrivals import together
@@ -27,6 +28,7 @@ from dagster_jet.engine.spark.barrier import ACK_COLUMN
 from dagster_jet.engine.spark.event_time import Observed, plan_time
 from dagster_jet.engine.spark.partition_column import carried_through
 from dagster_jet.engine.spark.row_by_row import check_row_by_row
+from dagster_jet.engine.spark.session import empty_frame
 from dagster_jet.engine.spark.sink_task import SinkTask
 from dagster_jet.engine.spark.stage_task import REJECTED_COLUMN, StageTask
 from dagster_jet.engine.spark.wiring import ACK_TYPE, wire_stage
@@ -247,7 +249,7 @@ class EpochFrames:
             schema = node.source.schema
             if node.name in self.runner.carrying:
                 schema = f"{schema}, {PARTITION_COLUMN} int"
-            return session.createDataFrame([], schema)
+            return empty_frame(session, StructType.fromDDL(schema))
         split = self.epoch.splits.get(node.name)
         if split is None:
             return None
@@ -321,7 +323,7 @@ class EpochFrames:
             for ordinal, name in enumerate(wiring.told):
                 if name is not None:
                     self.runner.told[name] = (node.name, ordinal)
-            return self.runner.session.createDataFrame([], wiring.plan.result_type)
+            return empty_frame(self.runner.session, wiring.plan.result_type)
         stage, given = self.runner.stages[node.name], self.epoch.stages[node.name]
         own_sinks = (*stage.sinks, *stage.reject_sinks)
         self.written_sinks.update(dict.fromkeys(sink.name for sink in own_sinks))

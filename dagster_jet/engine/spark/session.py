@@ -1,4 +1,4 @@
-"""One Spark session with the settings that epochs need."""
+"""A Spark session of our own, with the settings that epochs need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dagster_jet.engine.spark import worker_daemon
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
 
@@ -25,27 +27,39 @@ DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    "spark.sql.session.timeZone": "UTC",
-    # List an epoch's files in the driver: a Spark job for it costs more than the listing.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.python.worker.reuse": "true",
-    # Call sites in error messages cost a stack walk and several JVM calls per column.
-    "spark.sql.dataFrameQueryContext.enabled": "false",
+    # TCP's delayed ack costs 40 ms in every Python stage.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
+"""Of a Spark that we start."""
 
 LOCAL_DEFAULTS: Mapping[str, str] = {
     # Not on a cluster: its machines may get the engine with the job, behind the daemon's start.
     "spark.python.daemon.module": worker_daemon.__name__,
 }
 
-REQUIRED: Mapping[str, str] = {
+SQL_DEFAULTS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    # List an epoch's files in the driver: a Spark job for it costs more than the listing.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    # Call sites in error messages cost a stack walk and several JVM calls per column.
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+"""Of our session only."""
+
+SQL_REQUIRED: Mapping[str, str] = {
     # An epoch is one job with as many tasks as planned: no re-planning in between.
     "spark.sql.adaptive.enabled": "false",
-    # TCP's delayed ack costs 40 ms in every Python stage.
-    "spark.python.unix.domain.socket.enabled": "true",
+}
+"""Of our session only, whatever is asked for."""
+
+REQUIRED: Mapping[str, str] = {
     # Each task must see its own attempt only.
     "spark.speculation": "false",
 }
+
+SPARKS_OWN: Mapping[str, str] = {"spark.speculation": "false"}
+"""What Spark takes where nothing is set."""
 
 CLUSTER_REQUIRED: Mapping[str, str] = {
     # A shard's task waits for the executor that has the shard's runs; elsewhere it cannot run.
@@ -66,67 +80,122 @@ LOOKED_UP_OFTEN = (
 one by one, the JVM looks for them in the other packages first, in each of Spark's 250 jars."""
 
 
+_sessions: dict[frozenset[tuple[str, str]], SparkSession] = {}
+"""By the settings that they were asked for; all of one context."""
+_opening = threading.Lock()
+
+
 def open_session(settings: Mapping[str, str]) -> SparkSession:
-    """Starts Spark, or returns the process's running session if it fits.
+    """A session of our own on the process's Spark, which is started if nobody has.
+
+    It has the SQL settings that epochs need; those of other sessions, a user's above all, are left
+    alone, and so are temporary views. The same settings give the same session.
 
     Safe to call from any thread; a SIGINT handler that belongs to somebody else stays in place.
 
     Raises:
         MissingEnvironmentError: no Java.
-        ConfigurationError: a running session lacks a setting that cannot be changed any more.
+        ConfigurationError: Spark runs and lacks a setting that cannot be changed any more. Nothing
+            of it was changed.
     """
+    from pyspark import SparkContext
+
+    with _opening:
+        _forget_dead_session()
+        running = SparkContext._active_spark_context
+        for key, session in list(_sessions.items()):
+            if session.sparkContext is not running:
+                del _sessions[key]
+        asked = frozenset(settings.items())
+        if asked not in _sessions:
+            if running is None:
+                running = _start(settings)
+            else:
+                _check(running, settings)
+            _sessions[asked] = _own_session(running, settings)
+        return _sessions[asked]
+
+
+def activate(session: SparkSession) -> None:
+    """Makes it the calling thread's: Spark goes by the active session's settings where it is asked
+    for an expression, before that belongs to any frame."""
+    name = "org.apache.spark.sql.classic.SparkSession"
+    getattr(session._jvm, name).setActiveSession(session._jsparkSession)
+
+
+def empty_frame(session: SparkSession, schema: DataType) -> DataFrame:
+    """No rows. Not by `createDataFrame`, which makes its session the active one of every thread."""
+    from pyspark.sql import DataFrame
+
+    java, jvm = session._jsparkSession, session._jvm
+    assert jvm is not None
+    frame = java.createDataFrame(jvm.java.util.ArrayList(), java.parseDataType(schema.json()))
+    return DataFrame(frame, session)
+
+
+def _start(settings: Mapping[str, str]) -> SparkContext:
     _require_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from py4j.java_gateway import java_import
     from pyspark.sql import SparkSession
 
-    _forget_dead_session()
     wanted = {**DEFAULTS, **settings}
     if _is_on_this_host(wanted["spark.master"]):
         wanted = {**LOCAL_DEFAULTS, **wanted}
-    required = dict(REQUIRED)
-    if not _is_local_master(wanted["spark.master"]):
-        required.update(CLUSTER_REQUIRED)
-    wanted.update(required)
-    running = SparkSession.getActiveSession()
-    if running is None:
-        builder = SparkSession.builder
-        for key, value in wanted.items():
-            builder = builder.config(key, value)
-        in_main = threading.current_thread() is threading.main_thread()
-        handler = signal.getsignal(signal.SIGINT) if in_main else None
-        running = builder.getOrCreate()
-        if handler is not None:
-            # PySpark's handler would abort the epoch; Dagster's lets it drain.
-            signal.signal(signal.SIGINT, handler)
+    builder = SparkSession.builder
+    for name, value in {**wanted, **_required(wanted["spark.master"])}.items():
+        builder = builder.config(name, value)
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if in_main else None
+    context = builder.getOrCreate().sparkContext
+    if handler is not None:
+        # PySpark's handler would abort the epoch; Dagster's lets it drain.
+        signal.signal(signal.SIGINT, handler)
+    context.setLogLevel(settings.get("spark.log.level", "ERROR"))
+    return context
+
+
+def _check(running: SparkContext, settings: Mapping[str, str]) -> None:
+    """Whether a Spark that somebody has started before will do."""
+    asked = {**_required(str(running.master))}
+    if "spark.master" in settings:
+        asked["spark.master"] = settings["spark.master"]
+    conf = running.getConf()
+    for name, value in asked.items():
+        actual = conf.get(name, SPARKS_OWN.get(name))
+        if actual != value:
+            raise ConfigurationError(
+                f"this process already runs Spark with {name}={actual}, needed is {value}.",
+                cure="Stop that session first, or start it with the needed setting.",
+            )
+
+
+def _own_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSession:
+    from py4j.java_gateway import java_import
+    from pyspark.sql import SparkSession
+
+    session = SparkSession(context).newSession()
+    # Spark's default of 200 makes 200 tiny aggregates of every epoch.
+    partitions = {"spark.sql.shuffle.partitions": str(parallelism(session))}
+    asked = {name: value for name, value in settings.items() if session.conf.isModifiable(name)}
+    for name, value in {**SQL_DEFAULTS, **partitions, **asked, **SQL_REQUIRED}.items():
+        session.conf.set(name, value)
     for name in LOOKED_UP_OFTEN:
-        java_import(running.sparkContext._jvm, name)
+        java_import(context._jvm, name)
     # For fail points in tasks. Not in our own environment: other children would inherit it.
-    running.sparkContext.environment["JET_DRIVER_PID"] = str(os.getpid())
-    if _is_on_this_host(str(running.sparkContext.master)):
+    context.environment["JET_DRIVER_PID"] = str(os.getpid())
+    if _is_on_this_host(str(context.master)):
         # Users' functions travel by the name of their module: workers must find what we find,
         # also in the working directory that Dagster put on our path alone.
-        running.sparkContext.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    if "spark.sql.shuffle.partitions" not in settings:
-        # Spark's default of 200 makes 200 tiny aggregates of every epoch.
-        running.conf.set("spark.sql.shuffle.partitions", str(parallelism(running)))
-    conf = running.sparkContext.getConf()
-    for key in ("spark.master", *required):
-        asked, actual = wanted.get(key), conf.get(key)
-        if key in required or key in settings:
-            if key.startswith("spark.sql."):
-                running.conf.set(key, str(asked))
-            elif actual != asked:
-                raise ConfigurationError(
-                    f"this process already runs Spark with {key}={actual}, needed is {asked}.",
-                    cure="Stop that session first, or start it with the needed setting.",
-                )
-    running.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
-    return running
+        context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return session
+
+
+def _required(master: str) -> Mapping[str, str]:
+    return REQUIRED if _is_local_master(master) else {**REQUIRED, **CLUSTER_REQUIRED}
 
 
 def _forget_dead_session() -> None:
-    """Lets go of a session whose JVM has died (out of memory, killed), so that a new one starts."""
+    """Lets go of a JVM that has died (out of memory, killed), so that a new one starts."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

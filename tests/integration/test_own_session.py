@@ -1,0 +1,86 @@
+"""A user's Spark session stays as it is, whether a job runs beside it or is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dagster_jet.engine.spark.session import SQL_DEFAULTS, SQL_REQUIRED, open_session
+
+from . import child
+from .world import World
+
+USERS = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from dagster_jet.errors import ConfigurationError
+from tests.integration import child
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+spark.sparkContext.setLogLevel("WARN")
+
+def settings():
+    return {row.key: row.value for row in spark.sql("SET").collect()}
+
+def hour():
+    return spark.sql("SELECT hour(timestamp_millis(0))").first()[0]
+
+before = settings()
+folder = Path(sys.argv[1])
+child.SPARK["spark.master"] = "local[1]"
+try:
+    with child.open_jet(folder) as jet:
+        jet.run(child.crash_pipeline(folder))
+    raise SystemExit("not refused")
+except ConfigurationError as error:
+    assert "already runs Spark with spark.master=local[2]" in str(error), error
+assert settings() == before
+
+child.SPARK["spark.master"] = "local[2]"
+with child.open_jet(folder) as jet:
+    result = jet.run(child.crash_pipeline(folder), until="completed")
+    ours = jet.session()
+    assert ours is not spark and ours.sparkContext is spark.sparkContext
+assert settings() == before, sorted(set(settings().items()) ^ set(before.items()))
+assert hour() == 9
+assert SparkSession.builder.getOrCreate().conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+assert SparkSession.getActiveSession().conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+level = spark._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString()
+assert level == "WARN", level
+print(result.status.value)
+"""
+
+
+def test_a_users_session_is_not_changed(world: World) -> None:
+    """In a process whose Spark somebody else has started, with settings of their own."""
+    world.fill()
+    run = subprocess.run(
+        [sys.executable, "-c", USERS, str(world.folder)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.endswith("COMPLETED\n")
+    world.assert_exactly_once()
+
+
+@pytest.mark.usefixtures("spark")
+def test_sessions_have_the_settings_that_they_were_asked_for() -> None:
+    other = {
+        **child.SPARK,
+        "spark.sql.shuffle.partitions": "5",
+        "spark.sql.adaptive.enabled": "true",
+    }
+    ours, others = open_session(child.SPARK), open_session(other)
+    assert open_session(dict(child.SPARK)) is ours and open_session(other) is others is not ours
+    for session, partitions in ((ours, "2"), (others, "5")):
+        wanted = {**SQL_DEFAULTS, **SQL_REQUIRED, "spark.sql.shuffle.partitions": partitions}
+        assert {name: session.conf.get(name) for name in wanted} == wanted
