@@ -20,6 +20,7 @@ from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.engine.spark import stage_task
 from dagster_jet.engine.spark.barrier import ACK_COLUMN, SHARD_COLUMN
 from dagster_jet.engine.spark.stage_task import StageTask
+from dagster_jet.engine.undecided_input import UndecidedInput
 from dagster_jet.errors import JetError, SourceError
 from dagster_jet.processors.stateful_map import StatefulMap
 from dagster_jet.snapshot.chunks import ChunkSetName, write_chunk_set
@@ -152,9 +153,9 @@ def test_an_abort_pass_that_ignores_execution_ids_is_noticed(
 class DropsWhatFailed(SourceJournals):
     """Takes a snapshot that was begun for one that was decided."""
 
-    def begin_snapshot(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
+    def begin_epoch(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
         self.decided()
-        super().begin_snapshot(command, chains)
+        super().begin_epoch(command, chains)
 
 
 def read_again_after_a_failed_snapshot(
@@ -166,15 +167,15 @@ def read_again_after_a_failed_snapshot(
     source = sources.files(f"{folder}/in", format="json", schema="v long")
     reader = source.open("j", "in", None)
     assert isinstance(reader, FilesReader)
-    journals = journals_of({"in": reader}, SnapshotStore(store, "j"))
+    journals = journals_of({"in": reader}, SnapshotStore(store, "j"), UndecidedInput(store, "j"))
     chain: tuple[ChunkSet, ...] = ()
     for epoch in (1, 2, 3):
         (folder / "in" / f"{epoch}.json").write_text('{"v": 1}\n')
         reader.poll()
         assert [Path(file.path).name for file in reader.plan(10) or ()] == [f"{epoch}.json"]
-        journals.collect()
         command = RunEpoch(1, epoch, epoch, terminal=False, final=False)
-        journals.begin_snapshot(command, {"in": chain})
+        journals.begin_epoch(command, {"in": chain})
+        journals.begun()
         written, failure = journals.written("in")
         assert written is not None and failure is None
         if epoch != 2:
