@@ -247,7 +247,12 @@ class Sink(Protocol):
     def describe(self) -> dict[str, str]: ...
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        """At submission: raises `ConfigurationError` if it cannot work as asked."""
+        """At every start.
+
+        Raises:
+            ConfigurationError: it cannot work as asked.
+            SinkError: it cannot be looked at now; the job restarts.
+        """
 
     def takes(self, schema: pa.Schema) -> bool:
         """Can a writer render these columns from Arrow alone, with the same text as `render`?"""

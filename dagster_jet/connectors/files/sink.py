@@ -31,7 +31,7 @@ from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_
 from dagster_jet.connectors.files.places import local_path
 from dagster_jet.core.durable import make_folder, sync_folder
 from dagster_jet.core.failpoint import fail_point
-from dagster_jet.core.transient import is_transient
+from dagster_jet.core.transient import DENIED, is_transient
 from dagster_jet.engine.connector import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -88,6 +88,15 @@ class FilesSink:
         try:
             self._check_folder(job, stage, is_new_job)
         except OSError as error:
+            if is_transient(error) and error.errno not in DENIED:
+                # A restart meets the disk that has ended the last execution.
+                raise SinkError(
+                    f"the output folder {self.path!r} cannot be used now: {error}.",
+                    job=job,
+                    stage=stage,
+                    cure="Free some space or bring the file system back; meanwhile the job "
+                    "restarts from its last snapshot.",
+                ) from error
             raise ConfigurationError(
                 f"the output folder {self.path!r} cannot be written: {error.strerror}.",
                 job=job,
@@ -400,6 +409,10 @@ def _claim(file: Path, owner: str) -> str:
     Durable on return, also what another one wrote: a claim that a power failure takes back would
     let a second job in beside output of the first.
     """
+    with suppress(FileNotFoundError):  # usually it is there: a full disk needs no room then
+        claimed = file.read_text(encoding="utf-8")
+        sync_folder(file.parent)
+        return claimed
     mine = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     try:
         with open(mine, "w", encoding="utf-8") as text:

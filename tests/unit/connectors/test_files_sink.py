@@ -139,6 +139,27 @@ def test_a_claim_that_a_crash_has_emptied_is_told_apart(tmp_path: Path) -> None:
         FilesSink(str(tmp_path), "json").check("j", "out", is_new_job=False)
 
 
+def test_a_start_on_a_full_disk_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It meets the disk that has ended the execution before it."""
+    new, known = (FilesSink(str(tmp_path / name), "json") for name in ("new", "known"))
+    known.check("j", "out", is_new_job=True)
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", full)
+        with pytest.raises(SinkError, match="No space left on device") as told:
+            new.check("j", "out", is_new_job=True)
+        known.check("j", "out", is_new_job=False)
+    assert told.value.reaction is Reaction.RESTART and not isinstance(
+        told.value, ConfigurationError
+    )
+    new.check("j", "out", is_new_job=True)
+
+
 # --- commits --------------------------------------------------------------------------------------
 
 
