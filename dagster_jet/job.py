@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from dagster_jet.engine.events import (
 )
 from dagster_jet.engine.execution import Execution, expected
 from dagster_jet.engine.lease import is_owner_alive
+from dagster_jet.engine.members_repairer import MembersRepairer
 from dagster_jet.engine.members_watcher import MembersWatcher
 from dagster_jet.engine.record_keeper import RecordKeeper, read_record
 from dagster_jet.engine.requests import RequestWatcher
@@ -254,10 +256,15 @@ class Job:
         if record is not None and self._stays_completed(record):
             return self._still_completed(record)
         last_execution_id = record.execution_id if record is not None else 0
-        with RequestWatcher(
-            self._store, self.name, self._stop_signal, last_execution_id=last_execution_id
+        with (
+            RequestWatcher(
+                self._store, self.name, self._stop_signal, last_execution_id=last_execution_id
+            ),
+            MembersRepairer(
+                self._store, self.name, self._config.member_timeout_s, self._emit
+            ) as repairer,
         ):
-            return self._run_until_ended()
+            return self._run_until_ended(repairer)
 
     def _stays_completed(self, record: ExecutionRecord) -> bool:
         goes_back_to = self._config.initial_snapshot
@@ -280,11 +287,11 @@ class Job:
         waiting = {event.source: event.waiting for event in ignored}
         return replace(self._summary(record, manifest.counters), ignored_input=waiting)
 
-    def _run_until_ended(self) -> JobResult:
+    def _run_until_ended(self, repairer: MembersRepairer) -> JobResult:
         restarts = Restarts(self._config.restart_attempts_max)
         while True:
             asked_before = self._stop_signal.kind
-            ran = self._run_one(restarts)
+            ran = self._run_one(restarts, repairer)
             if restarts.exhausted:
                 self._tell_end(ran)
                 raise ran.failure or JetError(f"{ran.stop.reason}.", job=self.name)
@@ -294,6 +301,7 @@ class Job:
                 self._tell_restart(ran, restarts)
                 # What had been asked for before could not be carried out: no reason to hurry.
                 self._stop_signal.wait_for_another(asked_before, restarts.pause_ms / 1000)
+                repairer.wait(partial(self._stop_signal.wait_for_another, asked_before))
                 if self._stop_signal.kind is StopKind.SHUTDOWN:
                     # Any other kind needs an execution that carries it out.
                     stop = replace(ran.stop, status=JobStatus.NOT_RUNNING, restart=False)
@@ -301,7 +309,7 @@ class Job:
             # Whatever it was that ended the last one: the next execution is the restart asked for.
             self._stop_signal.restarted()
 
-    def _run_one(self, restarts: Restarts) -> _Ran:
+    def _run_one(self, restarts: Restarts, repairer: MembersRepairer) -> _Ran:
         if self._keeper is not None:
             with suppress(StoreUnavailableError):  # then the claim will fail, and is tried again
                 self._store.refresh()
@@ -315,7 +323,10 @@ class Job:
         ran: _Ran | None = None
         try:
             with MembersWatcher(self._store, self.name, self._config, self._stop_signal):
-                ran = self._or_give_up(self._execute(keeper), restarts)
+                ran = self._execute(keeper)
+            # What fails while a member is away, and is about to be repaired around, is not counted.
+            if not (ran.stop.restart and repairer.expects_repair()):
+                ran = self._or_give_up(ran, restarts)
         finally:
             outcome = keeper.release(ran.last_record if ran is not None else None)
         is_unsaid = outcome in (WriteOutcome.UNAVAILABLE, WriteOutcome.UNKNOWN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -60,6 +60,10 @@ class JobConfig(BaseModel):
     max_watermark_retention: Duration | None = None
     """How long a source or a partition that lags may hold a stage's watermark back, by wall clock;
     after that its rows are late. None: until it has caught up, or is idle."""
+    member_timeout: Duration | Literal["off"] = timedelta(minutes=1)
+    """How long a member of the store may stay away before a running job repairs around it: the
+    others take over what it held, and it is a member no more. "off": that is left to people. One
+    that answers and refuses (a full disk, a wrong password) is never given up."""
     restart_attempts_max: int = Field(default=5, ge=0)
     """Restarts inside this process within ten minutes; then the job ends as failed."""
     lease_ttl: Duration = timedelta(seconds=10)
@@ -80,6 +84,10 @@ class JobConfig(BaseModel):
         retention = self.max_watermark_retention
         return None if retention is None else milliseconds(retention)
 
+    @property
+    def member_timeout_s(self) -> float | None:
+        return None if self.member_timeout == "off" else self.member_timeout.total_seconds()
+
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:
         if self.guarantee is Guarantee.NONE and self.initial_snapshot is not None:
@@ -94,6 +102,8 @@ class JobConfig(BaseModel):
         ):
             if (getattr(self, name) or timedelta(0)) < timedelta(0):
                 raise ValueError(f"{name} is negative")
+        if self.member_timeout != "off" and self.member_timeout < timedelta(seconds=1):
+            raise ValueError('member_timeout is shorter than 1 second; "off" turns it off')
         if self.lease_ttl < timedelta(seconds=1):
             raise ValueError("lease_ttl is shorter than 1 second")
         return self

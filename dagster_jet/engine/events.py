@@ -199,6 +199,29 @@ class ExecutionEnded:
     """For people."""
 
 
+@dataclass(frozen=True)
+class MembersRepaired:
+    """The store goes on without members that stayed away longer than `member_timeout`; what they
+    held has all its replicas again."""
+
+    job: str
+    members: tuple[str, ...]
+    partitions: int
+    """That were given to others."""
+    bytes: int
+    """Copied to them."""
+
+
+@dataclass(frozen=True)
+class MembersNotRepaired:
+    """Members stay away, and the store cannot go on without them."""
+
+    job: str
+    members: tuple[str, ...]
+    reason: str
+    """For people; with the cure."""
+
+
 JobEvent = (
     ExecutionStarted
     | EpochCompleted
@@ -211,5 +234,7 @@ JobEvent = (
     | SnapshotFailed
     | SnapshotDropped
     | ExecutionRestarting
+    | MembersRepaired
+    | MembersNotRepaired
     | ExecutionEnded
 )

@@ -31,7 +31,7 @@ class Restarts:
     @property
     def pause_ms(self) -> int:
         """Twice as long after each failure."""
-        return min(_PAUSE_MAX_MS, _PAUSE_FIRST_MS << (self.attempts - 1))
+        return min(_PAUSE_MAX_MS, _PAUSE_FIRST_MS << max(0, self.attempts - 1))
 
     def failed(self) -> None:
         """An execution has ended without having been asked to."""

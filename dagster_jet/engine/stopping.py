@@ -26,10 +26,11 @@ class StopSignal:
             self.event.set()
             self._lock.notify_all()
 
-    def wait_for_another(self, kind: StopKind | None, seconds: float) -> None:
-        """Returns at once where something else than `kind` is asked for, else after a pause."""
+    def wait_for_another(self, kind: StopKind | None, seconds: float) -> bool:
+        """Returns True at once where something else than `kind` is asked for, else False after a
+        pause."""
         with self._lock:
-            self._lock.wait_for(lambda: self.kind is not kind, seconds)
+            return self._lock.wait_for(lambda: self.kind is not kind, seconds)
 
     def restarted(self) -> None:
         """RESTART is carried out; what was asked for since then stands."""

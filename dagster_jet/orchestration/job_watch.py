@@ -24,6 +24,8 @@ from dagster_jet.engine.events import (
     InputLost,
     ItemsLost,
     JobEvent,
+    MembersNotRepaired,
+    MembersRepaired,
     OutputLost,
     SinkReopened,
     SnapshotCommitted,
@@ -196,6 +198,17 @@ class JobWatch:
                 self.log.warning(
                     f"A snapshot of execution {event.execution_id} was discarded "
                     f"({event.reason}); {event.failed_snapshots} so far."
+                )
+            case MembersRepaired():
+                self.log.warning(
+                    f"{', '.join(event.members)} stayed away too long: the store goes on without "
+                    f"it, {event.partitions} partitions ({event.bytes} bytes) were copied. Take it "
+                    "in again with 'dagster-jet store add' when it is back."
+                )
+            case MembersNotRepaired():
+                self.log.warning(
+                    f"{', '.join(event.members)} stays away, and the store cannot go on without "
+                    f"it: {event.reason}"
                 )
             case SnapshotDropped():
                 self.log.warning(

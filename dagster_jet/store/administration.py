@@ -168,6 +168,28 @@ class Administration:
         )
         return self._changes
 
+    def give_up(self, member_ids: Collection[str]) -> Changes:
+        """Go on without members that stay away: what a process does unasked.
+
+        As ``repair``, but nobody is taken in again, nothing is lost, and copies that are there are
+        not compared. A member that answers by now stays.
+
+        Raises:
+            ConfigurationError: too few members would stay.
+            StoreCorruptedError: partitions would be lost; names them.
+            StoreUnavailableError: a majority of the members does not answer.
+            StoreUnwritableError: a member cannot take its share.
+        """
+        view = self._settled_view()
+        troubles = self._troubles(view)
+        lost = {m for m in member_ids if isinstance(troubles.get(m), StoreUnavailableError)}
+        if lost:
+            self._change(view, lost=lost)
+            self._changes.left += sorted(lost)
+        elif view.metadata.is_moving:
+            self._copy(view)
+        return self._changes
+
     def rotate_keys(self) -> Rewritten:
         """Seal every value with the newest key; see ``Store.rotate_keys``."""
         sealer = self._connection.sealer

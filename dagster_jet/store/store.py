@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
-from dagster_jet.errors import ConfigurationError, StoreError
+from dagster_jet.errors import (
+    ConfigurationError,
+    StoreCorruptedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from dagster_jet.store.administration import Administration, Changes, no_store
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.connection import Connection, View
 from dagster_jet.store.handle import StoreHandle
 from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
+from dagster_jet.store.membership import changed
 from dagster_jet.store.placement import PartitionTable
 from dagster_jet.store.progress import OnProgress, unwatched
 from dagster_jet.store.quorum import RegisterClient, call_the_roll
+from dagster_jet.store.repair_turn import REPAIR, RepairTurn
 from dagster_jet.store.replicated_map import ReplicatedMap
 from dagster_jet.store.rewriting import Rewritten
 from dagster_jet.store.status import StoreStatus, status_of
@@ -176,6 +183,23 @@ class Store:
         troubles = {m: str(failure) for m, failure in failures.items()}
         return status_of(view.metadata, troubles, view.metadata.strangers(self.config))
 
+    def away(self) -> dict[str, str]:
+        """Ask every member that the store has now; return those that do not answer, and why.
+
+        One that answers and refuses (a full disk, a wrong password) is not among them.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers.
+        """
+        members = self._connection.discover_after(self._view).members
+        pings = {m: member.ping for m, member in members.items()}
+        _, failures = fan_out(pings, within_s=BRIEF_SECONDS_MAX)
+        return {
+            member_id: str(failure)
+            for member_id, failure in failures.items()
+            if isinstance(failure, StoreUnavailableError)
+        }
+
     def is_safe(self) -> bool:
         """Whether every partition has all its replicas, on members that answer."""
         return self.status().is_safe
@@ -210,6 +234,34 @@ class Store:
     def repair(self, *, accept_loss: bool = False, on_progress: OnProgress = unwatched) -> Changes:
         """Rebuild what is missing and finish what was interrupted; ``Administration.repair``."""
         return self._changed(lambda admin: admin.repair(accept_loss=accept_loss), on_progress)
+
+    def can_give_up(self, member_ids: Collection[str]) -> bool:
+        """Whether the store, as it is now, could go on without these members and lose nothing.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers.
+        """
+        metadata = self._connection.discover_after(self._view).metadata
+        try:
+            if metadata.is_settled:
+                changed(metadata, lost=set(member_ids) & metadata.identities.keys())
+        except (ConfigurationError, StoreCorruptedError):
+            return False
+        return True
+
+    def give_up(
+        self, member_ids: Collection[str], *, on_progress: OnProgress = unwatched
+    ) -> Changes:
+        """Go on without members that stay away; see ``Administration.give_up``."""
+        return self._changed(lambda admin: admin.give_up(member_ids), on_progress)
+
+    def repair_turn(self) -> RepairTurn:
+        """Return this process's place among those that repair the store unasked."""
+
+        def register() -> RegisterClient:
+            return self._connection.discover_after(self._view).register(REPAIR)
+
+        return RepairTurn(register)
 
     def rotate_keys(self, *, on_progress: OnProgress = unwatched) -> Rewritten:
         """Encrypt every value and register with the newest key.

@@ -560,7 +560,7 @@ def test_a_member_folder_deleted_while_running(world: World) -> None:
         with pytest.raises(JetError) as told:
             jet.run(
                 child.crash_pipeline(world.folder),
-                JobConfig(**child.CONFIG, restart_attempts_max=1),
+                JobConfig(**child.CONFIG, restart_attempts_max=1, member_timeout="off"),
                 until="completed",
                 on_event=lose_member,
             )

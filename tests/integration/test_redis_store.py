@@ -8,12 +8,14 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import pytest
 
 from dagster_jet.engine import execution
 from dagster_jet.engine.events import (
     ExecutionRestarting,
+    MembersRepaired,
     SnapshotCommitted,
     SnapshotFailed,
 )
@@ -22,7 +24,7 @@ from dagster_jet.store.administration import Changes
 from dagster_jet.store.members import member_id_of
 from dagster_jet.testing.servers import RedisServer
 
-from .running_job import running
+from .running_job import feed, running
 from .world import World, wait_until
 
 
@@ -53,6 +55,10 @@ def lose(world: World, servers: Sequence[RedisServer], *, frozen_before: int) ->
     for server in servers:
         server.kill()
     wait_until(is_noticed, "the loss is noticed")
+
+
+def has_more(world: World, kind: type[object], than: int) -> bool:
+    return len(world.events_of(kind)) > than
 
 
 def repair(world: World, store: Store, *, first: int) -> Changes:
@@ -96,3 +102,25 @@ def test_servers_are_killed_during_a_snapshot(
         lose(world, second, frozen_before=frozen_before)
         changes = repair(world, store, first=10)
         assert changes.left == sorted(member_id_of(server.url) for server in second)
+
+
+def test_a_server_is_killed_for_good_under_load_and_nobody_is_there(world: World) -> None:
+    """The job repairs around it, although it may fail but twice; a second loss later, too."""
+    config = {"member_timeout": "1 second", "restart_attempts_max": 2}
+    with (
+        redis_servers(4) as servers,
+        running(world, urls(servers), 1, **config) as (job, store),
+    ):
+        for number, lost in enumerate(servers[:2], 1):
+            world.fill(files=3, first=10 * number)
+            lost.kill()
+            world.fill(files=3, first=10 * number + 5)
+            is_done = partial(has_more, world, MembersRepaired, number - 1)
+            wait_until(is_done, "the job repairs by itself")
+            commits = len(world.events_of(SnapshotCommitted))
+            feed(world, 10 * number + 8)
+            wait_until(partial(has_more, world, SnapshotCommitted, commits), "it commits")
+        assert not job.done.is_set()
+        store.refresh()
+        left = {one.member_id for one in store.status().members}
+        assert left == {member_id_of(server.url) for server in servers[2:]}
