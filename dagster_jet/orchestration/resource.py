@@ -59,6 +59,11 @@ class JetResource(dg.ConfigurableResource[Any]):
         default=None,
         description="The environment variable with the keys for values at rest, newest first.",
     )
+    accept_older_seals: bool = Field(
+        default=False,
+        description="With keys, read also what is not encrypted, or was by an earlier version: "
+        "only while `dagster-jet store rotate-keys` is under way.",
+    )
     work_dir: str | None = Field(
         default=None, description="Where executors keep runs of state; a temporary folder if empty."
     )
@@ -117,6 +122,7 @@ class JetResource(dg.ConfigurableResource[Any]):
                 spark=self._spark_settings(),
                 namespace=self.namespace,
                 encryption_keys=self.encryption_keys,
+                accept_older_seals=self.accept_older_seals,
                 work_dir=self.work_dir,
             )
         return self._jet

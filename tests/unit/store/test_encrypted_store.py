@@ -273,6 +273,28 @@ def test_members_come_and_go_under_encryption(places: Any, keys: SetKeys) -> Non
         assert store.register("job").read().value == b"record"
 
 
+def test_a_member_that_was_put_back_as_a_whole_is_found_by_the_others(
+    places: Any, keys: SetKeys
+) -> None:
+    """Without the key nothing can be forged; an older state of a member is one that it had."""
+    config = places.config("abc", encryption_keys=keys(NEW), backup_count=2)
+    with Store.open(config) as store:
+        filled(store)
+        room = places.member("a")._room()
+        older = dict(room.values), dict(room.versioned)
+        job = store.register("job").claim(2, "heir")
+        job.write(b"decided")
+        store.map("m").put_all({MapKey.of("new", 12): b"value"})
+    room.values, room.versioned = older
+    with Store.open(config) as store:
+        assert store.register("job").read().value == b"decided"
+        assert store.repair().readmitted == [places.url("a")]
+    places.take_away("b")
+    with Store.open(config) as store:
+        assert store.register("job").read().value == b"decided"
+        assert store.map("m").get(MapKey.of("new", 12)) == b"value"
+
+
 def test_rotation_leaves_what_is_damaged_and_says_so(places: Any, keys: SetKeys) -> None:
     with Store.open(places.config(encryption_keys=keys(OLD))) as store:
         items = filled(store)
