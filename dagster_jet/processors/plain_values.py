@@ -6,8 +6,8 @@ back equal and of the same type, whatever is nested in what. Anything else is re
 written, because it would come back as something else or not at all.
 
 What MessagePack has no type for is an extension of it (`_Code`), or a list that begins with an
-empty one. Elements of a set are written in an order of their own: it has the same bytes in any
-process.
+empty one; a value that is a tuple as a whole is a list behind a byte of its own. Elements of a set
+are written in an order of their own: it has the same bytes in any process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def to_bytes(value: Any) -> bytes:
         NotPlainError: it is not plain, refers to itself, or is nested hundreds of levels deep.
     """
     try:
-        packed = _pack(value)
+        # Of all values only a whole tuple is common enough to be worth a way of its own.
+        packed = _WHOLE_TUPLE + _pack(list(value)) if type(value) is tuple else _pack(value)
         # MessagePack takes a bytearray for bytes: it leaves the mark of bytes, perhaps others do.
         if _BYTES_MARK.search(packed) is None or not _holds_buffer(value):
             return packed
@@ -49,6 +50,12 @@ def to_bytes(value: Any) -> bytes:
 
 def from_bytes(data: bytes | memoryview) -> Any:
     """Return what `to_bytes` was given; raises some Exception for what it has not written."""
+    if data[:1] == _WHOLE_TUPLE:
+        return tuple(_unpacked(data[1:]))
+    return _unpacked(data)
+
+
+def _unpacked(data: bytes | memoryview) -> Any:
     return msgpack.unpackb(
         data,
         ext_hook=_from_extension,
@@ -84,6 +91,8 @@ class _Code(IntEnum):
     """[partition, name]"""
 
 
+_WHOLE_TUPLE = b"\xc1"
+"""The one byte that MessagePack never begins with: a list follows, which is a tuple."""
 _BYTES_MARK = re.compile(rb"[\xc4-\xc6]")
 _SCALARS = frozenset(
     (type(None), bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID)
