@@ -1,12 +1,12 @@
 """Which of several whole copies of a key counts, where replicas differ. Pure.
 
-Replicas differ after a write that reached only some of them, and after a member came back older.
-Who is read first says nothing about which copy is newer.
+Replicas differ after a write that reached only some of them, or is still on its way, and after a
+member came back older. Who is read first says nothing about which copy is newer, and neither does
+what most have: a writer that sleeps may have reached one replica so far.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from dagster_jet.errors import StoreMismatchError
@@ -23,24 +23,18 @@ def chosen(stored_key: bytes, copies: Sequence[bytes], sealer: Sealer) -> bytes 
         sealer: reads them. Where it lacks the key, only equal copies can be told.
 
     Returns:
-        The copy with the highest version; of values that have none, the one that more than half of
-        the replicas have; None where neither decides.
+        The copy with the highest version; None where there are no versions that decide.
     """
     if len(set(copies)) == 1:
         return copies[0]
     try:
         values = [sealer.unseal(copy, stored_key) for copy in copies]
     except StoreMismatchError:
-        return _of_most(copies, copies)
+        return None
     if len(set(values)) == 1:
         return copies[0]  # one value, sealed twice
     if not has_version(stored_key):
-        return _of_most(copies, values)
+        return None
     newest = max(map(version_of, values))
     of_newest = {value for value in values if version_of(value) == newest}
     return copies[values.index(of_newest.pop())] if len(of_newest) == 1 else None
-
-
-def _of_most(copies: Sequence[bytes], values: Sequence[bytes]) -> bytes | None:
-    value, count = Counter(values).most_common(1)[0]
-    return copies[values.index(value)] if 2 * count > len(copies) else None

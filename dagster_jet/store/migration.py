@@ -152,11 +152,10 @@ class _Copying:
         copies = {key: Replacement(old, new) for key, old, new in differing if new is not None}
         if copies:
             self.done.keys += member.replace_many(copies)
-            self.done.bytes += sum(len(copy.value) for copy in copies.values())
-        gone = [key for key, _, new in differing if new is None]
+            self.done.bytes += sum(len(new) for _, _, new in differing if new is not None)
+        gone = {key: Replacement(old, None) for key, old, new in differing if new is None}
         if gone:
-            member.delete_many(gone)
-            self.done.removed += len(gone)
+            self.done.removed += member.replace_many(gone)
 
     def _on_holders(self, keys: Sequence[bytes]) -> list[bytes | None]:
         searches = [Search(key, self.routing.holders(partition_of(key))) for key in keys]

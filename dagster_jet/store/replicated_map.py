@@ -28,14 +28,18 @@ from dagster_jet.errors import (
     StoreUnwritableError,
 )
 from dagster_jet.store.envelope import BadCopyError, Payload
+from dagster_jet.store.marks import without_marks
 from dagster_jet.store.members.fan_out import Failure, fan_out, seconds_for
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_id
 from dagster_jet.store.placement import PartitionTable
+from dagster_jet.store.restoring import Missing, restore
 from dagster_jet.store.routing import Routing
 from dagster_jet.store.sealing import PLAIN, Sealer
 from dagster_jet.store.search import Search, Trouble, search
 from dagster_jet.store.stored_key import stored_key, version_of
+
+_LOOKS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -132,6 +136,8 @@ class ReplicatedMap:
             return lambda: self._members[member_id].put_many({key: sealed[key] for key in batch})
 
         self._in_rounds("written", keys, self.routing.put_rounds, put, sealed)
+        if keys:
+            self._check_write()
 
     def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
         """Write each item on every replica that holds an older version of it, or none.
@@ -156,6 +162,8 @@ class ReplicatedMap:
             return newer
 
         self._in_rounds("written", keys, self.routing.put_rounds, put, sealed)
+        if keys:
+            self._check_write()
 
     def get(self, key: MapKey, *, every_replica: bool = False) -> bytes | None:
         """Return one value, None if there is none; see ``get_all``."""
@@ -206,7 +214,7 @@ class ReplicatedMap:
         return [searches[key].value for key in keys]
 
     def delete_all(self, keys: Sequence[MapKey]) -> None:
-        """Remove the keys from all replicas; unknown keys are no error.
+        """Remove the keys from all replicas; unknown keys are no error. They do not come back.
 
         After a failure or a crash inside, repeat the call; until then each key reads as it was or
         as removed.
@@ -220,7 +228,31 @@ class ReplicatedMap:
         def delete(member_id: str, batch: list[bytes]) -> Callable[[], None]:
             return lambda: self._members[member_id].delete_many(batch)
 
-        self._in_rounds("deleted", keys, self.routing.delete_rounds, delete)
+        found: set[bytes] = set()
+
+        def look(member_id: str, batch: list[bytes]) -> Callable[[], None]:
+            def call() -> None:
+                stored = self._members[member_id].get_many(batch)
+                found.update(k for k, one in zip(batch, stored, strict=True) if one is not None)
+
+            return call
+
+        doomed: Collection[MapKey] = keys
+        for _ in range(_LOOKS_MAX):
+            self._in_rounds("deleted", doomed, self.routing.delete_rounds, delete)
+            # Whoever put a copy back meanwhile is met here, or does not finish (``restoring.py``).
+            found.clear()
+            self._in_rounds("deleted", doomed, lambda p: (self.routing.holders(p),), look)
+            doomed = [key for key in doomed if self._stored(key) in found]
+            if not doomed:
+                if keys:
+                    self._check_write()
+                return
+        raise StoreUnavailableError(
+            f"{len(doomed)} keys of the map {self.prefix!r} were written or put back all the time "
+            "while they were being deleted.",
+            cure="Delete them again, by one program at a time.",
+        )
 
     def keys(self, prefix: str = "") -> list[MapKey]:
         """Return all keys whose names start with ``prefix``, by partition and name.
@@ -315,6 +347,7 @@ class ReplicatedMap:
 
     def _version_of(self, stored_key: bytes, copy: bytes | None) -> int:
         """The version of a stored copy; less than any where there is none, or a damaged one."""
+        copy = without_marks(copy)
         if copy is None:
             return -1
         try:
@@ -330,7 +363,8 @@ class ReplicatedMap:
         call: Callable[[str, list[bytes]], Callable[[], None]],
         values: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """Send every key to its members, round by round, in one batch per member and round."""
+        """Send every key to its members, round by round, in one batch per member and round; the
+        caller checks the table behind it."""
         rounds: list[dict[str, list[bytes]]] = []
         for key in dict.fromkeys(keys):
             stored = self._stored(key)
@@ -346,8 +380,6 @@ class ReplicatedMap:
                 within_s=seconds_for(max(sizes, default=0)),
             )
             self._raise_failed(done, keys, failures)
-        if rounds:
-            self._check_write()
 
     def _stored(self, key: MapKey) -> bytes:
         if not 0 <= key.partition < self.partition_count:
@@ -371,40 +403,28 @@ class ReplicatedMap:
 
         A member that cannot take the repair does not fail the read: the next one tries again.
         """
-        batches: dict[str, dict[bytes, Replacement]] = {}
+        damaged: dict[str, dict[bytes, Replacement]] = {}
+        missing: list[Missing] = []
         for one in searches:
-            for member_id, copy in one.seen.items():
-                if one.sealed is not None:
-                    replacement = Replacement(seen=copy, value=one.sealed)
-                    batches.setdefault(member_id, {})[one.stored_key] = replacement
+            if one.sealed is None or one.found_on is None:
+                continue
+            for member_id, seen in one.seen.items():
+                if one.troubles[member_id] is Trouble.BAD:
+                    damaged.setdefault(member_id, {})[one.stored_key] = Replacement(
+                        seen, one.sealed
+                    )
+                else:
+                    missing.append(
+                        Missing(one.stored_key, member_id, seen, one.sealed, one.found_on)
+                    )
 
         def replace(member_id: str) -> Callable[[], int]:
-            return lambda: self._members[member_id].replace_many(batches[member_id])
+            return lambda: self._members[member_id].replace_many(damaged[member_id])
 
-        written, _ = fan_out({member_id: replace(member_id) for member_id in batches})
-        self._take_back_deleted([s for s in searches if None in s.seen.values()])
+        written, _ = fan_out({member_id: replace(member_id) for member_id in damaged})
+        repaired = sum(written.values()) + restore(self._members, missing)
         with self._stats_lock:
-            self.stats.repaired += sum(written.values())
-
-    def _take_back_deleted(self, searches: Sequence[Search]) -> None:
-        """A copy was missing because the key is being deleted: do not bring it back.
-
-        What was put where nothing was is only right while the copy it was made from is there; a
-        delete that comes later removes both.
-        """
-        sources = [Search(s.stored_key, [s.found_on]) for s in searches if s.found_on is not None]
-        search(self._members, sources, self._sealer.unseal)
-        batches: dict[str, dict[bytes, bytes | None]] = {}
-        for one, source in zip(searches, sources, strict=True):
-            if source.is_absent(every_replica=True):
-                for member_id, copy in one.seen.items():
-                    if copy is None:
-                        batches.setdefault(member_id, {})[one.stored_key] = one.sealed
-
-        def take_back(member_id: str) -> Callable[[], None]:
-            return lambda: _delete_unchanged(self._members[member_id], batches[member_id])
-
-        fan_out({member_id: take_back(member_id) for member_id in batches})
+            self.stats.repaired += repaired
 
     def _no_good_copy(self, key: MapKey, one: Search) -> StoreError:
         found = ", ".join(f"{trouble.value} on {m}" for m, trouble in one.troubles.items())
@@ -439,12 +459,6 @@ class ReplicatedMap:
 
 def _causes(failures: Mapping[str, Failure]) -> str:
     return "; ".join(f"{member_id}: {failure}" for member_id, failure in sorted(failures.items()))
-
-
-def _delete_unchanged(member: Member, copies: Mapping[bytes, bytes | None]) -> None:
-    held = member.get_many(list(copies))
-    unchanged = [key for key, copy in zip(copies, held, strict=True) if copy == copies[key]]
-    member.delete_many(unchanged)
 
 
 def _never_stale() -> None:

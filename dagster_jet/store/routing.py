@@ -3,8 +3,7 @@
 A partition has *holders*, whose copies count, and while it moves *receivers*, who are being given
 a copy. The rules, for one writer per key at a time (the map's contract):
 
-1. A put reaches all holders first, then the receivers. A delete reaches the holders' backups, then
-   the first holder, then the receivers.
+1. A put or a delete reaches all holders first, then the receivers.
 2. Reads ask the holders. A receiver is asked only when a holder does not answer or has a damaged
    copy: it may lack a value, or still have one that was deleted.
 3. Whoever copies (``migration.py``) makes a receiver equal to the holders: it reads the receiver,
@@ -78,13 +77,8 @@ class Routing:
         return (self.holders(partition), self.receivers(partition))
 
     def delete_rounds(self, partition: int) -> tuple[Members, ...]:
-        """Return who forgets a value, one round after the other.
-
-        The first holder comes after the others: a reader that finds its copy gone must not find
-        another one and put it back.
-        """
-        holders = self.holders(partition)
-        return (holders[1:], holders[:1], self.receivers(partition))
+        """Return who forgets a value, one round after the other."""
+        return (self.holders(partition), self.receivers(partition))
 
     def moving_partitions(self) -> tuple[int, ...]:
         """Return the partitions that somebody still has to be given."""

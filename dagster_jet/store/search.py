@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dagster_jet.store.envelope import BadCopyError
+from dagster_jet.store.marks import without_marks
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member
 
@@ -29,7 +30,8 @@ class Search:
         receivers: whom to ask after that if a holder had a damaged copy, or none answered
             (``routing.py``).
         troubles: who was asked in vain, and why.
-        seen: what those hold that answered without a good copy; None for nothing.
+        seen: what those store that answered without a good copy; None for nothing. Without a copy,
+            it may be a mark (``marks.py``).
         found_on: who had the good copy.
         sealed: the good copy.
         value: what is inside it.
@@ -103,7 +105,8 @@ def _ask(
         for one in batches[member_id]:
             one.troubles[member_id] = Trouble.UNREACHABLE
     for member_id, of_member in copies.items():
-        for one, copy in zip(batches[member_id], of_member, strict=True):
+        for one, stored in zip(batches[member_id], of_member, strict=True):
+            copy = without_marks(stored)
             try:
                 if copy is not None:
                     one.value = unseal(copy, one.stored_key)
@@ -112,4 +115,4 @@ def _ask(
                 one.troubles[member_id] = Trouble.ABSENT
             except BadCopyError:
                 one.troubles[member_id] = Trouble.BAD
-            one.seen[member_id] = copy
+            one.seen[member_id] = stored

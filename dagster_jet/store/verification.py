@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from dagster_jet.store.batching import Batches
 from dagster_jet.store.choosing import chosen
 from dagster_jet.store.envelope import BadCopyError
+from dagster_jet.store.marks import without_marks
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member, Replacement
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
+from dagster_jet.store.restoring import Missing, restore
 from dagster_jet.store.routing import Routing
 from dagster_jet.store.sealing import PLAIN, Sealer
 from dagster_jet.store.stored_key import ALL_MAPS, described, partition_of
@@ -165,7 +167,7 @@ class _Comparing:
 
     def _count(self, copies: Mapping[bytes, Mapping[str, bytes | None]]) -> None:
         for held in copies.values():
-            there = [copy for copy in held.values() if copy is not None]
+            there = [copy for copy in map(without_marks, held.values()) if copy is not None]
             self.report.keys += bool(there)  # else it was deleted after it was listed
             self.report.copies += len(there)
             self.report.bytes += sum(len(copy) for copy in there)
@@ -175,7 +177,9 @@ class _Comparing:
             self.check_table()
         self._count(copies)
         repairs: dict[str, dict[bytes, Replacement]] = {}
-        for key, held in copies.items():
+        missing: list[Missing] = []
+        for key, stored in copies.items():
+            held = {member_id: without_marks(one) for member_id, one in stored.items()}
             whole = [c for c in held.values() if c is not None and not self._is_bad(key, c)]
             if not whole:
                 self._judge_without_good_copy(key, held)
@@ -184,18 +188,23 @@ class _Comparing:
             if good is None:
                 self.report.undecided.append(described(key))
                 continue
+            source = next(member_id for member_id, copy in held.items() if copy == good)
             for member_id, copy in held.items():
-                if copy == good:
+                seen = stored[member_id]
+                if seen == good:
                     continue
                 if copy is None:
                     self.report.missing += 1
-                elif self._is_bad(key, copy):
+                    missing.append(Missing(key, member_id, seen, good, source))
+                    continue
+                if self._is_bad(key, copy):
                     self.report.damaged += 1
                 else:
                     self.report.differing += 1
-                repairs.setdefault(member_id, {})[key] = Replacement(seen=copy, value=good)
+                repairs.setdefault(member_id, {})[key] = Replacement(seen, good)
         if self.repair:
             self._rewrite(repairs)
+            self.report.repaired += restore(self.members, missing)
 
     def _judge_without_good_copy(self, key: bytes, held: Mapping[str, bytes | None]) -> None:
         if any(copy is not None for copy in held.values()):

@@ -162,6 +162,12 @@ def _listing_is_by_prefix_and_sorted(member: Member) -> None:
 def _replacing_needs_what_was_seen(member: Member) -> None:
     """replace_many writes only where the stored bytes are the seen ones, and counts the writes."""
     member.put_many({b"p/bad": b"bad", b"p/newer": b"newer"})
+    member.put_many({b"p/unwanted": b"seen", b"p/wanted": b"newer"})
+    gone = {key: Replacement(b"seen", None) for key in (b"p/unwanted", b"p/wanted", b"p/never")}
+    _expect(member.replace_many(gone), 1)
+    _expect(member.get_many(list(gone)), [None, b"newer", None])
+    _expect(member.list_keys(b"p/"), [b"p/bad", b"p/newer", b"p/wanted"])
+    member.delete_many([b"p/wanted"])
     written = member.replace_many(
         {
             b"p/bad": Replacement(seen=b"bad", value=b"good"),

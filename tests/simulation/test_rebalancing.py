@@ -5,10 +5,11 @@ hard enough: each of these mistakes is found.
 """
 
 import os
+from typing import Any
 
 import pytest
 
-from dagster_jet.store import ReplicatedMap, Routing, migration
+from dagster_jet.store import Routing, migration, replicated_map
 from tests.simulation.rebalancing import History, VersionedHistory, Violation
 
 SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "1000"))
@@ -60,6 +61,12 @@ def _look_once(self: object, keys: object, *, look: object = migration._Copying.
         self.members = {**self.members, self.receiver: member}  # type: ignore[attr-defined]
 
 
+def _put_back_at_once(members: Any, missing: Any) -> int:
+    for one in missing:
+        members[one.member_id].put_many({one.stored_key: one.copy})
+    return len(missing)
+
+
 @pytest.mark.parametrize(
     ("place", "name", "mistake"),
     [
@@ -67,7 +74,7 @@ def _look_once(self: object, keys: object, *, look: object = migration._Copying.
         (Routing, "delete_rounds", _receivers_not_deleted),
         (Routing, "put_rounds", lambda routing, p: (routing.holders(p),)),
         (migration._Copying, "equalise", _look_once),
-        (ReplicatedMap, "_take_back_deleted", lambda replicated, searches: None),
+        (replicated_map, "restore", _put_back_at_once),
     ],
     ids=[
         "receivers first",
@@ -78,7 +85,7 @@ def _look_once(self: object, keys: object, *, look: object = migration._Copying.
     ],
 )
 def test_a_mistake_is_found(
-    monkeypatch: pytest.MonkeyPatch, place: type, name: str, mistake: object
+    monkeypatch: pytest.MonkeyPatch, place: Any, name: str, mistake: object
 ) -> None:
     monkeypatch.setattr(place, name, mistake)
     with pytest.raises(Violation):

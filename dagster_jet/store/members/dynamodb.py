@@ -125,6 +125,8 @@ class DynamoDbMember:
             head, value = found.get(place, (None, None))
             if value != item.seen:
                 return 0
+            if item.value is None:
+                return int(head is None or self._remove(place, _unchanged(head)))
             return int(self._set(place, self._as_items(place, item.value), _unchanged(head)))
 
         with self._aws.errors_named():
@@ -337,6 +339,24 @@ class DynamoDbMember:
         replaced = _generation(answer.get("Attributes", {}))
         if replaced or written.parts:
             self._sweep(place, keep=written.generation, replaced=replaced)
+        return True
+
+    def _remove(self, place: _Place, condition: _Item) -> bool:
+        """Remove a head if the condition holds, and then its parts."""
+        answer = self._aws.set_once(
+            lambda: self._aws.once.delete_item(
+                TableName=self._table,
+                Key=self._key_of(place),
+                ReturnValues="ALL_OLD",
+                **condition,
+            ),
+            refused=_FAILED,
+        )
+        if answer is None:
+            return False
+        replaced = _generation(answer.get("Attributes", {}))
+        if replaced:
+            self._sweep(place, keep=None, replaced=replaced)
         return True
 
     def _sweep(self, place: _Place, *, keep: str | None, replaced: str | None = None) -> int:

@@ -80,10 +80,14 @@ class FileMember:
                 key for key in sorted(items) if self._read(values.get(key)) == items[key].seen
             ]
             for key in unchanged:
-                values.put(key, places[key] if key in places else items[key].value)
+                value = items[key].value
+                if value is None:
+                    values.delete(key)
+                else:
+                    values.put(key, places.get(key, value))
             return len(unchanged)
 
-        values = {key: replacement.value for key, replacement in items.items()}
+        values = {key: item.value for key, item in items.items() if item.value is not None}
         return self._write(work, values) if items else 0
 
     def delete_many(self, keys: Sequence[bytes]) -> None:

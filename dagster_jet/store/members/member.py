@@ -23,10 +23,15 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A write that only happens where the stored bytes are still the ones that were seen."""
+    """A write that only happens where the stored bytes are still the ones that were seen.
+
+    Attributes:
+        seen: the bytes; None for no value.
+        value: what to write; None: remove what was seen.
+    """
 
     seen: bytes | None
-    value: bytes
+    value: bytes | None
 
 
 class Member(Protocol):
@@ -68,13 +73,13 @@ class Member(Protocol):
         """
 
     def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
-        """Write each item only where the stored bytes still equal ``seen`` (None: no value).
+        """Write or remove each item only where the stored bytes still equal ``seen``.
 
         Used to repair a bad copy without overwriting a newer value that arrived meanwhile, so
         test and write of one key are one atomic step. A crash inside leaves any subset written.
 
         Returns:
-            How many items were written.
+            How many items were written or removed.
         """
 
     def delete_many(self, keys: Sequence[bytes]) -> None:

@@ -64,7 +64,11 @@ class MemoryMember:
             unchanged = {
                 key: item.value for key, item in items.items() if room.values.get(key) == item.seen
             }
-            room.values.update(unchanged)
+            for key, value in unchanged.items():
+                if value is None:
+                    room.values.pop(key, None)
+                else:
+                    room.values[key] = value
         return len(unchanged)
 
     def delete_many(self, keys: Sequence[bytes]) -> None:

@@ -46,16 +46,22 @@ for i = 3, #KEYS do
   redis.call('ZREM', KEYS[2], string.sub(KEYS[i], ARGV[2]))
 end
 """)
-# ARGV, three per key from 3: '1' or '0' for a value seen or not, the seen one, the new one.
+# ARGV, three per key from 3: '1' or '0' for a value seen or not and for one to write or not, the
+# seen one, the new one.
 _REPLACE = Script("""
 local written = 0
 for i = 3, #KEYS do
   local at = 3 * i - 6
   local found = redis.call('GET', KEYS[i])
-  if (found and ARGV[at] == '1' and found == ARGV[at + 1])
-      or (not found and ARGV[at] == '0') then
-    redis.call('SET', KEYS[i], ARGV[at + 2])
-    redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[i], ARGV[2]))
+  local seen = string.sub(ARGV[at], 1, 1) == '1'
+  if (found and seen and found == ARGV[at + 1]) or (not found and not seen) then
+    if string.sub(ARGV[at], 2, 2) == '1' then
+      redis.call('SET', KEYS[i], ARGV[at + 2])
+      redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[i], ARGV[2]))
+    else
+      redis.call('DEL', KEYS[i])
+      redis.call('ZREM', KEYS[2], string.sub(KEYS[i], ARGV[2]))
+    end
     written = written + 1
   end
 end
@@ -116,13 +122,14 @@ class RedisMember:
         """See ``Member.replace_many``. After a lost answer, what was written is not counted."""
         written = 0
         for batch in _batches(
-            items, lambda key: len(items[key].seen or b"") + len(items[key].value)
+            items, lambda key: len(items[key].seen or b"") + len(items[key].value or b"")
         ):
             keys = [self._value_keys, *self._as_values(batch)]
             values = [self._skip]
             for key in batch:
                 seen, value = items[key].seen, items[key].value
-                values += (b"0" if seen is None else b"1", seen or b"", value)
+                what = b"%d%d" % (seen is not None, value is not None)
+                values += (what, seen or b"", value or b"")
             written += self._server.run(_REPLACE, keys, values, repeatable=True)
         return written
 

@@ -229,7 +229,7 @@ class S3Member:
     def _change(
         self,
         name: str,
-        put: Mapping[bytes, bytes],
+        put: Mapping[bytes, bytes | None],
         *,
         drop: Collection[bytes] = (),
         seen: Mapping[bytes, bytes | None] | None = None,
@@ -238,7 +238,7 @@ class S3Member:
 
         Args:
             name: the object.
-            put: what to write.
+            put: what to write; None: what to remove.
             drop: what to remove.
             seen: write only where the stored value is still this one.
         """
@@ -261,7 +261,8 @@ class S3Member:
                         self._remembered.pop(name, None)
                         continue
                     return 0
-                self._write(name, group, {**self._read(name, group, kept), **chosen})
+                there = {key: value for key, value in chosen.items() if value is not None}
+                self._write(name, group, {**self._read(name, group, kept), **there})
                 return len(chosen)
             except _ChangedError:
                 self._remembered.pop(name, None)

@@ -132,7 +132,7 @@ def forget_the_version(patch: pytest.MonkeyPatch) -> None:
 
 def delete_the_primary_only(patch: pytest.MonkeyPatch) -> None:
     rounds = routing.Routing.delete_rounds
-    patch.setattr(routing.Routing, "delete_rounds", lambda self, p: rounds(self, p)[-1:])
+    patch.setattr(routing.Routing, "delete_rounds", lambda self, p: (rounds(self, p)[0][:1],))
 
 
 def take_a_missing_chunk_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:

@@ -79,14 +79,6 @@ def test_of_two_versions_the_newer_one_is_kept_wherever_it_is(
     } == {seal(new)}
 
 
-def test_of_three_replicas_two_that_agree_decide(places: Any) -> None:
-    with Store.open(places.config("abc", backup_count=2, partition_count=1)) as store:
-        store.map("m").put_all({MapKey(0, "k"): b"new"})
-        copies_of(store, places, 0)[0].put_many({stored(0, "k"): seal(b"old")})
-        assert store.verify(repair=True).is_whole
-        assert store.map("m").get(MapKey(0, "k")) == b"new"
-
-
 def test_a_key_without_a_good_copy_is_lost_and_named(store: Store, places: Any) -> None:
     for member in copies_of(store, places, 5):
         member.put_many({stored(5, "k2"): b"damaged"})
