@@ -7,9 +7,10 @@ piece of state that is applied twice or never shows in the rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from dagster_jet.engine.snapshot_store import snapshot_of
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest
 
 
@@ -74,8 +75,13 @@ class ChunkMap:
         for key in chunk_sets:
             self.chunk_sets.pop(key, None)
 
-    def delete_older(self, execution_id: int, keep: Iterable[Manifest]) -> None:
-        """Deletes what executions before `execution_id` wrote and no manifest in `keep` needs."""
+    def delete_older(
+        self, is_older: Callable[[int], bool], keep: Iterable[Manifest], newest_damaged: int
+    ) -> None:
+        """Deletes what older executions wrote and no manifest in `keep` needs.
+
+        What a damaged manifest needs is not known: it stays, and all that it may need.
+        """
         names = {manifest.name for manifest in keep}
         sets = {
             (vertex, name)
@@ -83,7 +89,11 @@ class ChunkMap:
             for vertex, needed in manifest.chunk_sets().items()
             for name in needed
         }
+
+        def is_doomed(name: str, by: int) -> bool:
+            return is_older(by) and snapshot_of(name) > newest_damaged
+
         self.delete(
-            [n for n, (by, _) in self.manifests.items() if by < execution_id and n not in names],
-            [k for k, (by, _) in self.chunk_sets.items() if by < execution_id and k not in sets],
+            [n for n, (by, _) in self.manifests.items() if n not in names and is_doomed(n, by)],
+            [k for k, (by, _) in self.chunk_sets.items() if k not in sets and is_doomed(k[1], by)],
         )

@@ -14,13 +14,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dagster_jet.errors import JetError
 from dagster_jet.snapshot import coordinator as c
-from dagster_jet.snapshot.manifest import Ack, Artifact
+from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest
+from dagster_jet.snapshot.owed import OwedCommit, SinkFate, owed_commits
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 from . import recovery
 from .chunks import Delta
+from .deployment import SEALED
 from .epoch import Epoch
+from .journal import AtOnce, JournalStore, Reader
 from .oracle import Violation
 from .promises import Token, kept_by
 from .scenario import JOB, SOURCE, Point
@@ -34,7 +38,8 @@ if TYPE_CHECKING:
 class Driver:
     def __init__(self, world: World, process: Process) -> None:
         self.world, self.process = world, process
-        self.config = world.scenario.config(world.rng)
+        self.deployment = process.deployment
+        self.config = world.scenario.config(world.rng, self.deployment)
         self.coordinator = world.cast.coordinator(self.config)
         self.execution_id = 0
         self.runs: dict[str, Delta] = {}
@@ -42,6 +47,10 @@ class Driver:
         self.saved: dict[str, Ack] = {}
         """What became of state that was saved beside its task."""
         self.position = [0] * len(world.scenario.rows)
+        self.reader = Reader()
+        self.journals = world.cast.journals(
+            {SOURCE: self.reader}, JournalStore(world), _writer=AtOnce()
+        )
         self.was_ready = False
         self._stop_asked: c.StopKind | None = None
         self._is_stopping = False
@@ -149,9 +158,8 @@ class Driver:
                 recovery.load(self, ref)
             case c.Restore(manifest):
                 recovery.restore(self, manifest)
-            case c.Commit(snapshot_id, artifacts, _, prepared):
-                left: list[Callable[[], None]] = [partial(self._land, a) for a in artifacts]
-                self._commit(snapshot_id, left + (kept_by(self) if prepared else []))
+            case c.Commit():
+                self._begin_phase_2(command)
             case c.AbortLeftovers():
                 recovery.abort_leftovers(self, command)
             case c.RunEpoch():
@@ -195,16 +203,38 @@ class Driver:
         self._is_stopping = command.terminal and not command.final
         Epoch(self, command).start()
 
+    def in_names(self, attempt: str) -> str:
+        """What the names of runs, chunk sets and staged rows say of a task's attempt."""
+        return attempt
+
     def may_roll_back(self, execution_id: int, named: set[str]) -> Callable[[str, int], bool]:
         """What the abort pass may touch, given a token and the execution that staged it."""
         return lambda token, by: by < execution_id and token not in named
+
+    def is_older(self, execution_id: int) -> bool:
+        """May what this one has written be deleted?"""
+        return execution_id < self.execution_id
+
+    lives_with_damage = True
+    """Older retained snapshots that are damaged stop no start."""
+
+    def delete_garbage(self, execution_id: int, keep: list[Manifest], damaged: set[int]) -> None:
+        self.world.chunks.delete_older(self.is_older, keep, max(damaged, default=0))
 
     # --- the record -----------------------------------------------------------------------------
 
     def _claim(self) -> None:
         ballot, found = self.world.register.claim()
-        self.world.oracle.on_claim(ballot)
+        self.world.oracle.on_claim(ballot, self.deployment)
         self.execution_id = ballot
+        try:
+            (found or ExecutionRecord(JOB, ballot, JobStatus.NOT_RUNNING)).rewound(
+                self.deployment.initial_snapshot
+            )
+        except JetError:
+            self.world.seen["there was nothing to go back to any more"] += 1
+            self._end(restart=False)
+            return
         record = found or ExecutionRecord(JOB, ballot, JobStatus.NOT_RUNNING)
         record = replace(
             record, execution_id=ballot, status=JobStatus.STARTING, lease=self.writer.lease()
@@ -212,7 +242,9 @@ class Driver:
 
         def claimed(outcome: c.WriteOutcome) -> None:
             if outcome is c.WriteOutcome.WRITTEN:
-                self._deliver(c.Claimed(record, self.world.scenario.in_two_phases))
+                in_two_phases = self.deployment.in_two_phases
+                plan, sinks = self.deployment.plan, self.deployment.destinations
+                self._deliver(c.Claimed(record, in_two_phases, plan, sinks))
                 self.world.after(self.process, self._heartbeat, at_least=HEARTBEAT_MS)
             else:
                 self._end(restart=False)
@@ -221,6 +253,10 @@ class Driver:
 
     def _write_record(self, purpose: c.Purpose, record: ExecutionRecord) -> None:
         def written(outcome: c.WriteOutcome) -> None:
+            if outcome is c.WriteOutcome.WRITTEN:
+                self.world.seen[f"written: {purpose.value}"] += 1
+                if purpose is c.Purpose.SNAPSHOT:
+                    self.journals.decided()
             self._deliver(c.RecordAnswer(purpose, outcome, self.world.now_ms))
 
         self.writer.write(
@@ -253,7 +289,7 @@ class Driver:
         world, snapshot_id = self.world, manifest.snapshot_id
         world.oracle.on_attempt(snapshot_id, manifest.execution_id, manifest.epoch_id)
         failed = c.ManifestFailed(snapshot_id, "a member's disk is full", world.now_ms)
-        if world.chance("manifest_not_stored"):
+        if world.store_is_full() or world.chance("manifest_not_stored"):
             self.answer("WriteManifest", failed)
             return
         world.chunks.manifests[manifest.name] = (manifest.execution_id, manifest.to_bytes())
@@ -269,10 +305,33 @@ class Driver:
 
     # --- phase 2: goes on by itself, one artifact after the other, until all are committed ------
 
-    def _land(self, artifact: Artifact) -> None:
+    def _begin_phase_2(self, command: c.Commit) -> None:
+        left: list[Callable[[], None]] = []
+        for owed in self.owed(command):
+            if owed.fate is not SinkFate.KEPT:
+                self.world.seen[f"owed to a sink that {owed.fate.name.lower()}"] += 1
+                if owed.destination is None or owed.destination["kind"] == SEALED:
+                    self.world.seen["a start was refused that could not reopen a sink"] += 1
+                    self.world.refuse(self)
+                    self.answer("Commit", c.Failed("it is sealed", restartable=False))
+                    return
+            assert owed.destination is not None
+            place = owed.destination["place"]
+            left += [partial(self._land, place, artifact) for artifact in owed.artifacts]
+        self._commit(command.snapshot_id, left + (kept_by(self) if command.prepared else []))
+
+    def owed(self, command: c.Commit) -> tuple[OwedCommit, ...]:
+        """What phase 2 has to do, and where."""
+        return owed_commits(command.artifacts, command.sinks, self.deployment.destinations)
+
+    def _land(self, place: str, artifact: Artifact) -> None:
         try:
-            self.world.sinks[artifact.sink].commit(artifact)
+            self.world.sink_at(place).commit(artifact)
         except ArtifactGone as gone:
+            if artifact.token in self.world.oracle.left and not self.owns_the_job:
+                # A sleeper's, whose successor went back to before this was decided.
+                self.world.seen["what a rewind has left was rolled back"] += 1
+                return
             raise Violation(f"{gone} is neither staged nor committed") from gone
 
     def _commit(self, snapshot_id: int, left: list[Callable[[], None]]) -> None:
@@ -305,8 +364,9 @@ class Driver:
     def _publish(self, epoch_id: int, artifacts: tuple[Artifact, ...]) -> None:
         """Below exactly-once there is no phase 2: the rows are visible before the record."""
         try:
+            destinations = self.deployment.destinations
             for artifact in artifacts:
-                self.world.sinks[artifact.sink].commit(artifact)
+                self.world.sink_at(destinations[artifact.sink]["place"]).commit(artifact)
         except ArtifactGone as gone:
             if self.owns_the_job:
                 raise Violation(f"{gone} is neither staged nor committed") from gone

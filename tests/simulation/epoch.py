@@ -6,22 +6,27 @@ by the acks alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dagster_jet.snapshot import coordinator as c
+from dagster_jet.snapshot.chunks import ChunkSetName
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, Saving, ShardState
 
 from .chunks import Delta, MissingFromStore, merge
 from .oracle import Violation
 from .recovery import shard_of
-from .scenario import COUNT, PROMISES, ROW_SINK, SINKS, SOURCE, WINDOW, WINDOW_SINK, Point
+from .scenario import COUNT, PROMISES, ROW_SINK, SOURCE, WINDOW, WINDOW_SINK, Point
 
 if TYPE_CHECKING:
+    from .deployment import SinkHere
     from .driver import Driver
 
-Attempt = Callable[[str], Ack]
+
+class Attempt(Protocol):
+    def __call__(self, name: str, torn: bool = False) -> Ack:
+        """`torn`: it dies in the middle of writing, and nobody hears of it."""
+        ...
 
 
 class Epoch:
@@ -51,18 +56,19 @@ class Epoch:
 
     def start(self) -> None:
         """S2: everything that the tasks will do is planned here, so that attempts are alike."""
+        self.acks.append(self._journaled())
         released = self._plan_window()
-        tasks = [
-            *(self._stateful(WINDOW, shard, gone) for shard, gone in enumerate(released)),
-            *(self._stateful(COUNT, shard, ()) for shard in range(self._shards(COUNT))),
-        ]
-        if self.world.scenario.in_two_phases:
+        stages = self.driver.deployment.stages
+        tasks = [self._stateful(WINDOW, shard, gone) for shard, gone in enumerate(released)]
+        if COUNT in stages:
+            tasks += [self._stateful(COUNT, shard, ()) for shard in range(self._shards(COUNT))]
+        if PROMISES in stages:
             tasks += [self._promising(shard) for shard in range(self._shards(PROMISES))]
         outputs = {WINDOW_SINK: sorted(r for gone in released for r in gone), ROW_SINK: self.rows}
-        for sink in SINKS:
-            writers = self.driver.config.shards[sink]
+        for stream, sink in self.driver.deployment.sinks.items():
+            writers = self._shards(sink.name)
             for shard in range(writers):
-                rows = tuple(row for row in outputs[sink] if row % writers == shard)
+                rows = tuple(row for row in outputs[stream] if row % writers == shard)
                 tasks.append(self._writer(sink, shard, rows))
         self.open_tasks = len(tasks)
         outlives = self.world.scenario.tasks_outlive_driver
@@ -71,6 +77,16 @@ class Epoch:
                 self.world.after(None, lambda it=task: self._run_task(it))
             else:
                 self.world.after(self.driver.process, lambda it=task: self._run_task(it), _DURING)
+
+    def _journaled(self) -> Ack:
+        """The source's own: what was planned is noted, and saved if this ends in a snapshot."""
+        driver, command = self.driver, self.command
+        driver.reader.plan(self.rows)
+        driver.journals.collect()
+        if command.snapshot_id is not None:
+            driver.journals.begin_snapshot(command, {SOURCE: self.states[SOURCE][0].chain})
+        chunk_set, error = driver.journals.written(SOURCE)
+        return Ack(SOURCE, 0, "driver", chunk_set=chunk_set, snapshot_error=error)
 
     def _shards(self, vertex: str) -> int:
         return self.driver.config.shards[vertex]
@@ -107,6 +123,11 @@ class Epoch:
 
     def _note_acks(self, attempt: Attempt) -> None:
         world = self.world
+        if world.chance("task_dies_writing"):
+            # Before the one that succeeds, or beside it and later: speculation.
+            world.seen["a task died while it wrote"] += 1
+            at_least = self.rng.choice((0, 0, 100, 800))
+            world.after(None, lambda: attempt("died", torn=True), at_least=at_least)
         first = attempt("a0")
         if world.chance("task_retried"):
             self.acks.append(attempt("a1"))
@@ -151,13 +172,16 @@ class Epoch:
             ),
         )
 
-    def _writer(self, sink: str, shard: int, rows: tuple[int, ...]) -> Attempt:
-        def attempt(name: str) -> Ack:
-            ack = Ack(sink, shard, name, rows_in=len(rows))
+    def _writer(self, sink: SinkHere, shard: int, rows: tuple[int, ...]) -> Attempt:
+        def attempt(name: str, torn: bool = False) -> Ack:
+            ack = Ack(sink.name, shard, name, rows_in=len(rows))
             if not rows:
                 return ack
             by, epoch_id = self.command.execution_id, self.command.epoch_id
-            artifact = self.world.sinks[sink].stage(rows, by, epoch_id, shard, name)
+            written = rows[: len(rows) // 2] if torn else rows
+            in_name = self.driver.in_names(name)
+            place = self.world.sink_at(sink.place)
+            artifact = place.stage(sink.name, written, by, epoch_id, shard, in_name)
             return replace(ack, artifacts=(artifact,))
 
         return attempt
@@ -171,9 +195,11 @@ class Epoch:
             compaction = "none"  # what is to be put on top of these is not known yet
         drop_share = self.rng.random() if self.rng.random() < 0.25 else 0.0
 
-        def attempt(name: str) -> Ack:
-            task = _StateTask(self, vertex, shard, name)
+        def attempt(name: str, torn: bool = False) -> Ack:
+            task = _StateTask(self, vertex, shard, name, torn)
             ack = Ack(vertex, shard, name, rows_in=len(arriving), rows_out=len(released))
+            if torn:
+                return task.die(ack, state, Delta(arriving, released))
             ack = task.update(ack, state, Delta(arriving, released))
             ack = task.compact(ack, compaction)
             if self.command.snapshot_id is None:
@@ -196,8 +222,10 @@ class Epoch:
             world.promises.restore(self.driver, restored, shard, count, token)
             return (world.promises.prepare(shard, token, arriving),) if arriving else ()
 
-        def attempt(name: str) -> Ack:
+        def attempt(name: str, torn: bool = False) -> Ack:
             own = prepare()
+            if torn:
+                return Ack(PROMISES, shard, name)
             if world.chance("task_retried"):
                 # Another attempt, which is given up, gets so far at any later moment.
                 world.seen["a late attempt prepared"] += 1
@@ -213,17 +241,20 @@ class Epoch:
 class _StateTask:
     """One attempt at one shard of a stateful stage."""
 
-    def __init__(self, epoch: Epoch, vertex: str, shard: int, attempt: str) -> None:
+    def __init__(
+        self, epoch: Epoch, vertex: str, shard: int, attempt: str, torn: bool = False
+    ) -> None:
         self.world, self.command = epoch.world, epoch.command
         self.driver, self.runs = epoch.driver, epoch.driver.runs
-        self.vertex, self.shard, self.attempt = vertex, shard, attempt
+        self.vertex, self.shard, self.torn = vertex, shard, torn
+        self.in_name = epoch.driver.in_names(attempt)
 
     def _write_run(self, kind: str, content: Delta) -> Run:
         path = (
             f"{self.command.execution_id}/{self.command.epoch_id}/"
-            f"{self.vertex}-{self.shard}-{self.attempt}-{kind}"
+            f"{self.vertex}-{self.shard}-{self.in_name}-{kind}"
         )
-        self.runs[path] = content
+        self.runs[path] = _half(content) if self.torn else content
         return Run(path, len(content), 8 * len(content))
 
     def _content(self, runs: tuple[Run, ...]) -> list[Delta]:
@@ -234,6 +265,21 @@ class _StateTask:
         if change:
             unsaved = (*unsaved, self._write_run("change", merge([change])))
         return replace(ack, saved=state.saved, unsaved=unsaved)
+
+    def die(self, ack: Ack, state: ShardState, change: Delta) -> Ack:
+        """In the middle of writing; where it is late, what it would read may be gone by now."""
+        ack = self.update(ack, state, change)
+        if self.command.snapshot_id is not None and ack.unsaved:
+            content = merge(self.runs.get(run.path, Delta()) for run in ack.unsaved)
+            self.world.chunks.put_chunks(
+                self.vertex, self._chunk_set_name(), self.command.execution_id, _half(content)
+            )
+        return ack
+
+    def _chunk_set_name(self) -> str:
+        by, snapshot_id = self.command.execution_id, self.command.snapshot_id
+        assert snapshot_id is not None
+        return str(ChunkSetName(self.vertex, snapshot_id, by, self.shard, self.in_name))
 
     def compact(self, ack: Ack, compaction: str) -> Ack:
         """One run instead of many. Together with saved ones it has no copy in the store yet."""
@@ -263,8 +309,7 @@ class _StateTask:
         except MissingFromStore as missing:
             return self._without_chain(ack, str(missing))
         content = merge([*rewritten, *self._content(ack.unsaved)])
-        by, snapshot_id = self.command.execution_id, self.command.snapshot_id
-        name = f"{self.vertex}/{by}-{snapshot_id}-{self.shard}-{self.attempt}"
+        by, name = self.command.execution_id, self._chunk_set_name()
 
         def store() -> Ack:
             if world.chance("chunks_not_stored"):
@@ -290,6 +335,10 @@ class _StateTask:
         if self.command.execution_id == self.world.register.promised:
             raise Violation(f"the chain of a live snapshot lacks {missing}")
         return replace(ack, snapshot_error=missing)
+
+
+def _half(content: Delta) -> Delta:
+    return Delta(content.came[: len(content.came) // 2], content.went[: len(content.went) // 2])
 
 
 _DURING = Point("during", "RunEpoch")

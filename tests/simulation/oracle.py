@@ -7,11 +7,11 @@ and every commit, and may look into the store and the sinks at any time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from dagster_jet.snapshot.coordinator import Guarantee
-from dagster_jet.snapshot.manifest import Artifact, Manifest, validate_manifest
+from dagster_jet.snapshot.manifest import Artifact, Manifest, checksum, validate_manifest
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 
 from .chunks import ChunkMap, Delta, MissingFromStore, merge
@@ -30,6 +30,7 @@ from .scenario import (
 from .sinks import Sink
 
 if TYPE_CHECKING:
+    from .deployment import Deployment
     from .promises import Promises
 
 
@@ -46,6 +47,16 @@ class Oracle:
         """Tokens of all artifacts that a record ever named."""
         self.promised: set[int] = set()
         """Ids of all transactions that the state of a decided snapshot ever named."""
+        self.deployments: dict[int, Deployment] = {}
+        """By execution."""
+        self.damaged: set[str] = set()
+        """Manifests of snapshots of which something has been lost."""
+        self._history: list[Manifest] = []
+        """What was decided, up to the newest: without the lines that were left."""
+        self.left: set[str] = set()
+        """Tokens of artifacts that were decided on a line that was left."""
+        self._held: dict[str, Counter[int]] = {}
+        """By manifest, what its window holds."""
         self._manifests: dict[str, Manifest] = {}
         self._attempts: dict[int, tuple[int, int]] = {}
         self._record: ExecutionRecord | None = None
@@ -56,10 +67,11 @@ class Oracle:
 
     # --- during the history ---------------------------------------------------------------------
 
-    def on_claim(self, execution_id: int) -> None:
+    def on_claim(self, execution_id: int, deployment: Deployment) -> None:
         if execution_id <= self._highest_claim:
             raise Violation(f"execution id {execution_id} was given out before")
         self._highest_claim = execution_id
+        self.deployments[execution_id] = deployment
 
     def on_attempt(self, snapshot_id: int, execution_id: int, epoch_id: int) -> None:
         who = self._attempts.setdefault(snapshot_id, (execution_id, epoch_id))
@@ -77,8 +89,13 @@ class Oracle:
         if before is not None and before.snapshot is not None:
             newest = record.snapshot
             if newest is None or newest.snapshot_id < before.snapshot.snapshot_id:
-                raise Violation(f"the record lost snapshot {before.snapshot.snapshot_id}")
-        for ref in record.snapshots:
+                self._on_rewound(before, record)
+            elif newest.snapshot_id == before.snapshot.snapshot_id:
+                kept = {ref.manifest_name for ref in record.snapshots}
+                gone = {r.manifest_name for r in before.snapshots} - kept - self.damaged
+                if gone:
+                    raise Violation(f"the record no longer retains {sorted(gone)}")
+        for ref in reversed(record.snapshots):
             if ref.manifest_name not in self._manifests:
                 self._on_decided(ref)
         newest = record.snapshot
@@ -86,6 +103,23 @@ class Oracle:
             self._check_committed(self._manifests[newest.manifest_name])
         if record.status is JobStatus.COMPLETED:
             self._check_last(newest)
+
+    def _on_rewound(self, before: ExecutionRecord, record: ExecutionRecord) -> None:
+        """What is newer is given up: only when asked, and for a snapshot that is whole and fits."""
+        assert before.snapshot is not None
+        deployment, newest = self.deployments[record.execution_id], record.snapshot
+        if newest is None or newest.snapshot_id != deployment.initial_snapshot:
+            raise Violation(f"the record lost snapshot {before.snapshot.snapshot_id}")
+        if newest not in before.snapshots or record.line <= before.line:
+            raise Violation(f"not a rewind: {before.snapshots} became {record.snapshots}")
+        if newest.manifest_name in self.damaged:
+            raise Violation(f"given up for the damaged snapshot {newest.snapshot_id}")
+        manifest = self._manifests[newest.manifest_name]
+        if COUNT in manifest.shards and COUNT not in deployment.stages:
+            raise Violation(f"given up for snapshot {newest.snapshot_id}, which does not fit")
+        kept = [one.name for one in self._history].index(manifest.name) + 1
+        self.left |= {a.token for one in self._history[kept:] for a in one.artifacts}
+        self._history = self._history[:kept]
 
     def _check_last(self, newest: SnapshotRef | None) -> None:
         if self.scenario.guarantee is Guarantee.NONE:
@@ -104,6 +138,12 @@ class Oracle:
         self._manifests[ref.manifest_name] = manifest
         self.named.update(artifact.token for artifact in manifest.artifacts)
         self.promised.update(self.state_in_store(manifest, PROMISES).came)
+        self._held[manifest.name] = Counter(self.state_in_store(manifest, WINDOW).came)
+        self._history.append(manifest)
+        journal = self.state_in_store(manifest, SOURCE)
+        difference = _difference(Counter(journal.came), self.rows_before(manifest))
+        if difference:
+            raise Violation(f"the journal in {manifest.name}: {difference}")
 
     def _check_committed(self, manifest: Manifest) -> None:
         """Phase 2 is said to be over: both sinks show the rows up to this barrier, no others."""
@@ -113,20 +153,38 @@ class Oracle:
                 raise Violation(f"kept as of snapshot {manifest.snapshot_id}: {difference}")
         if not self.exactly_once:
             return
-        for artifact in manifest.artifacts:
-            if artifact.target not in self.sinks[artifact.sink].committed:
-                raise Violation(f"noted as committed, but {artifact.target} is not")
-        expected = self.rows_before(manifest)
-        difference = _difference(self.sinks[ROW_SINK].rows, expected)
-        if difference:
-            raise Violation(f"{ROW_SINK} after snapshot {manifest.snapshot_id}: {difference}")
-        held = self.state_in_store(manifest, WINDOW).came
-        difference = _difference(self.sinks[WINDOW_SINK].rows + Counter(held), expected)
-        if difference:
-            raise Violation(
-                f"{WINDOW_SINK} and what the window holds at snapshot {manifest.snapshot_id}: "
-                f"{difference}"
-            )
+        if self._history[-1] is not manifest:
+            raise Violation(f"{manifest.name} is not what was decided last")
+        for place, expected in self._expected().items():
+            difference = _difference(self._visible(place), expected)
+            if difference:
+                raise Violation(f"{place} after snapshot {manifest.snapshot_id}: {difference}")
+
+    def _expected(self) -> dict[str, set[int]]:
+        """By place, the rows of all decided epochs: each where its sink was when they ran."""
+        expected: dict[str, set[int]] = {}
+        read: set[int] = set()
+        held: Counter[int] = Counter()
+        for manifest in self._history:
+            arrived = self.rows_before(manifest) - read
+            holds = self._held[manifest.name]
+            due = {ROW_SINK: arrived, WINDOW_SINK: set(held + Counter(arrived) - holds)}
+            sinks = self.deployments[manifest.execution_id].sinks
+            for stream, sink in sinks.items():
+                expected.setdefault(sink.place, set()).update(due[stream])
+            read, held = read | arrived, holds
+        return expected
+
+    def _visible(self, place: str) -> Counter[int]:
+        """What a reader finds at a place, without what was left there by lines that were left."""
+        rows: Counter[int] = Counter()
+        for manifest in self._history:
+            sinks = self.deployments[manifest.execution_id].sinks.values()
+            here = {sink.name for sink in sinks if sink.place == place}
+            for artifact in manifest.artifacts:
+                if artifact.sink in here:
+                    rows.update(self.sinks[place].committed.get(artifact.target, ()))
+        return rows
 
     def on_commit(self, artifact: Artifact, rows: tuple[int, ...]) -> None:
         """A sink has made an artifact visible."""
@@ -134,9 +192,12 @@ class Oracle:
             return
         if artifact.token not in self.named:
             raise Violation(f"{artifact.token} was committed, no record ever named it")
-        doubled = [row for row in rows if self.sinks[artifact.sink].rows[row] != 1]
+        if self.scenario.rewinds:
+            return  # what is written again stands beside what was written before
+        place = next(sink for sink in self.sinks.values() if artifact.target in sink.committed)
+        doubled = [row for row in rows if place.rows[row] != 1]
         if doubled:
-            raise Violation(f"{artifact.sink} shows rows {doubled} twice")
+            raise Violation(f"{place.name} shows rows {doubled} twice")
 
     def on_kept(self, number: int, rows: tuple[int, ...]) -> None:
         """A processor has committed; under every guarantee only what was decided."""
@@ -148,15 +209,28 @@ class Oracle:
 
     def on_restored(self, manifest: Manifest, states: Mapping[str, Delta]) -> None:
         """Local state as the tasks will see it, before the first epoch of an execution."""
-        self._check_count(manifest, states[COUNT])
+        if COUNT in states:
+            self._check_count(manifest, states[COUNT])
         expected = self.state_in_store(manifest, WINDOW)
         if Counter(states[WINDOW].came) != Counter(expected.came):
             raise Violation(f"restored {states[WINDOW]}, the snapshot says {expected}")
 
     def _check_count(self, manifest: Manifest, state: Delta) -> None:
-        difference = _difference(Counter(state.came), self.rows_before(manifest))
+        difference = _difference(Counter(state.came), self._counted(manifest))
         if difference or state.went:
             raise Violation(f"state of {COUNT!r} in {manifest.name}: {difference or state}")
+
+    def _counted(self, manifest: Manifest) -> set[int]:
+        """The rows since the stage is there: it begins empty."""
+        if COUNT not in manifest.shards:
+            return set()
+        before: set[int] = set()
+        for older in self._history:
+            if older is manifest:
+                break
+            if COUNT not in older.shards:
+                before = self.rows_before(older)
+        return self.rows_before(manifest) - before
 
     def rows_before(self, manifest: Manifest) -> set[int]:
         positions = manifest.sources[SOURCE]
@@ -185,11 +259,11 @@ class Oracle:
             difference = _difference(self.promises.rows, self.input)
             if difference:
                 raise Violation(f"at the end {PROMISES}: {difference}")
-        for name in SINKS:
-            rows = self.sinks[name].rows
-            difference = _difference(rows if self.exactly_once else Counter(set(rows)), self.input)
-            if difference:
-                raise Violation(f"at the end {name}: {difference}")
+        if not self.exactly_once:
+            for name in SINKS:
+                difference = _difference(Counter(set(self.sinks[name].rows)), self.input)
+                if difference:
+                    raise Violation(f"at the end {name}: {difference}")
         if self.scenario.guarantee is Guarantee.NONE:
             return
         for ref in record.snapshots:
@@ -200,31 +274,45 @@ class Oracle:
             raise Violation("the last snapshot does not cover the whole input")
         if self.state_in_store(manifest, WINDOW).came:
             raise Violation("the last snapshot still holds rows back")
-        if manifest.counters[COUNT].rows_in != len(self.input):
-            raise Violation(
-                f"{manifest.counters[COUNT].rows_in} rows counted, {len(self.input)} read"
-            )
+        counted = manifest.counters[COUNT].rows_in if COUNT in manifest.counters else 0
+        if counted != len(self._counted(manifest)):
+            raise Violation(f"{counted} rows counted, {len(self._counted(manifest))} read")
         self._check_nothing_left(record)
 
     def _check_retained(self, ref: SnapshotRef) -> None:
         """Every retained snapshot must be good to restart from, not only the newest."""
+        if ref.manifest_name in self.damaged:
+            if not self._is_manifest_whole(ref):
+                raise Violation(f"{ref.manifest_name} is damaged, and the record retains it")
+            return
         if ref.manifest_name not in self.chunks.manifests:
             raise Violation(f"{ref.manifest_name} is retained by the record, but was deleted")
         manifest = self._manifests[ref.manifest_name]
         self._check_count(manifest, self.state_in_store(manifest, COUNT))
         self.state_in_store(manifest, WINDOW)
 
+    def _is_manifest_whole(self, ref: SnapshotRef) -> bool:
+        _, data = self.chunks.manifests.get(ref.manifest_name, (0, b""))
+        return checksum(data) == ref.manifest_checksum
+
+    def needed_by(self, refs: Iterable[SnapshotRef]) -> set[tuple[str, str]]:
+        """The chunk sets that these snapshots need."""
+        return {
+            (vertex, name)
+            for ref in refs
+            for vertex, sets in self._manifests[ref.manifest_name].chunk_sets().items()
+            for name in sets
+        }
+
     def _check_nothing_left(self, record: ExecutionRecord) -> None:
-        staged = [token for sink in self.sinks.values() for token in sink.staged]
+        # What is left at a place that no pipeline has any more waits there until one has it again.
+        last = self.deployments[self._highest_claim]
+        places = {sink.place for sink in last.sinks.values()} & self.sinks.keys()
+        staged = [token for place in sorted(places) for token in self.sinks[place].staged]
         if staged:
             raise Violation(f"still open after the abort pass: {staged}")
         names = {ref.manifest_name for ref in record.snapshots}
-        needed = {
-            (vertex, name)
-            for manifest_name in names
-            for vertex, sets in self._manifests[manifest_name].chunk_sets().items()
-            for name in sets
-        }
+        needed = self.needed_by(record.snapshots)
         left = [*(self.chunks.manifests.keys() - names), *(self.chunks.chunk_sets.keys() - needed)]
         if left:
             raise Violation(f"garbage that nobody collects: {left}")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.engine.compatibility import check_compatible
+from dagster_jet.errors import JetError, SnapshotInvalidError
 from dagster_jet.snapshot import coordinator as c
 from dagster_jet.snapshot.manifest import Manifest, Run, ShardState, validate_manifest
 from dagster_jet.snapshot.record import SnapshotRef
 
 from .chunks import Delta, MissingFromStore, merge
 from .oracle import Violation
-from .scenario import JOB, PARTITION_COUNT, SOURCE, STATEFUL, Point
+from .scenario import COUNT, JOB, PARTITION_COUNT, PROMISES, SOURCE, WINDOW, Point
 
 if TYPE_CHECKING:
     from .driver import Driver
+
+
+STATEFUL = (SOURCE, WINDOW, COUNT, PROMISES)
 
 
 def shard_of(row: int, shards: int) -> int:
@@ -23,42 +28,62 @@ def shard_of(row: int, shards: int) -> int:
 
 
 def load(driver: Driver, ref: SnapshotRef) -> None:
-    found = driver.world.chunks.manifests.get(ref.manifest_name)
+    world, deployment = driver.world, driver.deployment
     try:
-        if driver.world.chance("read_fails"):
+        if world.chance("read_fails"):
             raise MissingFromStore("too few members answered")
-        manifest = validate_manifest(
-            None if found is None else found[1],
-            job=JOB,
-            name=ref.manifest_name,
-            expected_checksum=ref.manifest_checksum,
-        )
+        manifest = _read(driver, ref)
+        state = {v: chains for v, chains in manifest.shards.items() if v in STATEFUL}
+        check_compatible(JOB, replace(manifest, shards=state), deployment.plan, PARTITION_COUNT)
     except MissingFromStore as unavailable:
         driver.answer("LoadManifest", c.Failed(str(unavailable), restartable=True))
     except SnapshotInvalidError as invalid:
-        _missing(driver, "LoadManifest", str(invalid))
+        _missing(driver, "LoadManifest", ref.manifest_name, str(invalid))
+    except JetError as refused:
+        world.seen["a pipeline that lacks a stage was refused"] += 1
+        world.refuse(driver)
+        driver.answer("LoadManifest", c.Failed(str(refused), restartable=False))
     else:
         driver.position = list(manifest.sources[SOURCE])
         driver.answer("LoadManifest", c.ManifestLoaded(manifest))
 
 
-def _missing(driver: Driver, command: str, what: str) -> None:
-    """To be expected by a sleeper whose successor has moved on; by the owner never."""
-    if driver.owns_the_job:
+def _read(driver: Driver, ref: SnapshotRef) -> Manifest:
+    found = driver.world.chunks.manifests.get(ref.manifest_name)
+    return validate_manifest(
+        None if found is None else found[1],
+        job=JOB,
+        name=ref.manifest_name,
+        expected_checksum=ref.manifest_checksum,
+    )
+
+
+def _missing(driver: Driver, command: str, manifest_name: str, what: str) -> None:
+    """To be expected by a sleeper whose successor has moved on, and by who goes back to a snapshot
+    that is damaged; otherwise by the owner never."""
+    world = driver.world
+    if manifest_name in world.oracle.damaged:
+        world.seen["going back to a damaged snapshot was refused"] += 1
+    elif driver.owns_the_job:
         raise Violation(f"cannot be restored: {what}")
     driver.answer(command, c.Failed(what, restartable=False))
 
 
 def restore(driver: Driver, manifest: Manifest) -> None:
     try:
-        vertices = [vertex for vertex in STATEFUL if vertex in driver.config.shards]
-        shards = {vertex: _restore_vertex(driver, manifest, vertex) for vertex in vertices}
+        stages = driver.deployment.stages
+        shards = {vertex: _restore_vertex(driver, manifest, vertex) for vertex in stages}
+        chain = manifest.shards.get(SOURCE, ((),))[0]
+        driver.reader.restore(driver.world.chunks.read_chain(SOURCE, chain).came)
+        shards[SOURCE] = (ShardState(chain=chain),)
     except MissingFromStore as missing:
-        _missing(driver, "Restore", f"{manifest.name} needs {missing}")
+        _missing(driver, "Restore", manifest.name, f"{manifest.name} needs {missing}")
         return
+    if COUNT in stages and COUNT not in manifest.shards:
+        driver.world.seen["a stage was added"] += 1
     if driver.owns_the_job:
         driver.world.oracle.on_restored(
-            manifest, {vertex: _local_state(driver, states) for vertex, states in shards.items()}
+            manifest, {vertex: _local_state(driver, shards[vertex]) for vertex in stages}
         )
     driver.answer("Restore", c.Restored(shards))
 
@@ -106,29 +131,38 @@ def _local_state(driver: Driver, states: tuple[ShardState, ...]) -> Delta:
 
 def abort_leftovers(driver: Driver, command: c.AbortLeftovers) -> None:
     """Sink by sink, then the store; a process may die or fall asleep between any two."""
-    world, sinks = driver.world, list(driver.world.sinks)
-    try:
-        keep = [world.chunks.read_manifest(ref.manifest_name) for ref in command.keep]
-    except MissingFromStore as missing:
-        _missing(driver, "AbortLeftovers", str(missing))
-        return
+    world = driver.world
+    keep: list[Manifest] = []
+    damaged: set[int] = set()
+    for ref in command.keep:
+        try:
+            keep.append(_read(driver, ref))
+        except SnapshotInvalidError as invalid:
+            if ref is command.keep[0] or not driver.lives_with_damage:
+                _missing(driver, "AbortLeftovers", "", str(invalid))
+                return
+            world.seen["a damaged older snapshot was dropped"] += 1
+            damaged.add(ref.snapshot_id)
     named = {artifact.token for manifest in keep for artifact in manifest.artifacts}
+    places = {sink.place for sink in driver.deployment.sinks.values()}
+    places |= {there["place"] for manifest in keep for there in manifest.sinks.values()}
+    sinks = sorted(places)
 
     def next_sink() -> None:
         if sinks:
-            sink = world.sinks[sinks.pop()]
+            sink = world.sink_at(sinks.pop())
             gone = sink.roll_back(driver.may_roll_back(command.execution_id, named))
             for token in gone:
                 driver.tell(f"   rolled back {token}")
             world.after(driver.process, next_sink, Point("during", "AbortLeftovers"))
             return
-        world.chunks.delete_older(command.execution_id, keep)
-        driver.answer("AbortLeftovers", _aborted(driver, keep))
+        driver.delete_garbage(command.execution_id, keep, damaged)
+        driver.answer("AbortLeftovers", _aborted(driver, keep, damaged))
 
     next_sink()
 
 
-def _aborted(driver: Driver, keep: list[Manifest]) -> c.LeftoversAborted:
+def _aborted(driver: Driver, keep: list[Manifest], damaged: set[int]) -> c.LeftoversAborted:
     return c.LeftoversAborted(
         retained={
             manifest.snapshot_id: {v: frozenset(n) for v, n in manifest.chunk_sets().items()}
@@ -137,4 +171,5 @@ def _aborted(driver: Driver, keep: list[Manifest]) -> c.LeftoversAborted:
         sources={SOURCE: [0] * len(driver.world.scenario.rows)},
         watermarks={},
         now_ms=driver.world.now_ms,
+        damaged=frozenset(damaged),
     )

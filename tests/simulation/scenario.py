@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, fields
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from dagster_jet.snapshot.coordinator import Command, CoordinatorConfig, Guarantee, StopKind
+
+if TYPE_CHECKING:
+    from .deployment import Deployment
 
 JOB = "flights"
 WINDOW, COUNT = "window", "count"
 """The stateful stages: one holds rows back and lets them go later, one keeps all it ever saw."""
 PROMISES = "promises"
 """In some histories: its processors commit in two phases."""
-STATEFUL = (WINDOW, COUNT, PROMISES)
 WINDOW_SINK, ROW_SINK = "window_out", "row_out"
 """What the window lets go, and every row as it is read: each row once in each."""
 SINKS = (WINDOW_SINK, ROW_SINK)
@@ -66,25 +68,28 @@ class Odds:
     record_never_arrives: float = 0.01
     slow: float = 0.02
     answer_twice: float = 0.05
-    answer_late: float = 0.03
+    answer_late: float = 0.06
     epoch_answer_lost: float = 0.01
     executor_lost: float = 0.01
     user_error: float = 0.003
     task_retried: float = 0.06
+    task_dies_writing: float = 0.02
     two_attempts_acked: float = 0.004
     ack_missing: float = 0.003
     ack_twice: float = 0.03
     chunks_not_stored: float = 0.01
     state_saved_later: float = 0.1
     manifest_not_stored: float = 0.04
+    store_fills: float = 0.02
     manifest_answer_lost: float = 0.03
     read_fails: float = 0.01
     commit_throws: float = 0.08
     commit_answer_lost: float = 0.06
     commit_given_up: float = 0.01
-    connector_fails: float = 0.02
+    connector_fails: float = 0.04
     stop_asked: float = 0.02
     cancelled: float = 0.004
+    snapshot_damaged: float = 0.03
 
     def scaled(self, factor: float) -> Odds:
         return Odds(**{f.name: min(0.5, getattr(self, f.name) * factor) for f in fields(self)})
@@ -99,6 +104,16 @@ class Scenario:
     suspend_on_failure: bool
     tasks_outlive_driver: bool
     in_two_phases: bool
+    changes: bool
+    """The pipeline may be another one at every start of a process."""
+    sealed: bool
+    """What was decided for a sink is committed by a pipeline that has it, or by nobody."""
+    rewinds: bool
+    """Starts may go back to a retained snapshot. Not where processors commit: what they did on the
+    line that is left would have to be told from what they do again."""
+    damages: bool
+    """Older retained snapshots may turn out to be damaged."""
+    snapshot_id_block: int
     writers: int
     rows: tuple[tuple[int, ...], ...]
     """Per source partition: row ids, unique over all."""
@@ -113,12 +128,19 @@ class Scenario:
         )[0]
         partitions = rng.randint(1, 3)
         lengths = [rng.randint(3, 22) for _ in range(partitions)]
+        exactly_once = guarantee is Guarantee.EXACTLY_ONCE
+        in_two_phases = guarantee is not Guarantee.NONE and rng.random() < 0.25
         return cls(
             guarantee=guarantee,
             snapshot_interval_ms=rng.choice((0, 0, 40, 150, 400)),
             suspend_on_failure=rng.random() < 0.5,
             tasks_outlive_driver=rng.random() < 0.5,
-            in_two_phases=guarantee is not Guarantee.NONE and rng.random() < 0.25,
+            in_two_phases=in_two_phases,
+            changes=exactly_once and rng.random() < 0.5,
+            sealed=rng.random() < 0.2,
+            rewinds=exactly_once and not in_two_phases and rng.random() < 0.4,
+            damages=guarantee is not Guarantee.NONE and rng.random() < 0.4,
+            snapshot_id_block=rng.choice((3, 4, 64)),
             writers=rng.randint(1, 2),
             rows=tuple(
                 tuple(100 * partition + i for i in range(length))
@@ -128,22 +150,28 @@ class Scenario:
             mishaps=_draw_mishaps(rng, guarantee),
         )
 
-    def config(self, rng: random.Random) -> CoordinatorConfig:
+    def config(self, rng: random.Random, deployment: Deployment) -> CoordinatorConfig:
         """The settings that may differ from one start of the job to the next."""
+        shards = {
+            WINDOW: rng.choice((1, 2, 2, 3)),
+            COUNT: rng.choice((1, 1, 2)),
+            PROMISES: rng.choice((1, 2, 3)),
+        }
         return CoordinatorConfig(
             job=JOB,
             guarantee=self.guarantee,
             snapshot_interval_ms=self.snapshot_interval_ms,
             retained_snapshots=rng.choice((1, 2, 3, 3)),
             shards={
-                WINDOW: rng.choice((1, 2, 2, 3)),
-                COUNT: rng.choice((1, 1, 2)),
-                **dict.fromkeys(SINKS, self.writers),
-                **({PROMISES: rng.choice((1, 2, 3))} if self.in_two_phases else {}),
+                SOURCE: 1,
+                **{stage: shards[stage] for stage in deployment.stages},
+                **{sink.name: self.writers for sink in deployment.sinks.values()},
             },
             partition_count=PARTITION_COUNT,
             plan_fingerprint="v1",
             suspend_on_failure=self.suspend_on_failure,
+            initial_snapshot=deployment.initial_snapshot,
+            snapshot_id_block=self.snapshot_id_block,
         )
 
     def draw_stop(self, rng: random.Random) -> StopKind:

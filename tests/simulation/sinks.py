@@ -13,7 +13,7 @@ class ArtifactGone(Exception):
 
 
 class Sink:
-    """One resource outside the engine; knows nothing of records or ballots."""
+    """One place outside the engine; knows nothing of records or ballots."""
 
     def __init__(self, name: str, on_commit: Callable[[Artifact, tuple[int, ...]], None]) -> None:
         self.name = name
@@ -25,13 +25,20 @@ class Sink:
         self._on_commit = on_commit
 
     def stage(
-        self, rows: tuple[int, ...], execution_id: int, epoch_id: int, shard: int, attempt: str
+        self,
+        sink: str,
+        rows: tuple[int, ...],
+        execution_id: int,
+        epoch_id: int,
+        shard: int,
+        attempt: str,
     ) -> Artifact:
-        name = f"{execution_id}-{epoch_id}-{shard}-{attempt}"
+        """`sink`: as the pipeline calls it."""
+        name = f"{sink}-{execution_id}-{epoch_id}-{shard}-{attempt}"
         token = f"{self.name}/staged/{name}"
         self.staged[token] = (execution_id, rows)
         return Artifact(
-            sink=self.name,
+            sink=sink,
             epoch_id=epoch_id,
             token=token,
             target=f"{self.name}/{name}",

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from dagster_jet.engine.snapshot_store import snapshot_of
+from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.snapshot import coordinator as c
 from dagster_jet.snapshot.manifest import Manifest, ShardState
+from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.record import SnapshotRef
 
 from .driver import Driver
@@ -33,7 +36,7 @@ class AbortsBeforeRecommit(Driver):
     def _perform(self, command):
         if isinstance(command, c.Restore):
             for sink in self.world.sinks.values():
-                sink.roll_back(lambda _, by: by < self.execution_id)
+                sink.roll_back(lambda _, by: self.is_older(by))
         super()._perform(command)
 
 
@@ -42,7 +45,9 @@ class CommitsBeforeTheRecord(c.Coordinator):
         manifest = self._candidate
         commands = super()._on_manifest_written(event)
         if commands and manifest.artifacts:
-            commands.append(c.Commit(manifest.snapshot_id, manifest.artifacts, recovering=False))
+            commands.append(
+                c.Commit(manifest.snapshot_id, manifest.artifacts, False, (), manifest.sinks)
+            )
         return commands
 
 
@@ -297,6 +302,116 @@ class BreaksPromisesOfItsSuccessors(Driver):
         return by != own
 
 
+# --- between two starts: other sinks, older snapshots, damage, ids ------------------------------
+
+
+class CommitsTodaysSinks(Driver):
+    """Phase 2 goes by the pipeline: a sink that has left it is nobody's."""
+
+    def owed(self, command):
+        return tuple(owed for owed in super().owed(command) if owed.fate is not SinkFate.LEFT)
+
+
+class CommitsWhereTheSinkIsToday(Driver):
+    """A sink that moved takes along what was decided for its old place."""
+
+    def owed(self, command):
+        today = self.deployment.destinations
+        return tuple(
+            replace(owed, fate=SinkFate.KEPT, destination=today.get(owed.sink, owed.destination))
+            for owed in super().owed(command)
+        )
+
+
+class RewindsBeforeItLooks(c.Coordinator):
+    """Writes the record of the rewind first, with the ids that it reserves."""
+
+    def _on_claimed(self, event):
+        rewound = event.record.rewound(self.config.initial_snapshot)
+        return super()._on_claimed(replace(event, record=rewound))
+
+
+class RewindsWithoutAWord(c.Coordinator):
+    """Believes that the next snapshot will say it."""
+
+    def _on_restored(self, shards):
+        self.record = replace(self._rewound, snapshots=self.record.snapshots)
+        self._rewound = self.record
+        return super()._on_restored(shards)
+
+
+class StaysOnItsLine(c.Coordinator):
+    """What is left and what is written again cannot be told apart."""
+
+    def _on_ids_reserved(self, event):
+        commands = super()._on_ids_reserved(event)
+        self._rewound = replace(self._rewound, line=self.record.line)
+        return commands
+
+
+class BeginsIdsAnewWithARewind(c.Coordinator):
+    def _on_rewound(self, event):
+        commands = super()._on_rewound(event)
+        self._next_snapshot_id = self.record.snapshots[0].snapshot_id + 1
+        return commands
+
+
+class DoesNotReserveMoreIds(c.Coordinator):
+    """Goes on counting where snapshots fail."""
+
+    def _reserve_ids(self):
+        return []
+
+    @property
+    def _has_ids(self):
+        return True
+
+
+class DiesOfDamage(Driver):
+    """One older snapshot that is not whole, and no start succeeds any more."""
+
+    lives_with_damage = False
+
+
+class DeletesWithADamagedManifest(Driver):
+    """Takes everything up to a damaged snapshot for its own, and deletes it with it."""
+
+    def delete_garbage(self, execution_id, keep, damaged):
+        super().delete_garbage(execution_id, keep, damaged)
+        chunks = self.world.chunks
+        gone = [key for key in chunks.chunk_sets if snapshot_of(key[1]) in damaged]
+        chunks.delete((), gone)
+
+
+class RetainsTheDamaged(c.Coordinator):
+    """The record goes on naming what nobody can go back to."""
+
+    def _on_leftovers_aborted(self, event):
+        return super()._on_leftovers_aborted(replace(event, damaged=frozenset()))
+
+
+class DeletesChunksOfNewerExecutions(Driver):
+    """The abort pass ignores who wrote what no retained snapshot needs."""
+
+    def is_older(self, execution_id):
+        return True
+
+
+class NamesWithoutAttempts(Driver):
+    """Two attempts of a task write under one name, and the one that dies may come last."""
+
+    def in_names(self, attempt):
+        return ""
+
+
+class JournalOfDecidedSnapshotsOnly(SourceJournals):
+    """What was collected for a snapshot that fails is not in the next one."""
+
+    def begin_snapshot(self, command, chains):
+        self._deciding = {}
+        super().begin_snapshot(command, chains)
+
+
 MUTANTS = [
     *(
         Cast(coordinator=mutant)
@@ -326,6 +441,12 @@ MUTANTS = [
             DoesNotWaitForWhatIsBeingSaved,
             GoesOnFromAFailedSnapshot,
             DecidesNowAndThen,
+            RewindsBeforeItLooks,
+            RewindsWithoutAWord,
+            StaysOnItsLine,
+            BeginsIdsAnewWithARewind,
+            DoesNotReserveMoreIds,
+            RetainsTheDamaged,
         )
     ),
     *(
@@ -337,16 +458,24 @@ MUTANTS = [
             HeartbeatsOvertakeDecisions,
             BreaksPromisesOfItsOwnEpoch,
             BreaksPromisesOfItsSuccessors,
+            CommitsTodaysSinks,
+            CommitsWhereTheSinkIsToday,
+            DiesOfDamage,
+            DeletesWithADamagedManifest,
+            DeletesChunksOfNewerExecutions,
+            NamesWithoutAttempts,
         )
     ),
     Cast(register=RegisterWithoutBallots),
+    Cast(journals=JournalOfDecidedSnapshotsOnly),
 ]
 
 
 def _name(cast: Cast) -> str:
     plain = Cast()
-    changed = {cast.coordinator, cast.driver, cast.register}
-    return (changed - {plain.coordinator, plain.driver, plain.register}).pop().__name__
+    changed = {cast.coordinator, cast.driver, cast.register, cast.journals}
+    planted = changed - {plain.coordinator, plain.driver, plain.register, plain.journals}
+    return planted.pop().__name__
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=_name)

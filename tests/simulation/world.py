@@ -10,17 +10,19 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from dagster_jet.engine.source_journals import SourceJournals
 from dagster_jet.snapshot.coordinator import Coordinator
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 
 from .chunks import ChunkMap
+from .deployment import AS_EVER, REOPENABLE, SEALED, Deployment, changed
 from .driver import Driver
 from .oracle import Oracle, Violation
 from .promises import Promises
 from .register import Register
-from .scenario import SINKS, Mishap, Odds, Point, Scenario
+from .scenario import Mishap, Odds, Point, Scenario
 from .sinks import Sink
 
 MOST_STEPS = 60_000
@@ -37,6 +39,7 @@ class Cast:
     coordinator: type[Coordinator] = Coordinator
     driver: type[Driver] = Driver
     register: type[Register] = Register
+    journals: type[SourceJournals] = SourceJournals
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Process:
     """An operating system process with one execution after the other in it."""
 
     name: str
+    deployment: Deployment
     dead: bool = False
     frozen: bool = False
     driver: Driver | None = None
@@ -68,7 +72,8 @@ class World:
         self.oracle = Oracle(self.scenario)
         self.register = self.cast.register(self.rng, self._on_record)
         self.chunks = ChunkMap()
-        self.sinks = {name: Sink(name, self.oracle.on_commit) for name in SINKS}
+        self.sinks: dict[str, Sink] = {}
+        """By place."""
         self.promises = Promises(self.oracle.on_kept)
         self.oracle.watch(self.chunks, self.sinks, self.promises)
         self.processes: list[Process] = []
@@ -82,6 +87,10 @@ class World:
         self._passings = 0
         self._start_scheduled = False
         self._deaths_in_recovery = 0
+        self._full_until_ms = 0
+        self._must_come_back = False
+        """A start was refused, and told to bring back the pipeline of the newest snapshot."""
+        self._rewinds_left = 2 if self.scenario.rewinds else 0
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -128,10 +137,83 @@ class World:
 
     def start_process(self) -> None:
         self._start_scheduled = False
-        process = Process(f"p{len(self.processes) + 1}")
+        process = Process(f"p{len(self.processes) + 1}", self._deploy())
         self.processes.append(process)
-        self.tell(process.name, "starts")
+        self.tell(process.name, f"starts {process.deployment}")
         self.begin_execution(process)
+
+    @property
+    def is_calm(self) -> bool:
+        return self.odds == Odds().scaled(0)
+
+    def _deploy(self) -> Deployment:
+        """The pipeline as it is at this start."""
+        scenario, record = self.scenario, self.register.read()
+        as_ever = Deployment(
+            AS_EVER,
+            in_two_phases=scenario.in_two_phases,
+            kind=SEALED if scenario.sealed else REOPENABLE,
+        )
+        if self._must_come_back and record is not None and record.snapshot is not None:
+            self._must_come_back = False
+            before = self.oracle.deployments[record.snapshot.execution_id]
+            return replace(before, initial_snapshot=None)
+        if self.is_calm or self._is_completed():
+            return as_ever
+        deployment = as_ever
+        if scenario.changes and self.rng.random() < 0.6:
+            counts = self.rng.random() < 0.8
+            deployment = replace(as_ever, sinks=changed(self.rng), counts=counts)
+        if record is not None and record.snapshots and self._rewinds_left > 0:
+            if self.rng.random() < 0.4:
+                self._rewinds_left -= 1
+                ref = self.rng.choice(record.snapshots)
+                deployment = replace(deployment, initial_snapshot=ref.snapshot_id)
+                if scenario.damages and self.rng.random() < 0.3:
+                    self._damage(record, ref)
+        return deployment
+
+    def refuse(self, driver: Driver) -> None:
+        """The start of `driver` is refused; whoever starts next does what the cure says."""
+        if driver.owns_the_job:
+            self._must_come_back = True
+
+    def store_is_full(self) -> bool:
+        """Once it is, it stays so for a while."""
+        if self.now_ms >= self._full_until_ms and self.chance("store_fills"):
+            self.seen["the store was full for a while"] += 1
+            self._full_until_ms = self.now_ms + self.rng.randint(100, 3000)
+        return self.now_ms < self._full_until_ms
+
+    def sink_at(self, place: str) -> Sink:
+        return self.sinks.setdefault(place, Sink(place, self.oracle.on_commit))
+
+    def _perhaps_damage(self, record: ExecutionRecord) -> None:
+        """An older snapshot, but none that somebody may have restored already to go back to it."""
+        wanted = {p.deployment.initial_snapshot for p in self.processes if not p.dead}
+        older = [ref for ref in record.snapshots[1:] if ref.snapshot_id not in wanted]
+        if self.scenario.damages and older and self.chance("snapshot_damaged"):
+            self._damage(record, self.rng.choice(older))
+
+    def _damage(self, record: ExecutionRecord, ref: SnapshotRef) -> None:
+        """An older retained snapshot: its manifest, or something that only it needs."""
+        if ref is record.snapshot or ref.manifest_name in self.oracle.damaged:
+            return
+        manifest = self.chunks.read_manifest(ref.manifest_name)
+        needed = self.oracle.needed_by([r for r in record.snapshots if r is not ref])
+        own = sorted((v, n) for v, names in manifest.chunk_sets().items() for n in names)
+        own = [key for key in own if key not in needed]
+        self.oracle.damaged.add(ref.manifest_name)
+        if own and self.rng.random() < 0.3:
+            self.tell("", f"*** a chunk set of snapshot {ref.snapshot_id} is lost")
+            self.chunks.chunk_sets.pop(self.rng.choice(own), None)
+        elif self.rng.random() < 0.5:
+            self.tell("", f"*** the manifest of snapshot {ref.snapshot_id} is lost")
+            del self.chunks.manifests[ref.manifest_name]
+        else:
+            self.tell("", f"*** the manifest of snapshot {ref.snapshot_id} is damaged")
+            by, data = self.chunks.manifests[ref.manifest_name]
+            self.chunks.manifests[ref.manifest_name] = (by, data[:-1])
 
     def begin_execution(self, process: Process) -> None:
         process.driver = self.cast.driver(self, process)
@@ -205,6 +287,7 @@ class World:
             + (f"{newest.snapshot_id}{'' if newest.committed else ' (open)'}" if newest else "-"),
         )
         self.oracle.on_record(record)
+        self._perhaps_damage(record)
 
     # --- the whole history ----------------------------------------------------------------------
 
@@ -224,9 +307,11 @@ class World:
             self.ensure_somebody_runs()
             self._run_until_quiet()
         self.odds, self._mishaps = Odds().scaled(0), []
-        self.tell("", "the job is complete, everybody is gone; one more start, undisturbed")
-        self.start_process()
-        self._run_until_quiet()
+        self.tell("", "the job is complete, everybody is gone; two more starts, undisturbed")
+        for _ in range(2):
+            # What a damaged snapshot may have needed goes at the start after it was dropped.
+            self.start_process()
+            self._run_until_quiet()
         self.oracle.judge(self.register)
 
     def _run_until_quiet(self) -> None:
