@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dagster_jet.engine.undecided_input import UndecidedInput
 from dagster_jet.errors import JetError
 from dagster_jet.snapshot import coordinator as c
 from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest
@@ -49,7 +50,11 @@ class Driver:
         self.position = [0] * len(world.scenario.rows)
         self.reader = Reader()
         self.journals = world.cast.journals(
-            {SOURCE: self.reader}, JournalStore(world), _writer=AtOnce()
+            {SOURCE: self.reader},
+            JournalStore(world),
+            UndecidedInput(None, JOB),  # nobody takes input away here: it notes nothing
+            _writer=AtOnce(),
+            _noter=AtOnce(),
         )
         self.was_ready = False
         self._stop_asked: c.StopKind | None = None

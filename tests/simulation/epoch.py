@@ -82,9 +82,8 @@ class Epoch:
         """The source's own: what was planned is noted, and saved if this ends in a snapshot."""
         driver, command = self.driver, self.command
         driver.reader.plan(self.rows)
-        driver.journals.collect()
-        if command.snapshot_id is not None:
-            driver.journals.begin_snapshot(command, {SOURCE: self.states[SOURCE][0].chain})
+        driver.journals.begin_epoch(command, {SOURCE: self.states[SOURCE][0].chain})
+        driver.journals.begun()
         chunk_set, error = driver.journals.written(SOURCE)
         return Ack(SOURCE, 0, "driver", chunk_set=chunk_set, snapshot_error=error)
 

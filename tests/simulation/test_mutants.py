@@ -407,9 +407,9 @@ class NamesWithoutAttempts(Driver):
 class JournalOfDecidedSnapshotsOnly(SourceJournals):
     """What was collected for a snapshot that fails is not in the next one."""
 
-    def begin_snapshot(self, command, chains):
+    def _begin_snapshot(self, command, chains):
         self._deciding = {}
-        super().begin_snapshot(command, chains)
+        super()._begin_snapshot(command, chains)
 
 
 MUTANTS = [
