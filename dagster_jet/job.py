@@ -78,7 +78,7 @@ class _Ran:
     """The error behind the stop, with everything it names."""
     undecided: str | None = None
     """Why epochs were left without a snapshot; None if none were."""
-    stages: Mapping[str, StageProgress] = field(default_factory=dict)
+    stages: Mapping[str, Counters | StageProgress] = field(default_factory=dict)
 
     @property
     def execution_id(self) -> int:
@@ -302,10 +302,6 @@ class Job:
                 # What had been asked for before could not be carried out: no reason to hurry.
                 self._stop_signal.wait_for_another(asked_before, restarts.pause_ms / 1000)
                 repairer.wait(partial(self._stop_signal.wait_for_another, asked_before))
-                if self._stop_signal.kind is StopKind.SHUTDOWN:
-                    # Any other kind needs an execution that carries it out.
-                    stop = replace(ran.stop, status=JobStatus.NOT_RUNNING, restart=False)
-                    return self._ended(replace(ran, stop=stop))
             # Whatever it was that ended the last one: the next execution is the restart asked for.
             self._stop_signal.restarted()
 
@@ -343,6 +339,12 @@ class Job:
         """One execution, from the lease to its end."""
         try:
             claimed = claim(keeper, self._store, self.name, self._config)
+            kind = self._stop_signal.kind
+            if kind in (StopKind.SHUTDOWN, StopKind.CANCEL):
+                # Nothing is open: it needs no Spark to be carried out, only the record.
+                reason = "it was asked to stop before it began"
+                stop = Stop(kind.final_status, kind.cause, reason, write_status=True)
+                return _Ran(stop, claimed, None, stages=self._totals(claimed))
             execution = Execution(
                 job=self.name,
                 graph=self._graph,
@@ -373,8 +375,8 @@ class Job:
         if error.reaction is Reaction.STOP:
             keeper.fenced.set()
             stop = Stop(JobStatus.NOT_RUNNING, StopCause.FENCED, str(error))
-        elif keeper.record is not None and asked is StopKind.CANCEL:
-            stop = Stop(JobStatus.FAILED, StopCause.CANCEL, str(error), write_status=True)
+        elif asked is StopKind.SHUTDOWN or (asked is StopKind.CANCEL and keeper.record):
+            stop = Stop(asked.final_status, asked.cause, str(error), write_status=True)
         elif error.reaction in (Reaction.RESTART, Reaction.RETRY):
             stop = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, str(error), restart=True)
         else:
@@ -433,8 +435,15 @@ class Job:
                 job=self.name,
                 cure="Run again: the job goes on from the snapshot before.",
             )
-        assert ran.record is not None
+        if ran.record is None:  # asked to stop while the job could not even be asked for
+            raise failure or JetError(f"{stop.reason}.", job=self.name)
         return self._summary(replace(ran.record, status=stop.status), ran.stages)
+
+    def _totals(self, record: ExecutionRecord) -> dict[str, Counters]:
+        """Totals per stage, as the newest snapshot has them."""
+        if record.snapshot is None:
+            return {}
+        return SnapshotStore(self._store, self.name).load(record.snapshot).counters
 
     def _summary(
         self, record: ExecutionRecord, stages: Mapping[str, Counters | StageProgress]

@@ -772,7 +772,7 @@ class Coordinator:
         self.phase = Phase.STOPPED
         return [
             Stop(
-                _FINAL_STATUS[kind],
+                kind.final_status,
                 kind.cause,
                 "cancelled" if kind is StopKind.CANCEL else kind.value,
                 restart=kind is StopKind.RESTART,
@@ -803,7 +803,7 @@ class Coordinator:
             return [Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, reason, restart=True)]
         kind = self._stop_kind
         if kind is not None and (restartable or kind is StopKind.CANCEL):
-            return [Stop(_FINAL_STATUS[kind], kind.cause, reason, write_status=True)]
+            return [Stop(kind.final_status, kind.cause, reason, write_status=True)]
         status = JobStatus.SUSPENDED if self.config.suspend_on_failure else JobStatus.FAILED
         return [Stop(status, StopCause.ERROR, reason, write_status=True)]
 
@@ -812,15 +812,6 @@ class Coordinator:
         if failed is None or self.phase is Phase.STOPPED:
             return []
         return self._stop_failed(failed.reason, failed.restartable)
-
-
-_FINAL_STATUS = {
-    StopKind.SUSPEND: JobStatus.SUSPENDED,
-    StopKind.RESTART: JobStatus.NOT_RUNNING,
-    StopKind.SHUTDOWN: JobStatus.NOT_RUNNING,
-    StopKind.COMPLETE: JobStatus.COMPLETED,
-    StopKind.CANCEL: JobStatus.FAILED,
-}
 
 
 def _commit(manifest: Manifest, *, recovering: bool) -> Commit:

@@ -36,6 +36,19 @@ class StopKind(str, Enum):
         """What the record says of an execution that ended because it was asked to."""
         return StopCause(self.value)
 
+    @property
+    def final_status(self) -> JobStatus:
+        """What the job is once it was carried out."""
+        match self:
+            case StopKind.SUSPEND:
+                return JobStatus.SUSPENDED
+            case StopKind.COMPLETE:
+                return JobStatus.COMPLETED
+            case StopKind.CANCEL:
+                return JobStatus.FAILED
+            case StopKind.RESTART | StopKind.SHUTDOWN:
+                return JobStatus.NOT_RUNNING
+
 
 class Purpose(str, Enum):
     """What a write of the record is for."""

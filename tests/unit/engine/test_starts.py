@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources
 from dagster_jet.engine.events import ExecutionRestarting, JobEvent
-from dagster_jet.engine.record_keeper import RecordKeeper, read_record
+from dagster_jet.engine.record_keeper import RecordKeeper, read_record, record_register
 from dagster_jet.engine.stopping import Until
 from dagster_jet.errors import (
     ExecutorLostError,
@@ -34,6 +34,7 @@ class World:
     spark_starts: list[ExecutionRecord | None] = field(default_factory=list)
     """The record whenever Spark was asked for."""
     events: list[JobEvent] = field(default_factory=list)
+    on_restarting: Callable[[], None] = lambda: None
 
     def job(self, spark: Callable[[Job], None]) -> Job:
         """Not started yet. `spark` raises, instead of returning a session."""
@@ -66,6 +67,7 @@ class World:
         self.events.append(event)
         if isinstance(event, ExecutionRestarting):
             self.members_are_back()
+            self.on_restarting()
 
     def members_are_away(self) -> None:
         for member in "bc":
@@ -166,6 +168,30 @@ def test_a_cancel_that_cannot_be_written_is_said_again(world: World) -> None:
 
     assert world.job(spark).start().result(60).status is JobStatus.FAILED
     assert world.ended().cause is StopCause.CANCEL
+
+
+def test_a_shutdown_in_a_pause_between_executions_is_in_the_record(world: World) -> None:
+    """No process is left, and none is said to be; nor is Spark started for that."""
+    job = world.job(raises(ExecutorLostError("the JVM is gone")))
+    world.on_restarting = lambda: job.request_stop(StopKind.SHUTDOWN)
+    assert job.start().result(30).status is JobStatus.NOT_RUNNING
+    assert len(world.spark_starts) == 1
+    record = world.ended()
+    assert (record.status, record.cause) == (JobStatus.NOT_RUNNING, StopCause.SHUTDOWN)
+    assert record.lease is None
+
+
+def test_a_shutdown_while_a_dead_owners_lease_is_waited_for_needs_no_spark(world: World) -> None:
+    owner = RecordKeeper(world.store, "j", 1_000, run_id="run-0")
+    left = owner.claim(change=None)
+    owner.abandon()
+    assert left.lease is not None
+    elsewhere = replace(left, lease=replace(left.lease, host="elsewhere"))
+    world.store.register(record_register("j")).claim(2, "o").write(elsewhere.to_bytes())
+    job = world.job(raises(MissingEnvironmentError("no Java"))).start()
+    job.request_stop(StopKind.SHUTDOWN)
+    assert job.result(30).status is JobStatus.NOT_RUNNING
+    assert world.spark_starts == [] and world.ended().cause is StopCause.SHUTDOWN
 
 
 def test_what_was_asked_for_before_does_not_hurry_the_next_start(world: World) -> None:
