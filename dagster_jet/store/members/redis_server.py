@@ -10,6 +10,9 @@ What a client library does not know and a quorum needs:
   A register that forgets a promise breaks its quorum. So the server's ``run_id`` is kept beside the
   token, and one that changed is accepted only where nothing confirmed can be lost
   (``appendonly yes`` with ``appendfsync always``) or where a person said so (``restart=accept``).
+  What counts are the settings of the server that has *confirmed* (``kept``), not only those of the
+  one that came back, and it must not have had replicas: one that is promoted lacks what had not
+  reached it, whatever its settings.
 - **Eviction.** A server that drops keys when its memory is full is a cache, and is refused.
 """
 
@@ -19,7 +22,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
@@ -56,11 +59,11 @@ _REPLACED = "JETPLACE"
 _OPEN = """
 local token = redis.call('HGET', KEYS[1], 'token')
 if not token and ARGV[1] == '' then
-  redis.call('HSET', KEYS[1], 'token', ARGV[2], 'run', ARGV[3])
+  redis.call('HSET', KEYS[1], 'token', ARGV[2], 'run', ARGV[3], 'kept', ARGV[4])
 end
-return redis.call('HMGET', KEYS[1], 'token', 'run')
+return redis.call('HMGET', KEYS[1], 'token', 'run', 'kept')
 """
-_ADOPT = "return redis.call('HSET', KEYS[1], 'run', ARGV[1])"
+_ADOPT = "return redis.call('HSET', KEYS[1], 'run', ARGV[1], 'kept', ARGV[2])"
 _GUARD = f"""
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then
   return redis.error_reply('{_REPLACED} replaced')
@@ -295,30 +298,41 @@ class RedisServer:
             )
         run_id = info.get("run_id", "").encode()
         offered = secrets.token_hex(16).encode()
-        token, run = _evaluated(
+        keeps = self._keeps_what_it_confirms(connection, info)
+        token, run, kept = _evaluated(
             self._redis,
             connection,
             _OPEN_SCRIPT,
             (self._place_key,),
-            (self._token, offered, run_id),
+            (self._token, offered, run_id, _flag(keeps)),
         )
         if self._token and token != self._token:
             raise self._replaced()
+        # Before there was ``kept``, servers were judged by what they are now.
+        has_kept = keeps and kept in (None, _flag(True))
         if run != run_id:
-            if not self._keeps_what_it_confirms(connection):
+            if not has_kept and self._url.options.get("restart") != "accept":
                 raise StoreUnavailableError(
-                    f"the store member {self.member_id} was restarted, and with its settings it "
-                    "may have come back older than what it had confirmed.",
+                    f"the store member {self.member_id} was restarted, or a replica took its "
+                    "place, and with the settings it had it may have come back older than what it "
+                    "had confirmed.",
                     cure="If it was shut down in good order, write restart=accept into its URL "
-                    "once; else empty it, remove it and add it again. With appendonly yes and "
-                    "appendfsync always a restart needs nobody.",
+                    "once; else empty it and repair the store. With appendonly yes and appendfsync "
+                    "always, from the beginning, and without replicas a restart needs nobody.",
                 )
-            _evaluated(self._redis, connection, _ADOPT_SCRIPT, (self._place_key,), (run_id,))
+            adopted = (run_id, _flag(keeps))
+            _evaluated(self._redis, connection, _ADOPT_SCRIPT, (self._place_key,), adopted)
+        elif kept != _flag(has_kept):
+            seen = (run_id, _flag(has_kept))
+            _evaluated(self._redis, connection, _ADOPT_SCRIPT, (self._place_key,), seen)
         self._token = token
 
-    def _keeps_what_it_confirms(self, connection: Connection) -> bool:
-        if self._url.options.get("restart") == "accept":
-            return True
+    def _keeps_what_it_confirms(self, connection: Connection, info: Mapping[str, str]) -> bool:
+        """Whether this server, killed at any moment, comes back with all that it has confirmed, and
+        no other one in its place."""
+        replication = (info.get("connected_slaves"), info.get("second_repl_offset", "-1"))
+        if info.get("role") != "master" or replication != ("0", "-1"):
+            return False
         try:
             appends = _asked(connection, b"CONFIG", b"GET", b"append*")
         except self._redis.exceptions.ResponseError:
@@ -445,6 +459,10 @@ def _asked_all(
     answers = [_answered(redis, connection) for _ in commands]
     _raise_first(answers)
     return answers
+
+
+def _flag(value: bool) -> bytes:
+    return b"1" if value else b"0"
 
 
 def _info(answer: bytes) -> dict[str, str]:

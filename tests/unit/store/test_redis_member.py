@@ -388,9 +388,46 @@ def test_a_server_that_may_have_come_back_older_is_refused_until_accepted() -> N
         for one in (member, open_member(server.url)):
             with pytest.raises(StoreUnavailableError, match=r"come back older.*restart=accept"):
                 one.get_versioned(b"c")
+        with redis.Redis(port=server.port) as operator:
+            # Settings that are put right afterwards say nothing about what is missing.
+            operator.config_set("appendonly", "yes")
+            operator.config_set("appendfsync", "always")
+        with pytest.raises(StoreUnavailableError, match="come back older"):
+            open_member(server.url).get_versioned(b"c")
         accepted = open_member(f"{server.url}?restart=accept")
         assert accepted.get_versioned(b"c") == Versioned(1, b"saved")
         assert member.get_versioned(b"c") == Versioned(1, b"saved"), "one acceptance is enough"
+
+
+def _is_writing_its_log(info: dict[str, object]) -> bool:
+    return bool(info["aof_rewrite_in_progress"] or info["aof_rewrite_scheduled"])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_replica_that_takes_a_servers_place_is_refused(is_restarted: bool) -> None:
+    import redis
+
+    with RedisServer(appendonly=True) as server, RedisServer(appendonly=True) as replica:
+        member = open_member(server.url)
+        member.put_many({b"k": b"v"})
+        with redis.Redis(port=replica.port) as operator:
+            operator.replicaof("127.0.0.1", server.port)
+            while operator.info("replication")["master_link_status"] != "up":
+                pass
+            open_member(server.url).ping()  # whoever connects now sees that there is a replica
+            with redis.Redis(port=server.port) as first:
+                first.set("behind it", "all")
+                assert first.wait(1, 10_000) == 1
+            operator.replicaof("no", "one")
+            while _is_writing_its_log(operator.info("persistence")):
+                pass
+        member.put_many({b"k": b"confirmed, and not on the replica"})
+        server.kill()
+        if is_restarted:
+            replica.kill()
+            replica.restart(empty=False)
+        with pytest.raises(StoreUnavailableError, match="a replica took its place"):
+            open_member(replica.url).get_many([b"k"])
 
 
 # --- servers that cannot take it ----------------------------------------------------------------
