@@ -121,8 +121,8 @@ class SinkCommitter:
             sink = self._sink_of(owed)
             if sink is not None:
                 context = self._context(owed.sink, recovering=recovering, repeatable=repeatable)
-                self._commit_one(sink, owed, context)
-                if owed.fate is not SinkFate.KEPT:
+                committed = self._commit_one(sink, owed, context)
+                if committed and owed.fate is not SinkFate.KEPT:
                     self._tell_reopened(owed)
         fail_point("commit.after")
 
@@ -184,13 +184,19 @@ class SinkCommitter:
             OutputLost(self.job, execution_id, owed.sink, owed.epoch_ids, owed.rows, tokens, why)
         )
 
-    def _commit_one(self, sink: Sink, owed: OwedCommit, context: CommitContext) -> None:
+    def _commit_one(self, sink: Sink, owed: OwedCommit, context: CommitContext) -> bool:
+        """False: its place is gone with the sink, and the loss is accepted."""
         pause_s = _RETRY_FIRST_S
         while True:
             try:
                 sink.commit(owed.artifacts, context)
-                return
+                return True
             except JetError as error:
+                is_left = owed.fate is not SinkFate.KEPT and error.reaction is Reaction.RESTART
+                if is_left and self.accept_loss and isinstance(error, SinkError):
+                    # Nobody will bring back the place of a sink that the pipeline has given up.
+                    self._tell_lost(owed, str(error))
+                    return False
                 if error.reaction is not Reaction.RETRY:
                     raise
                 # Never swallowed, never skipped: the record says that this will be true.
@@ -228,7 +234,12 @@ class SinkCommitter:
             recovering=recovering,
             accept_loss=self.accept_loss,
             repeatable=repeatable,
+            tell_lost=self._tell_artifact_lost,
         )
+
+    def _tell_artifact_lost(self, artifact: Artifact) -> None:
+        owed = OwedCommit(artifact.sink, None, SinkFate.KEPT, (artifact,))
+        self._tell_lost(owed, "what was staged is gone, and nothing says that it was committed.")
 
 
 def _where(destination: Destination | None) -> str | None:

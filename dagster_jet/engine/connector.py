@@ -8,8 +8,8 @@ artifact behind (phase 1); the committer makes it visible, idempotently (phase 2
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -236,6 +236,8 @@ class CommitContext:
     repeatable: bool = False
     """Below exactly-once: the epoch's id may come again in a later execution, with other rows. A
     marker then counts for `execution_id` alone."""
+    tell_lost: Callable[[Artifact], None] = field(default=lambda artifact: None, compare=False)
+    """With `accept_loss`: of which artifact rows are left out, because they are nowhere."""
 
 
 class Sink(Protocol):

@@ -187,8 +187,9 @@ class FilesSink:
             # what it lists.
             if self._is_committed(marker, parts, context):
                 return
-            lost = next(part for part in parts if part not in published)
-            self._check_lost(lost, context)
+            for lost in (part for part in parts if part not in published):
+                self._check_lost(lost, context)
+                context.tell_lost(lost)
         fail_point("files.commit.renamed")
         sync_folder(self.path)
         fail_point("files.commit.marker")

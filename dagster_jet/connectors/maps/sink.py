@@ -145,14 +145,18 @@ class MapSink:
         for artifact in artifacts:
             epochs.setdefault(artifact.epoch_id, []).append(artifact)
         for epoch_id, parts in sorted(epochs.items()):
-            chunks = [key for part in _in_order(parts) for key in _chunk_keys(staged, part.token)]
+            chunks = [
+                (part, key) for part in _in_order(parts) for key in _chunk_keys(staged, part.token)
+            ]
             state = self._map.create()
-            for number, chunk in enumerate(chunks):
+            for number, (part, chunk) in enumerate(chunks):
                 producer = _producer(context, epoch_id, number)
-                if not state.has(producer):
-                    self._commit_chunk(staged, chunk, producer, context)
+                if not state.has(producer) and not self._commit_chunk(
+                    staged, chunk, producer, context
+                ):
+                    context.tell_lost(part)
             fail_point("maps.commit.applied")
-            staged.delete_all(chunks)
+            staged.delete_all([chunk for _, chunk in chunks])
 
     def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
         staged = _staging(self._map, context.job, context.sink)
@@ -168,15 +172,18 @@ class MapSink:
 
     def _commit_chunk(
         self, staged: ReplicatedMap, chunk: MapKey, producer: Producer, context: CommitContext
-    ) -> None:
+    ) -> bool:
+        """False: it is lost, and the loss is accepted."""
         fail_point("maps.commit.chunk")
         data = staged.get(chunk, every_replica=True)
         if data is not None:
             self._map.apply(list(decode_changes(data)), producer)
-            return
+            return True
         # Another execution may have committed it, and removed it, since we looked.
-        if self._map.create().has(producer) or context.accept_loss:
-            return
+        if self._map.create().has(producer):
+            return True
+        if context.accept_loss:
+            return False
         raise ArtifactLostError(
             f"the staged changes {chunk.name!r} are gone, and the map {self.map!r} does not have "
             "them.",

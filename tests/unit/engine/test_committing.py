@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,6 +213,33 @@ def test_what_cannot_be_reopened_is_refused_or_reported(named: Any, why: str) ->
     [lost] = phase2.events
     assert isinstance(lost, OutputLost) and why in lost.reason
     assert (lost.sink, lost.epoch_ids, lost.rows, lost.artifacts) == ("out", (9,), 3, ("token",))
+
+
+def test_the_place_of_a_sink_that_left_may_be_gone_too(tmp_path: Path, store: Store) -> None:
+    old = sinks.files(f"{tmp_path}/old", format="json")
+    artifact = staged(old, "out", 4, '{"a": 1}\n')
+    shutil.rmtree(tmp_path / "old")
+    named = Phase2({"out": old}).committer.destinations
+    with pytest.raises(SinkError, match="old' is gone"):
+        Phase2({}, store=store).commit([artifact], named, recovering=True)
+    phase2 = Phase2({}, accept_loss=True, store=store)
+    phase2.commit([artifact], named, recovering=True)
+    [lost] = phase2.events
+    assert isinstance(lost, OutputLost) and (lost.sink, lost.rows) == ("out", 1)
+
+
+def test_rows_that_a_sink_lost_are_reported_where_that_is_accepted(tmp_path: Path) -> None:
+    out = sinks.files(f"{tmp_path}/out", format="json")
+    kept, gone = (staged(out, "out", number, '{"a": 1}\n') for number in (3, 4))
+    gone = replace(gone, target="part-10.json")
+    Path(gone.token).unlink()
+    with pytest.raises(ArtifactLostError):
+        Phase2({"out": out}).commit([kept, gone])
+    phase2 = Phase2({"out": out}, accept_loss=True)
+    for _ in range(2):
+        phase2.commit([kept, gone])
+    [lost] = phase2.events
+    assert isinstance(lost, OutputLost) and lost.artifacts == (gone.token,)
 
 
 def test_a_sink_that_cannot_be_reopened_is_committed_by_a_pipeline_that_has_it() -> None:
