@@ -286,6 +286,7 @@ class _Bars:
 
 def _store_urls(data: Path) -> list[str]:
     """The same members as in `resources/jet.py`."""
+    (data / "store").mkdir(parents=True, exist_ok=True)
     return [f"file://{data}/store/{member}" for member in ("a", "b", "c")]
 
 

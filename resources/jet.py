@@ -13,6 +13,8 @@ DATA = Path(os.environ.get("JET_DATA", "data")).absolute()
 
 def jet_resource() -> JetResource:
     """Three members on one machine: real deployments put them on three."""
+    # A member is not made below a folder that is missing: there, a disk may not be mounted.
+    (DATA / "store").mkdir(parents=True, exist_ok=True)
     return JetResource(
         store=[f"file://{DATA}/store/{member}" for member in ("a", "b", "c")],
         backup_count=1,

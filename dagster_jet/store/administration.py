@@ -336,6 +336,7 @@ class Administration:
             StoreMismatchError: it belongs to another store.
         """
         member = self._connection.reopen(member_id)
+        member.create()
         found = store_on(member)
         if found is not None and found.store_id != metadata.store_id:
             raise StoreMismatchError(

@@ -44,10 +44,11 @@ def _identity_in(member: Member, stored: Versioned | None) -> str | None:
 
 
 def identify(member: Member) -> str:
-    """Return the member's identity, giving an empty member, or a disowned one, a new one.
+    """Return the member's identity, giving a new, an empty or a disowned member a new one.
 
     Of several processes that do this at one moment, one decides and all return the same.
     """
+    member.create()
     while True:
         stored = member.get_versioned(_KEY)
         identity = _identity_in(member, stored)
@@ -97,6 +98,9 @@ class VerifiedMember:
     def member_id(self) -> str:
         """The member's id."""
         return self._member.member_id
+
+    def create(self) -> None:
+        """See ``Member.create``: one that is known already is not made."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``."""

@@ -12,7 +12,7 @@ from dagster_jet.testing.servers import AwsServer, RedisServer
 
 
 def test_a_folder_is_a_member(tmp_path: Path) -> None:
-    check_member(partial(open_member, f"file://{tmp_path}/not/yet/there"))
+    check_member(partial(open_member, f"file://{tmp_path}/new"))
 
 
 def test_memory_is_a_member() -> None:

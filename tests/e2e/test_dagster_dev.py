@@ -127,6 +127,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     dagster.start()
     try:
         dagster.wait_until_up()
+        (data / "store").mkdir(exist_ok=True)
         store = [f"file://{data}/store/{member}" for member in ("a", "b", "c")]
         with Jet(store=store, backup_count=1) as jet:
             yield World(data, dagster, jet)

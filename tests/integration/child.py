@@ -78,6 +78,7 @@ def crash_pipeline(folder: Path) -> Pipeline:
 
 def open_jet(folder: Path, members: Sequence[str] = "abc", backup_count: int = 1) -> Jet:
     """`members`: URLs, or names of folders in the world's own."""
+    (folder / "store").mkdir(exist_ok=True)
     urls = [m if "://" in m else f"file://{folder}/store/{m}" for m in members]
     spark = {**SPARK, **INTERPRETED} if "JET_TEST_INTERPRETED" in os.environ else SPARK
     return Jet(store=urls, backup_count=backup_count, spark=spark, work_dir=folder / "work")

@@ -194,6 +194,7 @@ class Watch:
 
 def main(folder: Path, parallelism: int) -> None:
     watch = Watch(folder)
+    (folder / "store").mkdir(exist_ok=True)
     members = [f"file://{folder}/store/{name}" for name in "abc"]
     config = JobConfig(
         parallelism=parallelism,

@@ -20,6 +20,7 @@ def test_a_job_writes_and_restores_encrypted_state(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2)]
+    (world.folder / "store").mkdir()
     members = [f"file://{world.folder}/store/{member}" for member in "abc"]
 
     def run(keys: str, until: str) -> None:

@@ -111,6 +111,7 @@ class Round:
     def _members(self) -> list[str]:
         if self._servers:
             return [server.url for server in self._servers]
+        (self.folder / "store").mkdir(exist_ok=True)
         return [f"file://{self.folder}/store/{name}" for name in "abc"]
 
     def _feed(self) -> None:

@@ -97,6 +97,9 @@ class DynamoDbMember:
     def __repr__(self) -> str:
         return f"DynamoDbMember({self._member_id!r})"
 
+    def create(self) -> None:
+        """See ``Member.create``: the first call of any kind makes the table."""
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``: strongly consistent reads."""
         with self._aws.errors_named():
@@ -182,8 +185,17 @@ class DynamoDbMember:
         """See ``Member.ping``."""
         with self._aws.errors_named():
             self._make_ready()
-            item = {"pk": {"S": f"{self._prefix}/ping"}, "sk": {"S": "ping"}}
-            self._aws.repeating.put_item(TableName=self._table, Item=item)
+            # A key of its own: another process may ping at the same moment.
+            key = {"pk": {"S": f"{self._prefix}/ping"}, "sk": {"S": secrets.token_hex(8)}}
+            self._aws.repeating.put_item(TableName=self._table, Item=key)
+            found = self._aws.repeating.get_item(
+                TableName=self._table, Key=key, ConsistentRead=True
+            )
+            self._aws.repeating.delete_item(TableName=self._table, Key=key)
+        if "Item" not in found:
+            raise StoreUnavailableError(
+                f"the store member {self._member_id} does not give back what was written."
+            )
 
     def close(self) -> None:
         """See ``Member.close``."""

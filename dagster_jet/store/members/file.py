@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members.file_values import FileValues, keys_of
-from dagster_jet.store.members.lmdb_environment import Batch, acquire, release
+from dagster_jet.store.members.lmdb_environment import Batch, EmptyFolderError, acquire, release
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.segments import Place
 
@@ -28,10 +28,13 @@ SEGMENT_BYTES_MIN = 2**20
 and its syncs cost more than LMDB's copies."""
 
 _VERSION = struct.Struct(">Q")
+_PING = b"ping"
+_PINGS_MAX = 20
 
 
 class FileMember:
-    """A member in one folder. Nothing is touched before the first call."""
+    """A member in one folder. Nothing is touched before the first call; only ``create`` makes the
+    folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = self.normalise(folder)
@@ -103,7 +106,7 @@ class FileMember:
     def list_keys(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_keys``; all keys as of one moment."""
 
-        return self._shared.run(lambda batch: FileValues(batch).keys(prefix), write=False)
+        return self._looked(lambda batch: FileValues(batch).keys(prefix), [])
 
     def get_versioned(self, key: bytes) -> Versioned | None:
         """See ``Member.get_versioned``."""
@@ -111,7 +114,7 @@ class FileMember:
         def work(batch: Batch) -> Versioned | None:
             return self._versioned(batch, key)
 
-        return self._shared.run(work, write=False)
+        return self._looked(work, None)
 
     def list_versioned(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_versioned``; all keys as of one moment."""
@@ -119,7 +122,7 @@ class FileMember:
         def work(batch: Batch) -> list[bytes]:
             return list(keys_of(batch.transaction, batch.spaces.versioned, prefix))
 
-        return self._shared.run(work, write=False)
+        return self._looked(work, [])
 
     def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
         """See ``Member.compare_and_set``: LMDB's single writer makes test and set one step."""
@@ -134,13 +137,24 @@ class FileMember:
 
         return self._shared.run(work, write=True)
 
+    def create(self) -> None:
+        """See ``Member.create``: makes the folder, where the one it lies in is there."""
+        self._shared.create()
+
     def ping(self) -> None:
-        """See ``Member.ping``: takes the write lock once, and writes nothing."""
+        """See ``Member.ping``."""
 
-        def work(_: Batch) -> None:
-            return None
+        def write(batch: Batch) -> None:
+            batch.transaction.put(_PING, token)  # beside the key spaces, in none of them
 
-        self._shared.run(work, write=True)
+        for _ in range(_PINGS_MAX):
+            token = os.urandom(16)
+            self._shared.run(write, write=True)
+            if self._shared.run(lambda batch: batch.transaction.get(_PING), write=False) == token:
+                return  # else another process may have written its own in between
+        raise StoreUnavailableError(
+            f"the store member {self._member_id} does not give back what was written."
+        )
 
     def close(self) -> None:
         """See ``Member.close``."""
@@ -153,7 +167,14 @@ class FileMember:
             values = FileValues(batch)
             return {key: values.get(key) for key in keys}
 
-        return self._shared.run(work, write=False) if keys else {}
+        return self._looked(work, dict.fromkeys(keys)) if keys else {}
+
+    def _looked(self, work: Callable[[Batch], T], empty: T) -> T:
+        """Run `work` without writing; `empty` where no member has been made."""
+        try:
+            return self._shared.run(work, write=False)
+        except EmptyFolderError:
+            return empty
 
     def _write(
         self,
@@ -164,7 +185,7 @@ class FileMember:
         large = _large(values or {})
         if not large:
             return self._commit(work, {})
-        self._look_up([next(iter(large))])  # the folder is there, and still the same
+        self._shared.open()  # the folder is there, and still the same
         with self._shared.errors_named(write=True), self._shared.segments.written(large) as places:
             return self._commit(work, places)
 

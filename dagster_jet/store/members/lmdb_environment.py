@@ -1,7 +1,7 @@
 """One LMDB environment, shared by everything in this process that uses its folder.
 
 LMDB itself gives atomic, durable batches and one writer at a time over all processes of a host.
-Four things it does not give are added here:
+Five things it does not give are added here:
 
 - **One environment per folder and process.** LMDB's file locks belong to (process, file): opening
   a folder twice in one process breaks them. ``acquire`` hands out one shared object per folder.
@@ -11,14 +11,15 @@ Four things it does not give are added here:
   therefore compares the files in the folder with the ones that were opened, before and, for
   writes, after the commit.
 - **Writers that are stopped.** Waiting for the writer has an end (``writer_gate.py``).
-
-Not for network file systems: LMDB's locks and shared memory need one host.
+- **A place it must not be opened in.** A folder that is missing, on a network file system, or in
+  use in another PID namespace (``folder.py``, ``folder_users.py``).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -33,6 +34,13 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
+from dagster_jet.store.members.folder import (
+    FILE_MODE,
+    close_to_others,
+    create_folder,
+    refuse_network,
+)
+from dagster_jet.store.members.folder_users import FolderUsers
 from dagster_jet.store.members.segments import Segments, UnknownPlaceError
 from dagster_jet.store.members.writer_gate import WriterGate
 
@@ -56,6 +64,10 @@ _SPACES = (b"values", b"versioned", b"places", b"segments")
 _Identity = tuple[tuple[int, int], ...]
 
 
+class EmptyFolderError(StoreUnavailableError):
+    """A folder in which no member has been made: to be read as an empty one."""
+
+
 class LmdbEnvironment:
     """A folder with an LMDB environment, opened at the first batch and again after a fork."""
 
@@ -69,6 +81,28 @@ class LmdbEnvironment:
         self._identity: _Identity | None = None
         self._retired = False
         self._gate = WriterGate(os.path.join(folder, "writer.lock"))
+        self._users = FolderUsers(folder)
+
+    def create(self) -> None:
+        """Make the folder and the member in it, unless they are there.
+
+        Raises:
+            StoreUnavailableError, StoreUnwritableError: as ``run``; or there is no place for it.
+        """
+        with self._lock, self.errors_named(write=True):
+            if self._identity is None:
+                create_folder(self.folder, self.member_id)
+            self._opened(write=True)
+
+    def open(self) -> None:
+        """Open the folder for writing, or see that it is still the same.
+
+        Raises:
+            StoreUnavailableError, StoreUnwritableError: as ``run``.
+        """
+        with self._lock, self.errors_named(write=True):
+            self._opened(write=True)
+            self._check_in_place()
 
     def run(self, work: Callable[[Batch], T], *, write: bool) -> T:
         """Run ``work`` in one transaction and return what it returns.
@@ -78,14 +112,16 @@ class LmdbEnvironment:
         too small for it, or another process has grown the map.
 
         Raises:
-            StoreUnavailableError: the folder is gone or was replaced, another process does not end
-                its write, or LMDB reports damage.
-            StoreUnwritableError: the folder cannot be created or written, or the disk is full.
+            EmptyFolderError: nothing was ever written here, and nothing is to be now.
+            StoreUnavailableError: the folder is missing, gone or was replaced, another process does
+                not end its write, or LMDB reports damage.
+            StoreUnwritableError: the folder cannot be written, it is not one for a member, or the
+                disk is full.
         """
         with self._lock, self.errors_named(write=write):
             grown = 0
             while True:
-                environment, spaces = self._opened()
+                environment, spaces = self._opened(write=write)
                 self._check_in_place()
                 try:
                     with (
@@ -134,24 +170,27 @@ class LmdbEnvironment:
 
     def _close(self) -> None:
         self._gate.close()
+        self._users.leave()
         if self._environment is not None:
             self._environment.close()
             self._environment = self._spaces = None
 
-    def _opened(self) -> tuple[lmdb.Environment, Spaces]:
+    def _opened(self, *, write: bool) -> tuple[lmdb.Environment, Spaces]:
         if self._environment is None or self._spaces is None:
             if self._retired:
                 raise StoreUnavailableError(f"the store member {self.member_id} was closed.")
             if self._identity is not None:
                 self._check_in_place()  # before opening: opening would create the files anew
-            _create_folder(self.folder)
+            self._check_folder(write=write)
             with self._gate.held():  # opening a key space takes the writer's lock
+                self._users.enter(self.member_id)
                 environment = _open_as_large_as_possible(self.folder)
                 try:
                     environment.reader_check()  # frees the slots of killed processes
                     spaces = Spaces(*map(environment.open_db, _SPACES))
                     if self._identity is None:
                         self.segments.create_folder()
+                        close_to_others(self.folder)
                         self.segments.delete_unnamed(lambda: _segments(environment, spaces))
                 except BaseException:
                     environment.close()
@@ -161,6 +200,21 @@ class LmdbEnvironment:
                 self._identity = _identity_of(self.folder) or ()  # (): gone already, never equal
             self._environment, self._spaces = environment, spaces
         return self._environment, self._spaces
+
+    def _check_folder(self, *, write: bool) -> None:
+        try:
+            is_folder = stat.S_ISDIR(os.stat(self.folder).st_mode)
+        except FileNotFoundError:
+            raise StoreUnavailableError(
+                f"the folder of the store member {self.member_id} does not exist. Perhaps its "
+                "disk is not mounted.",
+                cure="Mount it; if its data is lost, make the empty folder and repair the store.",
+            ) from None
+        if not is_folder:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.folder)
+        if not write and not os.path.exists(os.path.join(self.folder, _FILES[0])):
+            raise EmptyFolderError(f"the store member {self.member_id} has not been created.")
+        refuse_network(self.folder, self.member_id)
 
     def _check_in_place(self) -> None:
         if not self.is_in_place():
@@ -315,6 +369,7 @@ def _open(folder: str, map_size: int) -> lmdb.Environment:
         map_size=map_size,
         max_dbs=len(_SPACES),
         max_readers=_MAX_READERS,
+        mode=FILE_MODE,
         # Both syncs of a commit stay on. Without metasync a power cut takes back the last
         # committed batch, and with all members on one host it takes it back on all of them.
         sync=True,
@@ -330,18 +385,6 @@ def _open(folder: str, map_size: int) -> lmdb.Environment:
 def _segments(environment: lmdb.Environment, spaces: Spaces) -> set[bytes]:
     with environment.begin() as transaction, transaction.cursor(db=spaces.segments) as cursor:
         return set(cursor.iternext(keys=True, values=False))
-
-
-def _create_folder(folder: str) -> None:
-    """Create the folder and make the names on the way to it durable."""
-    missing = []
-    path = folder
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for path in reversed(missing):
-        os.makedirs(path, exist_ok=True)
-        sync_folder(os.path.dirname(path))
 
 
 def _identity_of(folder: str) -> _Identity | None:

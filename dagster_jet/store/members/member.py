@@ -59,6 +59,13 @@ class Member(Protocol):
     def member_id(self) -> str:
         """The normalised URL without secrets: the member's name in the partition table."""
 
+    def create(self) -> None:
+        """Make the place, if it is one that can be made, unless it is there.
+
+        Called only for a member that joins a store: where a place that was there is missing (a disk
+        that is not mounted), no other call may put an empty one instead.
+        """
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, in the order of ``keys``; None where there is none.
 
@@ -111,7 +118,7 @@ class Member(Protocol):
         """
 
     def ping(self) -> None:
-        """Return when the member can be read and written now."""
+        """Return when the member can be read and written now: writes, and reads it back."""
 
     def close(self) -> None:
         """Release connections. Closing twice is no error; a closed member is not used again."""

@@ -45,6 +45,9 @@ class MemoryMember:
         """The URL."""
         return self._member_id
 
+    def create(self) -> None:
+        """See ``Member.create``: a name is enough."""
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``."""
         room = self._room()

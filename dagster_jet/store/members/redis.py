@@ -20,8 +20,10 @@ place in the listing change in one step, and listing does not walk over the keys
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.redis_server import RedisServer, Script
 
@@ -80,7 +82,8 @@ redis.call('HSET', KEYS[3], 'version', ARGV[4], 'value', ARGV[5])
 redis.call('ZADD', KEYS[2], 0, string.sub(KEYS[3], ARGV[2]))
 return 1
 """)
-_PING = Script("redis.call('SET', KEYS[2], '1')")  # not into the place: large writes watch it
+# Not into the place: large writes watch it.
+_PING = Script("redis.call('SET', KEYS[2], ARGV[2]) return redis.call('GET', KEYS[2])")
 
 
 class RedisMember:
@@ -105,6 +108,9 @@ class RedisMember:
 
     def __repr__(self) -> str:
         return f"RedisMember({self.member_id!r})"
+
+    def create(self) -> None:
+        """See ``Member.create``: a server is its administrator's to start."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``."""
@@ -166,7 +172,12 @@ class RedisMember:
 
     def ping(self) -> None:
         """See ``Member.ping``: writes, since a full server still reads."""
-        self._server.run(_PING, (self._server.prefix + b"ping",), (), repeatable=True)
+        token = secrets.token_bytes(16)
+        keys = (self._server.prefix + b"ping",)
+        if self._server.run(_PING, keys, (token,), repeatable=True) != token:
+            raise StoreUnavailableError(
+                f"the store member {self.member_id} does not give back what was written."
+            )
 
     def close(self) -> None:
         """See ``Member.close``."""

@@ -19,6 +19,7 @@ its first register or write (``s3_conditions.py``).
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -97,6 +98,9 @@ class S3Member:
 
     def __repr__(self) -> str:
         return f"S3Member({self._member_id!r})"
+
+    def create(self) -> None:
+        """See ``Member.create``: a bucket is its owner's to make."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``: the values of one group are as of one moment."""
@@ -198,8 +202,18 @@ class S3Member:
         """See ``Member.ping``."""
         with self._aws.errors_named():
             self._check_conditions()
-            self._aws.repeating.put_object(Bucket=self._bucket, Key=self._ping, Body=b"ping")
-            self._fetch(self._ping)
+            for _ in attempts(_RACES_MAX):
+                token = os.urandom(16)
+                place = {"Bucket": self._bucket, "Key": self._ping}
+                etag = self._aws.repeating.put_object(**place, Body=token)["ETag"]
+                found = self._fetch(self._ping)
+                if found is not None and found[0] == token:
+                    return
+                if found is None or found[1] == etag:
+                    break  # else another process has written its own in between
+        raise StoreUnavailableError(
+            f"the store member {self._member_id} does not give back what was written."
+        )
 
     def close(self) -> None:
         """See ``Member.close``."""

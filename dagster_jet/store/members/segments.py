@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from dagster_jet.core.durable import sync_folder
+from dagster_jet.store.members.folder import FILE_MODE, FOLDER_MODE
 
 _FOLDER = "segments"
 _SUFFIX = ".values"
@@ -67,7 +68,7 @@ class Segments:
 
     def create_folder(self) -> None:
         """Make the folder for them, if there is none."""
-        os.makedirs(self._folder, exist_ok=True)
+        os.makedirs(self._folder, FOLDER_MODE, exist_ok=True)
 
     @contextmanager
     def written(self, values: Mapping[bytes, bytes]) -> Iterator[dict[bytes, Place]]:
@@ -153,7 +154,7 @@ class Segments:
         while True:
             segment = uuid.uuid4().bytes
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(self._path(segment), flags, 0o666)
+            descriptor = os.open(self._path(segment), flags, FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_nlink:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dagster_jet.store.members.folder import FILE_MODE
+
 WAIT_SECONDS_MAX = 15.0
 """Longer than any batch takes on a working disk, also behind a few other writers."""
 
@@ -44,7 +46,7 @@ class WriterGate:
             OSError: the file cannot be created.
         """
         if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         descriptor = self._descriptor
         self._lock(descriptor)
         try:

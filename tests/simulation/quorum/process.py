@@ -42,6 +42,8 @@ class Members:
 
     def __init__(self, folder: Path) -> None:
         self.all: dict[str, Member] = {m: FileMember(str(folder / m)) for m in ALL}
+        for member in self.all.values():
+            member.create()
 
     def of(self, letters: str) -> dict[str, Member]:
         return {letter: self.all[letter] for letter in letters}

@@ -64,6 +64,7 @@ def test_a_lost_member_is_told_by_exit_code_1_and_repaired(
         "away": [urls[1]],
     }
     assert run("store", "verify").exit_code == 1
+    (tmp_path / "b").mkdir()  # whoever repairs says so that the disk is there, and empty
     repaired = run("store", "repair")
     assert repaired.exit_code == 0, repaired.stdout
     assert f"{urls[1]} was given its data again." in repaired.stdout

@@ -18,6 +18,12 @@ from dagster_jet.store import FileMember
 from dagster_jet.store.members import lmdb_environment, writer_gate
 
 
+def made(folder: Path) -> FileMember:
+    member = FileMember(str(folder))
+    member.create()
+    return member
+
+
 def in_a_fork(work: object) -> None:
     """Run ``work`` in a forked child, as PySpark's daemon forks its workers."""
     child = os.fork()
@@ -33,7 +39,7 @@ def in_a_fork(work: object) -> None:
 
 @pytest.mark.parametrize("write", [False, True])
 def test_a_folder_that_is_deleted_while_in_use_is_noticed(tmp_path: Path, write: bool) -> None:
-    member = FileMember(str(tmp_path / "a"))
+    member = made(tmp_path / "a")
     member.put_many({b"k": b"v"})
     shutil.rmtree(tmp_path / "a")
     with pytest.raises(StoreUnavailableError, match=f"{tmp_path}/a.*deleted"):
@@ -42,10 +48,10 @@ def test_a_folder_that_is_deleted_while_in_use_is_noticed(tmp_path: Path, write:
 
 
 def test_a_folder_that_is_replaced_while_in_use_is_noticed(tmp_path: Path) -> None:
-    member = FileMember(str(tmp_path / "a"))
+    member = made(tmp_path / "a")
     member.put_many({b"k": b"v"})
     shutil.rmtree(tmp_path / "a")
-    fresh = FileMember(str(tmp_path / "a"))
+    fresh = made(tmp_path / "a")
     assert fresh.get_many([b"k"]) == [None]
     with pytest.raises(StoreUnavailableError, match="replaced"):
         member.get_many([b"k"])
@@ -55,7 +61,7 @@ def test_a_folder_that_is_replaced_while_in_use_is_noticed(tmp_path: Path) -> No
 
 
 def test_a_deletion_during_a_write_is_noticed(tmp_path: Path) -> None:
-    member = FileMember(str(tmp_path / "a"))
+    member = made(tmp_path / "a")
     member.ping()
 
     class Deleting(dict[bytes, bytes]):
@@ -81,6 +87,7 @@ def test_a_file_that_is_not_a_database_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_a_clear_error_and_keeps_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
     script = f"""
 import resource, signal, sys
 from dagster_jet.errors import StoreUnwritableError
@@ -256,7 +263,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_write_is_called_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     """LMDB tells a write that only partly fits as an input/output error."""
-    member = FileMember(str(tmp_path / "a"))
+    member = made(tmp_path / "a")
     member.put_many({b"k": b"v"})
 
     def fail(_: object) -> None:

@@ -32,12 +32,14 @@ def segments(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a").mkdir()
     return tmp_path / "a"
 
 
 @pytest.fixture
 def member(folder: Path) -> Iterator[FileMember]:
     opened = FileMember(str(folder))
+    opened.create()
     yield opened
     opened.close()
 

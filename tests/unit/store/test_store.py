@@ -130,6 +130,8 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
     settings = config(tmp_path)
     members = {m: settings.open_member(m) for m in settings.member_ids}
+    for member in members.values():
+        member.create()
     register = RegisterClient(Configuration(0, members), "store")
     register.claim(1, "the future").write(b'{"format": 3}')
     with pytest.raises(StoreMismatchError, match="format 3"):
@@ -177,7 +179,12 @@ def test_a_deleted_member_is_read_around_and_not_taken_for_the_old_one(tmp_path:
         assert not store.status().is_safe
         with pytest.raises(StoreUnavailableError, match=f"{tmp_path}/b"):
             store.map("m").put_all(items)
-    # After a restart there is an empty folder of that name. It has forgotten what it promised.
+    with Store.open(config(tmp_path)) as store:
+        trouble = {member.member_id[-1]: member.trouble for member in store.status().members}["b"]
+        assert "does not exist. Perhaps its disk is not mounted" in (trouble or "")
+        assert not (tmp_path / "b").exists(), "what is mounted there later must not be hidden"
+    # Somebody makes an empty folder of that name. It has forgotten what was promised.
+    (tmp_path / "b").mkdir()
     with Store.open(config(tmp_path)) as store:
         status = {member.member_id[-1]: member for member in store.status().members}
         assert not status["b"].reachable

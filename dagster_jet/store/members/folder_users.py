@@ -1,0 +1,86 @@
+"""Who has a folder open: processes of one PID namespace, and of one only.
+
+LMDB knows its readers by their process ids. Two containers with PID namespaces of their own both
+have a process 1: each takes the other's readers for dead or for its own, and pages that somebody
+still reads are overwritten. So every process holds a shared lock on a file that is named after its
+namespace, and whoever opens the folder looks whether one of another namespace is held. A lock ends
+with its process; a file that nobody holds is what a former container has left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from dagster_jet.errors import StoreUnwritableError
+from dagster_jet.store.members.folder import FILE_MODE, FOLDER_MODE
+
+_FOLDER = "users"
+
+
+class FolderUsers:
+    """This process as a user of a folder.
+
+    The open file must not be inherited by a forked child: ``leave`` before a fork.
+
+    Args:
+        folder: the member's.
+        namespace: the one this process is in; None: asked for.
+    """
+
+    def __init__(self, folder: str, namespace: str | None = None) -> None:
+        self._folder = os.path.join(folder, _FOLDER)
+        self._namespace = namespace or own_namespace()
+        self._descriptor: int | None = None
+
+    def enter(self, member_id: str) -> None:
+        """Begin to use the folder. To be called by one process at a time.
+
+        Raises:
+            StoreUnwritableError: it is in use in another namespace.
+            OSError: the folder cannot be written.
+        """
+        if self._descriptor is not None:
+            return
+        os.makedirs(self._folder, FOLDER_MODE, exist_ok=True)
+        for name in os.listdir(self._folder):
+            if name != self._namespace and not self._is_left(os.path.join(self._folder, name)):
+                raise StoreUnwritableError(
+                    f"the store member {member_id} is in use by processes in another PID namespace "
+                    "(another container): they cannot see which of each other's readers live, "
+                    "and would overwrite what is being read.",
+                    cure="Let the containers share one PID namespace (shareProcessNamespace, "
+                    "--pid), give each a folder of its own, or use a redis:// member.",
+                )
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        path = os.path.join(self._folder, self._namespace)
+        self._descriptor = os.open(path, flags, FILE_MODE)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def leave(self) -> None:
+        """Use the folder no more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _is_left(self, path: str) -> bool:
+        """Remove another namespace's file if nobody holds it; False if somebody does."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+
+def own_namespace() -> str:
+    """Return a name of this process's PID namespace, unique on its host since it was started."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as told:
+            boot = told.read().strip()
+        return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return "host"  # no Linux: no namespaces either
