@@ -42,6 +42,10 @@ class SealedMember:
         """The member's id."""
         return self._member.member_id
 
+    def create(self) -> None:
+        """See ``Member.create``."""
+        self._member.create()
+
     def get_versioned(self, key: bytes) -> Versioned | None:
         """See ``Member.get_versioned``.
 
