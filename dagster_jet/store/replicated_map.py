@@ -237,12 +237,16 @@ class ReplicatedMap:
 
             return call
 
+        def with_backups(partition: int) -> tuple[tuple[str, ...], ...]:
+            holders = self.routing.holders(partition)
+            return (holders,) if len(holders) > 1 else ()
+
         doomed: Collection[MapKey] = keys
         for _ in range(_LOOKS_MAX):
             self._in_rounds("deleted", doomed, self.routing.delete_rounds, delete)
             # Whoever put a copy back meanwhile is met here, or does not finish (``restoring.py``).
             found.clear()
-            self._in_rounds("deleted", doomed, lambda p: (self.routing.holders(p),), look)
+            self._in_rounds("deleted", doomed, with_backups, look)
             doomed = [key for key in doomed if self._stored(key) in found]
             if not doomed:
                 if keys:
