@@ -210,6 +210,7 @@ def _show_verified(found: Verified) -> None:
     }
     show([row], title="Copies", as_json=False)
     _list("No good copy is left of", found.lost)
+    _list("Cannot be read", found.unreadable)
     _list("Copies differ, and nothing says which one counts (put the key again)", found.undecided)
     for member_id, trouble in found.unreachable.items():
         say(f"{member_id} could not be read: {trouble}")

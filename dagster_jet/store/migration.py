@@ -20,7 +20,7 @@ from itertools import accumulate
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.batching import Batches
 from dagster_jet.store.members.fan_out import fan_out
-from dagster_jet.store.members.member import Member, Replacement
+from dagster_jet.store.members.member import IncompleteListingError, Member, Replacement
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
 from dagster_jet.store.routing import Routing
 from dagster_jet.store.sealing import PLAIN, Sealer
@@ -192,8 +192,16 @@ def _names_by_partition(
 
     asked = {member_id for p in partitions for member_id in routing.replicas(p)}
     listed, failures = fan_out({member_id: listing(member_id) for member_id in sorted(asked)})
+    listed.update(
+        {
+            # A receiver is made equal to the holders, whatever is damaged on it.
+            member_id: list(failure.listed)
+            for member_id, failure in failures.items()
+            if isinstance(failure, IncompleteListingError)
+        }
+    )
     for partition in partitions:
-        receivers = [m for m in routing.receivers(partition) if m in failures]
+        receivers = [m for m in routing.receivers(partition) if m not in listed]
         holders = routing.holders(partition)
         if receivers or all(member_id in failures for member_id in holders):
             raise StoreUnavailableError(

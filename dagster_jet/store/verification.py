@@ -16,7 +16,7 @@ from dagster_jet.store.choosing import chosen
 from dagster_jet.store.envelope import BadCopyError
 from dagster_jet.store.marks import without_marks
 from dagster_jet.store.members.fan_out import fan_out
-from dagster_jet.store.members.member import Member, Replacement
+from dagster_jet.store.members.member import IncompleteListingError, Member, Replacement
 from dagster_jet.store.progress import OnProgress, Steps, unwatched
 from dagster_jet.store.restoring import Missing, restore
 from dagster_jet.store.routing import Routing
@@ -42,6 +42,8 @@ class Verified:
         lost: keys of which no good copy is left on the members that answer.
         undecided: keys whose whole copies differ while nothing says which one counts; left alone.
         unreachable: members that did not answer; their copies were not read.
+        unreadable: places on members that cannot be read and were not repaired: copies that other
+            replicas name are counted above, of any others nothing is known.
     """
 
     keys: int = 0
@@ -54,12 +56,13 @@ class Verified:
     lost: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
         """Whether every copy was read, and each was right or is right now."""
         troubles = self.missing + self.damaged + self.differing
-        silent = self.lost or self.undecided or self.unreachable
+        silent = self.lost or self.undecided or self.unreachable or self.unreadable
         return not silent and troubles == self.repaired
 
 
@@ -99,6 +102,9 @@ def verify(
             batches.measured(len(batch) * len(asked), size)
             steps.advance(bytes=size)
         steps.advance(done=1)
+    if repair and report.unreadable:
+        report.unreadable.clear()
+        _names_by_partition(members, routing, report)  # what is still so
     return report
 
 
@@ -110,7 +116,13 @@ def _names_by_partition(
 
     holding = sorted({m for held in routing.table.replicas for m in held})
     listed, failures = fan_out({member_id: listing(member_id) for member_id in holding})
-    report.unreachable.update({m: str(failure) for m, failure in failures.items()})
+    for member_id, failure in failures.items():
+        if isinstance(failure, IncompleteListingError):
+            # The rest of it is compared with what others list.
+            listed[member_id] = list(failure.listed)
+            report.unreadable += [f"{name} of {member_id}" for name in failure.damaged]
+        else:
+            report.unreachable[member_id] = str(failure)
     found: dict[int, set[bytes]] = {}
     for member_id, keys in listed.items():
         for key in keys:

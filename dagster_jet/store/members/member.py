@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dagster_jet.errors import StoreUnavailableError
+
 MAX_KEY_BYTES = 511
 """The longest key every member must take (LMDB's limit, the smallest among the backends)."""
 
@@ -32,6 +34,21 @@ class Replacement:
 
     seen: bytes | None
     value: bytes | None
+
+
+class IncompleteListingError(StoreUnavailableError):
+    """A member cannot list all of its keys: a part of what it holds cannot be read.
+
+    What can be listed is told all the same, for those who repair it from other replicas.
+    """
+
+    def __init__(self, member_id: str, listed: Sequence[bytes], damaged: Sequence[str]) -> None:
+        super().__init__(
+            f"the store member {member_id} holds objects that cannot be read: "
+            f"{', '.join(damaged[:5])}{', ...' if len(damaged) > 5 else ''}.",
+            cure="Repair them from other replicas: dagster-jet store verify --repair.",
+        )
+        self.listed, self.damaged = tuple(listed), tuple(damaged)
 
 
 class Member(Protocol):
@@ -93,7 +110,11 @@ class Member(Protocol):
         """Remove the keys; unknown ones are no error. Durable, repeatable, as ``put_many``."""
 
     def list_keys(self, prefix: bytes) -> list[bytes]:
-        """Return every key that starts with ``prefix``, in byte order."""
+        """Return every key that starts with ``prefix``, in byte order.
+
+        Raises:
+            IncompleteListingError: some cannot be read.
+        """
 
     def get_versioned(self, key: bytes) -> Versioned | None:
         """Return the newest version of a versioned value, None if it was never set."""

@@ -32,10 +32,10 @@ from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members import s3_group
 from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, parsed
 from dagster_jet.store.members.backoff import attempts
-from dagster_jet.store.members.member import Replacement, Versioned
+from dagster_jet.store.members.member import IncompleteListingError, Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
 from dagster_jet.store.members.s3_conditions import REFUSED, check_conditions
-from dagster_jet.store.members.s3_group import BadObjectError, Extent, Index
+from dagster_jet.store.members.s3_group import BadObjectError, Extent, Index, NewerObjectError
 
 EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
 
@@ -49,6 +49,7 @@ _INDEXES_MAX = 4_096
 _VERSION = struct.Struct(">QH")
 _GONE = frozenset(("NoSuchKey", "404"))
 _CHANGED = REFUSED | _GONE
+_OUTSIDE = frozenset(("InvalidRange", "416"))
 
 
 class _ChangedError(Exception):
@@ -63,11 +64,14 @@ class _Group:
         etag: which content it had.
         index: its keys.
         head: its first bytes; empty when only the index is remembered.
+        is_damaged: it cannot be read. All keys in it have an empty value, a damaged copy, which is
+            replaced by a good one as any other.
     """
 
     etag: str
     index: Index
     head: bytes = b""
+    is_damaged: bool = False
 
 
 class S3Member:
@@ -144,17 +148,24 @@ class S3Member:
     def list_keys(self, prefix: bytes) -> list[bytes]:
         """See ``Member.list_keys``: a LIST, and one GET for each group not seen before."""
 
+        damaged: list[str] = []
+
         def keys_in(listed: tuple[str, str]) -> Iterable[bytes]:
             name, etag = listed
             group = self._remembered.get(name)
             if group is None or group.etag != etag:
                 group = self._opened(name)
+            if group is not None and group.is_damaged:
+                damaged.append(name)
             return group.index.extents if group is not None else ()
 
         with self._aws.errors_named():
             names = self._list(self._values, s3_group.listing_prefix(prefix))
             found = self._aws.in_parallel(keys_in, names)
-        return sorted(key for keys in found for key in keys if key.startswith(prefix))
+        listed = sorted(key for keys in found for key in keys if key.startswith(prefix))
+        if damaged:
+            raise IncompleteListingError(self._member_id, listed, sorted(damaged))
+        return listed
 
     def get_versioned(self, key: bytes) -> Versioned | None:
         """See ``Member.get_versioned``."""
@@ -234,6 +245,8 @@ class S3Member:
                 group = self._opened(name)
             if group is None:
                 return {}
+            if group.is_damaged:
+                return dict.fromkeys(keys, b"")
             try:
                 return self._read(name, group, keys)
             except _ChangedError:
@@ -268,9 +281,12 @@ class S3Member:
                 chosen = dict(put)
                 if seen is not None:
                     found = self._read(name, group, [k for k in seen if k in present])
+                    if group is not None and group.is_damaged:
+                        found = dict.fromkeys(seen, b"")
                     chosen = {key: put[key] for key in put if found.get(key) == seen[key]}
                 kept = [key for key in present if key not in dropped and key not in chosen]
-                if not chosen and len(kept) == len(present):
+                is_dropped = bool(dropped) and group is not None and group.is_damaged
+                if not chosen and len(kept) == len(present) and not is_dropped:
                     if is_guess:
                         self._remembered.pop(name, None)
                         continue
@@ -315,8 +331,11 @@ class S3Member:
                 group = _Group(etag, s3_group.decode_index(head), head)
             except _ChangedError:
                 continue
-            except BadObjectError as error:
-                raise self._damaged(name, error) from error
+            except NewerObjectError as error:
+                raise self._newer(name, error) from error
+            except BadObjectError:
+                self._remembered.pop(name, None)
+                return _Group(etag, Index({}, 0), is_damaged=True)
             self._remember(name, _Group(etag, group.index))
             return group
         raise self._lost_races(name)
@@ -339,10 +358,7 @@ class S3Member:
         absent = [e for e in wanted.values() if e.begin < e.end and e.end > len(group.head)]
         for extent in _coalesced(absent):
             pieces.append((extent.begin, self._fetch_same(name, group.etag, extent)))
-        try:
-            return {key: _cut(pieces, extent) for key, extent in wanted.items()}
-        except BadObjectError as error:
-            raise self._damaged(name, error) from error
+        return {key: _cut(pieces, extent) for key, extent in wanted.items()}
 
     def _check_conditions(self) -> None:
         check_conditions(self._aws, self._server, self._bucket, self._probe)
@@ -375,6 +391,10 @@ class S3Member:
                     return None
                 if code_of(error) in _CHANGED:
                     raise _ChangedError from error
+                if code_of(error) in _OUTSIDE and extent is not None:
+                    # It ends before the range begins: an empty object, or one that was cut off.
+                    whole = self._fetch(name, None, **condition)
+                    return None if whole is None else (whole[0][extent.begin :], whole[1])
                 raise
             try:
                 with answer["Body"] as body:
@@ -408,10 +428,11 @@ class S3Member:
         end = _VERSION.size + key_bytes
         return body[_VERSION.size : end], Versioned(version, body[end:]), etag
 
-    def _damaged(self, name: str, error: BadObjectError) -> StoreUnavailableError:
+    def _newer(self, name: str, error: NewerObjectError) -> StoreUnavailableError:
         return StoreUnavailableError(
             f"the store member {self._member_id} holds an object {name!r} that cannot be read: "
-            f"{error}."
+            f"{error}.",
+            cure="Upgrade dagster-jet.",
         )
 
     def _lost_races(self, name: str) -> StoreUnavailableError:
@@ -455,10 +476,10 @@ def _coalesced(extents: Iterable[Extent]) -> list[Extent]:
 
 
 def _cut(pieces: Sequence[tuple[int, bytes]], extent: Extent) -> bytes:
-    """Return the bytes of an extent from the piece that holds it."""
+    """Return the bytes of an extent from the piece that holds it; none of an object cut off."""
     if extent.begin == extent.end:
         return b""
     for begin, piece in pieces:
         if begin <= extent.begin and extent.end <= begin + len(piece):
             return piece[extent.begin - begin : extent.end - begin]
-    raise BadObjectError("an object is shorter than its index says")
+    return b""

@@ -45,6 +45,10 @@ class BadObjectError(ValueError):
     """An object is not what ``encode`` made."""
 
 
+class NewerObjectError(BadObjectError):
+    """An object was written by a newer version: it is not damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """Where a value lies in its object: [begin, end)."""
@@ -105,7 +109,7 @@ def index_end(head: bytes) -> int:
         raise BadObjectError("it does not begin as a group of values does")
     _, version, _, length = _HEAD.unpack_from(head)
     if version > FORMAT_VERSION:
-        raise BadObjectError(
+        raise NewerObjectError(
             f"it has format version {version}, this library reads up to {FORMAT_VERSION}"
         )
     return _HEAD.size + int(length)
