@@ -50,11 +50,14 @@ test: $(STAMP) $(FLIGHTS) $(CLASSES) lint
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# Hours: 10^5 histories of the protocol, all small worlds of the register, real kills at random
-# moments. `make soak KILLS=50` for a shorter last part.
+# Hours: 10^5 histories of the protocol, all small worlds of the register, every task failing twice
+# after it has written, real kills at random moments. `make soak KILLS=50` for a shorter last part.
 soak: $(STAMP) $(CLASSES)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
 		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
+	JET_TEST_MASTER='local[2, 4]' JET_FAIL_POINTS='files.prepare.after:1=retry;stage.after:2=retry' JET_TEST_RETRIES=1 \
+		$(BIN)/pytest -n 2 --dist loadfile --timeout 14400 tests/integration/test_task_retries.py \
+		tests/integration/test_operators.py tests/integration/test_two_runtimes.py tests/integration/test_partials.py
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
 
 dev: $(STAMP)

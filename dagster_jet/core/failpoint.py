@@ -10,7 +10,8 @@ Configured by the environment, because the processes to hit are children of a JV
 
 `name[:hit]=action`; `hit` counts from 1 in each process. Actions: ``kill`` (SIGKILL of the driver
 and of this process), ``raise`` (a restartable `FailPointError`), ``freeze`` (SIGSTOP of this
-process, as a long pause would).
+process, as a long pause would), ``retry`` (a `FailPointError` wherever a task is run for the
+`hit`-th time, so that Spark runs it again).
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def _parse(text: str) -> dict[str, _Rule]:
 around_freeze: Callable[[], AbstractContextManager[None]] = nullcontext
 """Entered around a freeze: a test may let other threads come out of what must not be frozen."""
 
+task_attempt: int | None = None
+"""How many times the task that this process works on has been begun; None outside of tasks."""
+
 _rules = _parse(os.environ.get(_ENV_POINTS, ""))
 _hits: dict[str, int] = {}
 
@@ -62,7 +66,7 @@ def fail_point(name: str) -> None:
     if rule is None:
         return
     _hits[name] = _hits.get(name, 0) + 1
-    if _hits[name] != rule.hit:
+    if rule.hit != (task_attempt if rule.action == "retry" else _hits[name]):
         return
     log = os.environ.get(_ENV_LOG)
     if log:
@@ -70,7 +74,7 @@ def fail_point(name: str) -> None:
             file.write(f"{name}={rule.action}@{os.getpid()}\n")
             file.flush()
             os.fsync(file.fileno())
-    if rule.action == "raise":
+    if rule.action in ("raise", "retry"):
         raise FailPointError(f"fail point {name}")
     driver = int(os.environ.get(_ENV_DRIVER, "0")) or os.getpid()
     if rule.action == "freeze":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagster_jet.core import Guarantee
+from dagster_jet.core import Guarantee, failpoint
 from dagster_jet.engine.connector import TransactionId
 from dagster_jet.engine.scratch import make_private
 from dagster_jet.errors import ExecutorLostError
@@ -102,5 +102,6 @@ def new_attempt() -> str:
     from pyspark import TaskContext
 
     context = TaskContext.get()
+    failpoint.task_attempt = None if context is None else context.attemptNumber() + 1
     number = context.taskAttemptId() if context is not None else os.getpid()
     return f"{number}.{uuid.uuid4().hex[:6]}"

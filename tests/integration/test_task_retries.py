@@ -1,0 +1,58 @@
+"""Spark runs a task again that has failed after writing: nothing of the first run counts.
+
+`local[n, f]` gives a task up at its f-th failure. Here every task fails twice, once when it has
+prepared its files and once when it has acked, and the state of the first is on its way.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .crash_table import KILLED, Crash
+from .test_two_phase import TwoPhaseWorld
+from .world import World
+
+RETRIES = "files.prepare.after:1=retry;stage.after:2=retry"
+IN_RECOVERY = "restore.after:1=retry;stage.commit.after:1=retry"
+MASTER = "local[2, 3]"
+_IN_TASKS = ("stage", "chunks", "files.write", "files.prepare")
+IN_DRIVER = [crash for crash in KILLED if not crash.rules.startswith(_IN_TASKS)]
+CRASHES = IN_DRIVER if "JET_TEST_RETRIES" in os.environ else [IN_DRIVER[6]]
+"""`make soak` has them all. Points in tasks are counted per worker, which a failure ends."""
+
+
+@pytest.mark.parametrize("crash", CRASHES, ids=str)
+def test_killed_while_every_task_is_run_three_times(world: World, crash: Crash) -> None:
+    world.fill(files=3)
+    order = {"master": MASTER, "sharded": True}
+    death = world.run_child(f"{crash.rules};{RETRIES}", own_jvm=True, **order)
+    world.assert_nothing_doubled()
+    assert {"files.prepare.after", "stage.after"} <= set(death.reached)
+    assert_finished(world)
+    world.assert_exactly_once()
+
+
+def test_processors_that_commit_in_two_phases(world: World) -> None:
+    two_phase = TwoPhaseWorld(world.folder, world.fail_points, world.spark).fill(files=3)
+    assert_finished(two_phase)
+    two_phase.assert_exactly_once()
+
+
+def assert_finished(world: World) -> None:
+    """In one execution, although no task succeeds at once."""
+    before, said_before = len(world.fail_points.reached), said_by(world)
+    process = world.start_child(
+        f"{RETRIES};{IN_RECOVERY}", own_jvm=True, master=MASTER, sharded=True
+    )
+    process.join(240)
+    said = said_by(world).removeprefix(said_before)
+    assert process.exitcode == 0, said
+    assert "ExecutionStarted" in said and "ExecutionRestarting" not in said, said
+    assert {"files.prepare.after", "stage.after"} <= set(world.fail_points.reached[before:])
+
+
+def said_by(world: World) -> str:
+    """What its children have printed so far."""
+    return world.child_output.read_text("utf-8") if world.child_output.exists() else ""
