@@ -56,7 +56,8 @@ class Jet:
         store: member URLs, for example three ``file://`` folders. One with a password in it is
             named: ``Secret(env="NAME")``.
         backup_count: replicas of every partition besides the primary.
-        spark: settings of the Spark session; one session per process is shared.
+        spark: settings of Spark, which all jobs of the process share, and of the session of our own
+            in which they run.
         namespace: separates deployments that share a store.
         work_dir: executor-local scratch for operator state between snapshots.
         partition_count: logical partitions, fixed when the store is created.
@@ -252,7 +253,12 @@ class Jet:
             )
 
     def session(self) -> SparkSession:
-        """The Spark session; started at the first use."""
+        """The Spark session that this object's jobs run in, beside any other of the process.
+
+        Raises:
+            MissingEnvironmentError: no Java.
+            ConfigurationError: Spark runs already, with settings that do not fit.
+        """
         from dagster_jet.engine.spark.session import open_session
 
         return open_session(self._spark)
