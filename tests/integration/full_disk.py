@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dagster_jet import JobConfig
+from dagster_jet import Jet, JobConfig
 from dagster_jet.engine.events import EpochCompleted, ExecutionRestarting, JobEvent, SnapshotFailed
 
 if __name__ == "__main__":
@@ -25,7 +25,7 @@ else:
     from . import child
 
 SIZE = 4 * 2**20
-DISKS = {2: "store/c", 4: "out", 6: "work"}
+DISKS = {2: "store/c", 4: "out", 6: "work", 8: "spark"}
 """Which disk fills up after which epoch."""
 
 
@@ -80,7 +80,11 @@ def main(folder: Path) -> None:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder / disk)]
         subprocess.run(mount, check=True)
     incidents = Incidents(folder)
-    with child.open_jet(folder) as jet:
+    with Jet(
+        store=[f"file://{folder}/store/{member}" for member in "abc"],
+        spark={**child.SPARK, "spark.local.dir": f"{folder}/spark"},
+        work_dir=folder / "work",
+    ) as jet:
         result = jet.run(
             child.crash_pipeline(folder),
             JobConfig(**{**child.CONFIG, "restart_attempts_max": 20}),

@@ -29,7 +29,8 @@ HOUR_S = 3600
 
 
 def test_f19_a_full_disk(world: World) -> None:
-    """Of a store member, then of the sinks, then of the executors' state; each is freed again.
+    """Of a store member, of the sinks, of the executors' state, of Spark's own scratch; each is
+    freed again.
 
     On real small disks, in a process (and a JVM) of its own mount namespace.
     """
@@ -39,7 +40,7 @@ def test_f19_a_full_disk(world: World) -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     told = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
-    for disk in ("store", "out", "work"):  # each was named: else it would still be full
+    for disk in ("store", "out", "work", "spark"):  # each was named: else it would still be full
         assert "No space left on device" in told[disk], told
     # Of the others either an epoch complains, or what it leaves behind.
     assert told["store"].startswith("SnapshotFailed")
