@@ -64,6 +64,8 @@ class AggregateNode(StatefulNode):
 
     @property
     def state_format(self) -> int:
+        if isinstance(self.window, SessionWindow) and Aggregation(self.aggregates).grows:
+            return 2  # 1 had the content of a session in its header
         return _format_with(self.time)
 
     @property

@@ -51,6 +51,11 @@ class Aggregation:
         }
         return tuple(found.items())
 
+    @property
+    def grows(self) -> bool:
+        """What is kept of a group grows with its rows."""
+        return any(partial.grows for _, partial in self.partials)
+
     def spark_columns(self, time: str) -> tuple[tuple[str, str], ...]:
         """(name, SQL expression) per partial column, and the row count: the JVM's `agg(...)`.
 

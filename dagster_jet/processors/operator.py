@@ -176,6 +176,15 @@ class SharesRows(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsOlderState(Protocol):
+    """An operator whose state has had other formats."""
+
+    def upgraded(self, saved: pa.Table) -> pa.Table:
+        """State rows as of any format, as of today's."""
+        ...
+
+
 def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
     """`Operator.merge` of all rows that there are of some keys: nothing older is left anywhere
     that a tombstone would have to hide, so tombstones go."""
@@ -281,6 +290,7 @@ __all__ = [
     "LeavesTombstones",
     "MemoryState",
     "Operator",
+    "ReadsOlderState",
     "SharesRows",
     "StateReader",
     "Step",

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.processors.interval_join import IntervalJoin
-from dagster_jet.processors.operator import Operator
+from dagster_jet.processors.operator import Operator, ReadsOlderState
 from dagster_jet.snapshot.plan import KEYS
 
 
@@ -45,6 +45,8 @@ def in_state_schema(table: pa.Table, operator: Operator, stage: str) -> pa.Table
     Raises:
         SnapshotInvalidError: a column is missing or has another type, or the keys were others.
     """
+    if isinstance(operator, ReadsOlderState):
+        table = operator.upgraded(table)
     wanted = operator.state_schema
     columns = [_column(table, field, stage) for field in wanted]
     if not isinstance(operator, IntervalJoin):

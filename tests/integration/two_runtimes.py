@@ -29,6 +29,8 @@ from dagster_jet.processors.processor_operator import (
     VALUE_COLUMN,
     ProcessorOperator,
 )
+from dagster_jet.processors.session import SessionWindows
+from dagster_jet.processors.session_pieces import SINCE_COLUMN
 from dagster_jet.processors.state_format import StateFormat
 from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_of_key
 
@@ -42,7 +44,7 @@ Row = dict[str, Any]
 Files = Mapping[str, Sequence[Sequence[Row]]]
 """Per source its files' rows, in order."""
 
-_BOOKKEEPING = {VERSION_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN}
+_BOOKKEEPING = {VERSION_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN, SINCE_COLUMN}
 """Which step wrote a row: the runtimes take different steps."""
 _ESTIMATES = ("__hll(", "__kll(")
 """Sketches: bytes depend on the order of merging, answers (for few values) do not."""
@@ -223,6 +225,8 @@ def living(
     if dead is not None:
         alive = [time > dead for time in table.column(operator.time_column).to_pylist()]
         table = table.filter(pa.array(alive, pa.bool_()))
+    if isinstance(operator, SessionWindows):
+        table = operator.whole(table)  # in how many pieces it is follows the epochs
     names = [n for n in table.column_names if n not in _BOOKKEEPING]
     columns = {name: table.column(name).to_pylist() for name in names}
     for name in names:

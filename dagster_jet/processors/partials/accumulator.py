@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,8 @@ class Accumulator(Partial):
     accumulate: Callable[[Any, dict[str, Any]], Any]
     combine_two: Callable[[Any, Any], Any]
     state_format: StateFormat = StateFormat.PLAIN
+
+    grows: ClassVar[bool] = True
 
     def column_name(self, result: str) -> str:
         # Functions have no name that stays. So the result may not be renamed (docs/operators.md).

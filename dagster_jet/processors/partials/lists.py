@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,8 @@ class DistinctValues(Partial):
     """Every value once, in no order: exact, and as large as that. -0.0 is 0.0, any NaN the same."""
 
     column: str
+
+    grows: ClassVar[bool] = True
 
     def column_name(self, result: str) -> str:
         return f"__distinct({self.column})"
@@ -84,6 +87,8 @@ class AllValues(Partial):
     """Every non-null value with its event time; they are put in order at the end."""
 
     column: str
+
+    grows: ClassVar[bool] = True
 
     def column_name(self, result: str) -> str:
         return f"__list({self.column})"

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,9 @@ function of a column and its groups that returns one value per group."""
 
 class Partial(ABC):
     """One partial column. Subclasses are frozen dataclasses: equal ones are computed once."""
+
+    grows: ClassVar[bool] = False
+    """With the rows behind it, or as a user's function likes."""
 
     @abstractmethod
     def column_name(self, result: str) -> str:

@@ -28,6 +28,8 @@ class Shard:
         self.epoch = 0
         self.watermark: int | None = None
         self.dead: int | None = None
+        self.written_bytes = 0
+        """In chunks, over all snapshots."""
 
     def step(
         self, *arrived: list[Row], watermark: int, saves: bool = True, fails: bool = False
@@ -48,6 +50,7 @@ class Shard:
             run = task.run_shard(0, tables, f"{self.epoch}", savers)
             ack = run.acked()
         assert ack.snapshot_error is None
+        self.written_bytes += ack.chunk_set.bytes if ack.chunk_set else 0
         self.state = self.state.after_epoch(ack)
         if saves:
             begun = self.state.at_barrier()

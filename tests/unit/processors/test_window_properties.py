@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_jet.pipeline.windows import SlidingWindow
+from dagster_jet.processors import session as session_module
 from dagster_jet.processors import window as window_module
 
 from .frame_stage import FrameStage, expected_windows
@@ -81,9 +82,14 @@ def test_windows(window, steps, names, seed, rows_at_once, few):
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1, 15), STEPS, NAMES, SEED, st.booleans())
-def test_sessions(gap, steps, names, seed, collide):
-    steps = ended(steps)
+@given(st.integers(1, 15), STEPS, NAMES, SEED, st.booleans(), st.sampled_from([0, 4]))
+def test_sessions(gap, steps, names, seed, collide, folded_by):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_module, "FOLDED_BY", folded_by)
+        check_sessions(gap, ended(steps), names, seed, collide)
+
+
+def check_sessions(gap, steps, names, seed, collide):
     emitted, open_ = expected_sessions([(e, wm) for e, wm, *_ in steps], gap)
     stage = SessionStage(gap, seed=seed, early=True, **definitions(*names))
     stage.collide = collide
