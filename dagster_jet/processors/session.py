@@ -308,8 +308,8 @@ class SessionWindows:
         merged = self.aggregation.merge(pieces.append_column(_SESSION, numbers), [_SESSION])
         whose = kept.headers.take(pa.array(headers[merged.column(_SESSION).to_numpy()]))
         arrays = [
-            (merged if name in self._content else whose).column(name)
-            for name in self.state_schema.names
+            (merged if field.name in self._content else whose).column(field.name).cast(field.type)
+            for field in self.state_schema
         ]
         return pa.Table.from_arrays(arrays, schema=self.state_schema)
 
