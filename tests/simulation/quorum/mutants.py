@@ -73,6 +73,7 @@ def installs_twice(state, request, floor, member):
     """A member that serves already takes a late state over once more."""
     if isinstance(request, r.Install) and state.serves(request.configuration):
         new = request.state.installed_in(request.configuration)
+        new = replace(new, changes=state.changes + 1)
         return new, r.Reply(request, r.Verdict.GRANTED, new)
     return r.acceptor_step(state, request, floor, member)
 
