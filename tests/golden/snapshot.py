@@ -108,8 +108,8 @@ def state_in(store: Store, job: str) -> dict[MapKey, bytes | None]:
 
 
 def take(store: Store, job: str) -> tuple[str, str, dict[MapKey, bytes]]:
-    """Record, manifest and chunks of the newest snapshot, without the time and without the
-    artifacts, whose paths are this machine's."""
+    """Record, manifest and chunks of the newest snapshot, without the time and without what has
+    paths of this machine: artifacts, and where the sinks wrote."""
     record = read_record(store, job)
     assert record is not None and record.lease is None and record.failure is None
     (ref,) = record.snapshots
@@ -117,7 +117,9 @@ def take(store: Store, job: str) -> tuple[str, str, dict[MapKey, bytes]]:
     state = state_in(store, job)
     data = state[store.map(f"jobs/{job}/state").key(ref.manifest_name)]
     assert data is not None
-    read = replace(Manifest.from_bytes(data), artifacts=())
+    read = Manifest.from_bytes(data)
+    elsewhere = {name: {**there, "path": f"/golden/{name}"} for name, there in read.sinks.items()}
+    read = replace(read, artifacts=(), sinks=elsewhere)
     manifest = read.to_bytes()
     ref = replace(ref, manifest_checksum=checksum(manifest), taken_at_ms=0)
     record = replace(record, snapshots=(ref,), updated_at_ms=0)
