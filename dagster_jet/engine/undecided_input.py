@@ -13,7 +13,7 @@ neither an old one nor a sleeping execution that wakes up takes anything out of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,7 @@ class UndecidedInput:
         noted = pa.concat_tables(notes, promote_options="default")
         rows = noted.to_pylist()
         fates = reader.fates(rows)
-        self._owed[source] = noted.filter(pa.array(f is InputFate.WAITING for f in fates))
+        self._owed[source] = _those(noted, (fate is InputFate.WAITING for fate in fates))
         lost = {
             LostInput(reader.shown(row), row[EPOCH_COLUMN])
             for row, fate in zip(rows, fates, strict=True)
@@ -116,8 +116,9 @@ class UndecidedInput:
         failed = pc.equal(noted.column(EPOCH_COLUMN), epoch_id)
         inputs = [_input(row) for row in noted.filter(failed).to_pylist()]
         if source in self._owed:
-            still = [_input(row) not in inputs for row in self._owed[source].to_pylist()]
-            self._owed[source] = self._owed[source].filter(pa.array(still, pa.bool_()))
+            owed = self._owed[source]
+            still = (_input(row) not in inputs for row in owed.to_pylist())
+            self._owed[source] = _those(owed, still)
         self.note(source, execution_id, [noted.filter(pc.invert(failed))])
 
     def _write(self, source: str, execution_id: int, table: pa.Table) -> None:
@@ -131,6 +132,11 @@ class UndecidedInput:
     def _map(self) -> ReplicatedMap:
         """Asked for anew each time: the store knows its members of today."""
         return self.store.map(f"jobs/{self.job}/undecided")
+
+
+def _those(rows: pa.Table, wanted: Iterable[bool]) -> pa.Table:
+    """Also of no rows: a note may be empty, and Arrow's arrays of nothing have another type."""
+    return rows.filter(pa.array(list(wanted), pa.bool_()))
 
 
 def _input(row: dict[str, Any]) -> dict[str, Any]:

@@ -148,3 +148,14 @@ def test_what_a_failed_epoch_has_read_may_be_taken_away(tmp_path: Path, store: S
     assert job.start(3, goes_on=False) == []
     job.file(1).unlink()
     assert job.start(3) == [("1.json", 2)]
+
+
+def test_a_note_of_nothing_is_a_note(tmp_path: Path, store: Store) -> None:
+    """The only epoch behind the snapshot has failed for good, and its input was taken back."""
+    job = Job(tmp_path, store)
+    rows = job.noted.pop()
+    job.noted.clear()
+    job.noting.note("in", 1, [rows])
+    job.noting.take_back("in", 1, 3, [rows])
+    job.file(2).unlink()
+    assert job.start(2) == []
