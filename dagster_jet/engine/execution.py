@@ -410,8 +410,6 @@ class Execution:
             return [self._failed(error)]
 
     def _failed(self, error: Exception) -> protocol.Failed:
-        if isinstance(error, FailPointError):
-            return protocol.Failed(str(error), restartable=True)
         error = expected(error, self._job)
         self._failure = error
         if isinstance(error, FencedError):
@@ -865,6 +863,8 @@ def expected(error: Exception, job: str) -> JetError:
     """The error itself, or one that stands for what nobody foresaw."""
     if isinstance(error, JetError):
         return error
+    if isinstance(error, FailPointError):  # a call that fails, and may be made again
+        return ExecutorLostError(f"{error}.", job=job)
     if isinstance(error, OSError) and error.errno in TRANSIENT - DENIED:
         return ExecutorLostError(
             f"the driver could not read or write: {error}.",
