@@ -15,7 +15,8 @@ from dagster_jet.store import Store
 from . import child
 from .world import World, wait_until
 
-FAST = {"scale_up_delay": "200 ms", "restart_attempts_max": 30}
+FAST = {"scale_up_delay": "200 ms", "restart_attempts_max": 30, "member_timeout": "off"}
+"""Nobody but the test repairs the store."""
 
 
 @contextmanager
