@@ -422,9 +422,11 @@ class Job:
         self._tell_end(ran)
         stop, failure = ran.stop, ran.failure
         if stop.cause is StopCause.FENCED:
-            raise failure or FencedError(
+            if failure is not None and failure.reaction is Reaction.STOP:
+                raise failure
+            raise FencedError(  # whatever else it met once its successor had swept its files
                 "a newer execution has taken the job over; this one has stopped.", job=self.name
-            )
+            ) from failure
         has_failed = stop.status in (JobStatus.FAILED, JobStatus.SUSPENDED)
         if failure is not None and has_failed and stop.cause is not StopCause.CANCEL:
             raise failure

@@ -15,7 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dagster_jet.testing.servers import RedisServer
 
 SIDES = ("left", "right")
-_PASSWORD = "pw"
+_PASSWORD, _PASSWORD_ENV = "pw", "JET_TEST_PASSWORD"
+PASSWORD_IN = {_PASSWORD_ENV: _PASSWORD}
+"""What the environment of drivers and workers must hold."""
 _USER = re.compile(rb"AUTH\r\n\$\d+\r\n(\w+)\r\n")
 
 
@@ -32,8 +34,8 @@ class Link:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, side: str) -> str:
-        address = f"{side}:{_PASSWORD}@127.0.0.1:{self._port}/0"
-        return f"redis://{address}?connect_timeout=0.5&timeout=1"
+        address = f"{side}@127.0.0.1:{self._port}/0?password_env={_PASSWORD_ENV}"
+        return f"redis://{address}&connect_timeout=0.5&timeout=1"
 
     def block(self, side: str) -> None:
         """Ends the side's connections; new ones are reset as soon as it is known whose they are."""

@@ -3,6 +3,7 @@ cannot is refused, and after healing nobody reads what the minority wrote."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -16,7 +17,7 @@ from dagster_jet.store import MapKey
 from dagster_jet.store.members import member_id_of
 
 from . import child
-from .split_network import Network, network
+from .split_network import PASSWORD_IN, Network, network
 from .world import World, wait_until
 
 PROTECTED = JobConfig(**child.CONFIG, split_brain_protection=True, restart_attempts_max=30)
@@ -27,6 +28,10 @@ UNPROTECTED = JobConfig(**child.CONFIG, restart_attempts_max=0)
 def drivers(world: World, net: Network, *sides: str, backup_count: int) -> Iterator[list[Jet]]:
     """One store, opened while the network is whole by processes that might be anywhere."""
     with ExitStack() as stack:
+        for environment in (os.environ, world.spark.sparkContext.environment):
+            environment.update(PASSWORD_IN)
+            for name in PASSWORD_IN:
+                stack.callback(environment.pop, name, None)
         yield [
             stack.enter_context(
                 Jet(
