@@ -124,13 +124,15 @@ def activate(session: SparkSession) -> None:
 
 
 def empty_frame(session: SparkSession, schema: DataType) -> DataFrame:
-    """No rows. Not by `createDataFrame`, which makes its session the active one of every thread."""
+    """No rows, which Spark's optimizer does not know: plans on two of them are to be compared.
+
+    Not by `createDataFrame`, which makes its session the active one of every thread.
+    """
     from pyspark.sql import DataFrame
 
-    java, jvm = session._jsparkSession, session._jvm
-    assert jvm is not None
-    frame = java.createDataFrame(jvm.java.util.ArrayList(), java.parseDataType(schema.json()))
-    return DataFrame(frame, session)
+    java = session._jsparkSession
+    none = session.sparkContext._jsc.emptyRDD()
+    return DataFrame(java.createDataFrame(none, java.parseDataType(schema.json())), session)
 
 
 def _start(settings: Mapping[str, str]) -> SparkContext:

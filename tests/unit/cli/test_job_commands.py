@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
-from dagster_jet.engine.lease import new_lease
+from dagster_jet.engine.lease import new_lease, wall_clock_ms
 from dagster_jet.engine.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, Lease
 from dagster_jet.store import Store, StoreConfig
@@ -42,7 +42,7 @@ def run(tmp_path: Path, *arguments: str) -> Any:
 
 
 def test_a_living_job_is_listed_with_what_it_is_at(store: Store, tmp_path: Path) -> None:
-    left_by(store, replace(HERE, ttl_ms=60_000))
+    left_by(store, replace(HERE, ttl_ms=60_000, renewed_at_ms=wall_clock_ms()))
     (row,) = json.loads(run(tmp_path, "jobs", "--json").stdout)
     assert (row["status"], row["cause"]) == ("RUNNING", None)
     assert row["doing"] == "committing a snapshot for 400 s: out (/o): disk full"
