@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_jet.engine.admission import quorum
 from dagster_jet.engine.claiming import claim
 from dagster_jet.engine.completed import ignored_input
 from dagster_jet.engine.config import JobConfig, milliseconds
@@ -261,10 +262,20 @@ class Job:
                 self._store, self.name, self._stop_signal, last_execution_id=last_execution_id
             ),
             MembersRepairer(
-                self._store, self.name, self._config.member_timeout_s, self._emit
+                self._store,
+                self.name,
+                self._config.member_timeout_s,
+                self._emit,
+                fewest=self._fewest_members(record),
             ) as repairer,
         ):
             return self._run_until_ended(repairer)
+
+    def _fewest_members(self, record: ExecutionRecord | None) -> int:
+        if not self._config.split_brain_protection:
+            return 0
+        seen = record.members_max if record is not None else 0
+        return quorum(max(seen, len(self._store.table.members)))
 
     def _stays_completed(self, record: ExecutionRecord) -> bool:
         goes_back_to = self._config.initial_snapshot

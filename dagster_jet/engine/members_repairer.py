@@ -42,11 +42,19 @@ class MembersRepairer:
         job: for the events.
         timeout_s: how long a member may stay away; None: nothing is done.
         emit: hears what was done; called on this thread.
+        fewest: so many members must stay. Of a job with split-brain protection more than half of
+            all that it has ever seen: with fewer it could not start again.
     """
 
     def __init__(
-        self, store: Store, job: str, timeout_s: float | None, emit: Callable[[JobEvent], None]
+        self,
+        store: Store,
+        job: str,
+        timeout_s: float | None,
+        emit: Callable[[JobEvent], None],
+        fewest: int = 0,
     ) -> None:
+        self._fewest = fewest
         self._store, self._job, self._emit = store, job, emit
         self._timeout_s = timeout_s if timeout_s is not None else 0.0
         self._wanted = timeout_s is not None
@@ -54,7 +62,7 @@ class MembersRepairer:
         self._turn = store.repair_turn()
         self._away_since: dict[str, float] = {}
         self._refused: set[str] = set()
-        self._is_hopeless = False
+        self._is_hopeless = self._too_few_stay = False
         self._looked_at = time.monotonic()
         self._looking = threading.Lock()
         self._ended = threading.Event()
@@ -117,9 +125,14 @@ class MembersRepairer:
             self._looked_at = now
             self._away_since = {m: self._away_since.get(m, now) for m in away}
             self._refused &= away.keys()
-            self._is_hopeless = bool(away) and not self._store.can_give_up(away)
+            self._too_few_stay = len(self._store.table.members) - len(away) < self._fewest
+            self._is_hopeless = bool(away) and (
+                self._too_few_stay or not self._store.can_give_up(away)
+            )
 
     def _repair_around_the_lost(self) -> None:
+        if self._too_few_stay:
+            return
         now = time.monotonic()
         lost = {m for m, since in self._away_since.items() if now - since >= self._timeout_s}
         if not lost - self._refused and not self._turn.is_left(_DEAD_AFTER_S):
