@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_jet.engine.events import ExecutionRestarting, ExecutionStarted
+from dagster_jet.engine.events import ExecutionRestarting, ExecutionStarted, SnapshotFailed
 
 from .running_job import feed, running
 from .world import World, wait_until
@@ -41,12 +41,16 @@ def test_a_member_leaves(world: World) -> None:
         feed(world, 4)
 
 
+def is_noticed(world: World) -> bool:
+    return bool(world.events_of(SnapshotFailed) or world.events_of(ExecutionRestarting))
+
+
 def test_a_member_is_lost_and_the_store_is_repaired_around_it(world: World) -> None:
-    """Snapshots fail and the job restarts until somebody repairs; then it goes on."""
+    """Snapshots fail, or the job restarts, until somebody repairs; then it goes on."""
     with running(world) as (_, store):
         world.lose_member("b")
         world.fill(files=3, first=4)
-        wait_until(lambda: world.events_of(ExecutionRestarting) != [], "the loss is noticed")
+        wait_until(lambda: is_noticed(world), "the loss is noticed")
         store.remove_member(f"file://{world.folder}/store/b")
         feed(world, 7)
 
@@ -55,7 +59,7 @@ def test_a_member_comes_back_empty_and_is_filled_again(world: World) -> None:
     with running(world) as (_, store):
         world.lose_member("b")
         world.fill(files=3, first=4)
-        wait_until(lambda: world.events_of(ExecutionRestarting) != [], "the loss is noticed")
+        wait_until(lambda: is_noticed(world), "the loss is noticed")
         (world.folder / "store" / "b").mkdir()
         assert store.repair().readmitted == [f"file://{world.folder}/store/b"]
         feed(world, 7)
