@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import Jet, JobConfig, Pipeline, Stage, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.core import failpoint
 from dagster_jet.engine import execution
@@ -49,8 +49,8 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def crash_pipeline(folder: Path) -> Pipeline:
-    p = Pipeline(JOB)
+def windows_over_windows(p: Pipeline, folder: Path) -> tuple[Stage, Stage, Stage]:
+    """Two sources merged, their rows counted by key and window, the counts by longer ones."""
     left, right = (
         p.read_from(
             sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA), name=name
@@ -68,6 +68,12 @@ def crash_pipeline(folder: Path) -> Pipeline:
         .window(windows.tumbling(f"{ROLLUP_MS} ms"))
         .aggregate(n=agg.sum("n"), total=agg.sum("total"), name="rollup")
     )
+    return rows, counts, rollup
+
+
+def crash_pipeline(folder: Path) -> Pipeline:
+    p = Pipeline(JOB)
+    rows, counts, rollup = windows_over_windows(p, folder)
     counts.write_to(sinks.files(f"{folder}/out/counts", format="json"), name="counts_out")
     rollup.write_to(sinks.files(f"{folder}/out/rollup", format="parquet"), name="rollup_out")
     rows.filter(f"v >= {BIG}").write_to(

@@ -10,13 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
-from dagster_jet import aggregates as agg
+from dagster_jet import Jet, JobConfig, Pipeline, sinks
 from dagster_jet.engine.events import JobEvent
 
+from ..integration.child import windows_over_windows
+
 JOB = "soak"
-SCHEMA = "k string, ts long, v long"
-WINDOW_MS, ROLLUP_MS, LAG_MS = 1_000, 4_000, 500
 OUTPUTS = {
     "counts": ("k", "window_start", "window_end", "n", "total"),
     "rollup": ("k", "window_start", "window_end", "n", "total"),
@@ -34,23 +33,7 @@ def number(state: Any, row: dict[str, Any]) -> dict[str, Any]:
 def pipeline(folder: Path) -> Pipeline:
     """Two sources, three stateful stages, four sinks of three formats, cut at one point."""
     p = Pipeline(JOB)
-    left, right = (
-        p.read_from(
-            sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA), name=name
-        ).with_timestamps("ts", allowed_lag=f"{LAG_MS} ms", idle_timeout="0 ms")
-        for name in ("left", "right")
-    )
-    rows = left.merge(right)
-    counts = (
-        rows.group_by("k")
-        .window(windows.tumbling(f"{WINDOW_MS} ms"))
-        .aggregate(n=agg.count(), total=agg.sum("v"), name="counts")
-    )
-    rollup = (
-        counts.group_by("k")
-        .window(windows.tumbling(f"{ROLLUP_MS} ms"))
-        .aggregate(n=agg.sum("n"), total=agg.sum("total"), name="rollup")
-    )
+    rows, counts, rollup = windows_over_windows(p, folder)
     numbered = rows.group_by("k").map_stateful(
         number, create=int, output_schema="k string, n long", name="numbered"
     )

@@ -19,9 +19,10 @@ import psutil
 
 from dagster_jet.testing.servers import RedisServer
 
+from ..integration.child import ROLLUP_MS, WINDOW_MS
 from ..integration.oracle import Rows, by_manifest, committed, input_rows, windowed
 from ..integration.world import random_rows, write_input
-from .driver import OUTPUTS, ROLLUP_MS, WINDOW_MS
+from .driver import OUTPUTS
 
 VICTIMS = ("driver", "jvm", "worker", "executor", "member")
 _PROGRESS_S = 300.0
