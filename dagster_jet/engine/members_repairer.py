@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from types import TracebackType
 
+from dagster_jet.engine.background_thread import BackgroundThread
 from dagster_jet.engine.events import JobEvent, MembersNotRepaired, MembersRepaired
 from dagster_jet.errors import (
     ConfigurationError,
@@ -34,7 +34,7 @@ _DEAD_AFTER_S = 120.0
 """Without a sign of life for so long, whoever was repairing is dead."""
 
 
-class MembersRepairer:
+class MembersRepairer(BackgroundThread):
     """Looks after the members on a thread of its own, as long as a job runs.
 
     Args:
@@ -54,10 +54,10 @@ class MembersRepairer:
         emit: Callable[[JobEvent], None],
         fewest: int = 0,
     ) -> None:
+        super().__init__(f"jet-repair-{job}", wanted=timeout_s is not None, end_s=_END_S_MAX)
         self._fewest = fewest
         self._store, self._job, self._emit = store, job, emit
         self._timeout_s = timeout_s if timeout_s is not None else 0.0
-        self._wanted = timeout_s is not None
         self._poll_s = min(_POLL_S_MAX, self._timeout_s / 4)
         self._turn = store.repair_turn()
         self._away_since: dict[str, float] = {}
@@ -65,8 +65,6 @@ class MembersRepairer:
         self._is_hopeless = self._too_few_stay = False
         self._looked_at = time.monotonic()
         self._looking = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"jet-repair-{job}", daemon=True)
 
     def expects_repair(self) -> bool:
         """Ask the members now: whether one is away that will be repaired around, or come back."""
@@ -89,21 +87,6 @@ class MembersRepairer:
                 return
             with suppress(StoreError):
                 self._look()
-
-    def __enter__(self) -> MembersRepairer:
-        if self._wanted:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        if self._wanted:
-            self._thread.join(_END_S_MAX)
 
     def _is_waiting(self) -> bool:
         return not self._is_hopeless and bool(self._away_since.keys() - self._refused)

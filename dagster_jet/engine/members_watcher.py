@@ -9,10 +9,9 @@ written and read where the table now says - after a pause, because members come 
 
 from __future__ import annotations
 
-import threading
 import time
-from types import TracebackType
 
+from dagster_jet.engine.background_thread import BackgroundThread
 from dagster_jet.engine.config import JobConfig
 from dagster_jet.engine.stopping import StopSignal
 from dagster_jet.errors import StoreError
@@ -22,29 +21,14 @@ from dagster_jet.store import Store
 _POLL_S = 1.0
 
 
-class MembersWatcher:
+class MembersWatcher(BackgroundThread):
     """Looks at the store's metadata on a thread of its own, as long as an execution runs."""
 
     def __init__(self, store: Store, job: str, config: JobConfig, stop: StopSignal) -> None:
+        super().__init__(f"jet-members-{job}", wanted=config.auto_scaling)
         self._store, self._stop = store, stop
         self._delay_s = config.scale_up_delay.total_seconds()
-        self._wanted = config.auto_scaling
         self._began_with = store.table
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"jet-members-{job}", daemon=True)
-
-    def __enter__(self) -> MembersWatcher:
-        if self._wanted:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended.set()
 
     def _watch(self) -> None:
         quiet_since = time.monotonic()

@@ -7,10 +7,9 @@ The owner looks at it as long as it has the job; a request is carried out once, 
 from __future__ import annotations
 
 import json
-import threading
 import uuid
-from types import TracebackType
 
+from dagster_jet.engine.background_thread import BackgroundThread
 from dagster_jet.engine.stopping import StopSignal
 from dagster_jet.errors import FencedError, StoreError
 from dagster_jet.snapshot.protocol import StopKind
@@ -37,7 +36,7 @@ def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
         return number
 
 
-class RequestWatcher:
+class RequestWatcher(BackgroundThread):
     """Turns requests for a job's executions in this process into stop signals, on its own thread.
 
     From before the first execution until after the last, because the record says RUNNING between
@@ -46,25 +45,15 @@ class RequestWatcher:
 
     def __init__(self, store: Store, job: str, stop: StopSignal, *, last_execution_id: int) -> None:
         """`last_execution_id`: of the last execution before this process's own; 0 if none was."""
+        super().__init__(f"jet-requests-{job}")
         self._store, self._job, self._stop = store, job, stop
         self._last_execution_id = last_execution_id
-        self._ended = threading.Event()
         self._seen: int | None = None
         """The number of the newest request; None until a first look has succeeded."""
-        self._thread = threading.Thread(target=self._watch, name=f"jet-requests-{job}", daemon=True)
 
     def __enter__(self) -> RequestWatcher:
         self.look()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended.set()
+        return super().__enter__()
 
     def _watch(self) -> None:
         while not self._ended.wait(_POLL_S):
