@@ -34,5 +34,6 @@ def config(rows_per_epoch: int, snapshot_seconds: float = 1.0) -> JobConfig:
 
 def open_jet(folder: Path) -> Jet:
     """Three embedded members, one backup: the default that users get."""
+    folder.mkdir(parents=True, exist_ok=True)
     members = [f"file://{folder}/member-{letter}" for letter in "abc"]
     return Jet(store=members, spark=SPARK, work_dir=folder / "work")

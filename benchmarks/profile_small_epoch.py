@@ -23,13 +23,16 @@ from rich.table import Table
 
 from benchmarks import jet_query, task_timer, thread_cpu
 from benchmarks.data import Dataset
-from dagster_jet.engine.committing import SinkCommitter
-from dagster_jet.engine.events import EpochCompleted, JobEvent
-from dagster_jet.engine.execution import Execution
-from dagster_jet.engine.record_keeper import RecordKeeper
-from dagster_jet.engine.snapshot_store import SnapshotStore
-from dagster_jet.engine.spark import frames as frames_module
-from dagster_jet.engine.spark.epoch import EpochRunner
+from dagster_jet.execution.epoch_accounting import EpochAccounting
+from dagster_jet.execution.epoch_driver import EpochDriver
+from dagster_jet.execution.events import EpochCompleted, JobEvent
+from dagster_jet.execution.sink_committer import SinkCommitter
+from dagster_jet.ownership.record_keeper import RecordKeeper
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.spark.epoch import EpochRunner
+from dagster_jet.spark.frames import stage_frames
+from dagster_jet.spark.frames.epoch_frames import EpochFrames
+from dagster_jet.spark.frames.observations import Observations
 
 WARM_UP = 40
 EPOCH = "epoch, wall between two ends"
@@ -61,14 +64,14 @@ PHASES = (
 )
 
 CALLS: tuple[tuple[type, str, str], ...] = (
-    (Execution, "_look_around", "look around (poll, lag)"),
-    (Execution, "_run_epoch", "run epoch"),
-    (Execution, "_stage_inputs", "  stage inputs, delete runs"),
+    (EpochDriver, "look", "look around (poll, lag)"),
+    (EpochDriver, "run", "run epoch"),
+    (EpochDriver, "_stage_inputs", "  stage inputs, delete runs"),
     (EpochRunner, "run", "  runner"),
-    (frames_module.EpochFrames, "acks_of", "    build frames (py4j)"),
-    (frames_module.EpochFrames, "observed", "    wait for observation"),
-    (frames_module.EpochFrames, "release", "    release"),
-    (Execution, "_account", "  account"),
+    (EpochFrames, "acks", "    build frames (py4j)"),
+    (Observations, "event_times", "    wait for observation"),
+    (EpochFrames, "release", "    release"),
+    (EpochAccounting, "account", "  account"),
     (SnapshotStore, "write_journal", "(journal write, beside)"),
     (SnapshotStore, "write", "(manifest write, beside)"),
     (RecordKeeper, "write", "(record write, beside)"),
@@ -122,7 +125,7 @@ def install(recorder: Recorder) -> None:
     for owner, name, phase in CALLS:
         recorder.timed(owner, name, phase)
     _wrap_collect(recorder)
-    frames_module.StageTask = task_timer.TimedStageTask  # type: ignore[misc]
+    stage_frames.StageTask = task_timer.TimedStageTask  # type: ignore[misc]
 
 
 def _wrap_collect(recorder: Recorder) -> None:

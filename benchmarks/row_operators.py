@@ -14,12 +14,12 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.processors.address import ADDRESS
-from dagster_jet.processors.deduplicate import Deduplicate
-from dagster_jet.processors.interval_join import IntervalJoin
-from dagster_jet.processors.operator import MemoryState, Operator, StepInput
-from dagster_jet.processors.stateful_map import StatefulMap
-from dagster_jet.processors.user_state import State
+from dagster_jet.operators.address import ADDRESS
+from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.interval_join import IntervalJoin
+from dagster_jet.operators.operator import MemoryState, Operator, StepInput
+from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.user.state import State
 
 STEPS = 5
 STEP_MS = 60_000

@@ -45,7 +45,7 @@ class Spec:
 def run_ours(spec: Spec) -> Trace:
     from benchmarks import jet_query
     from benchmarks.cases import case_named
-    from dagster_jet.engine.events import EpochCompleted, JobEvent, SnapshotCommitted
+    from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotCommitted
 
     trace, rows_by_epoch, folder = Trace(), {0: 0}, Path(spec.folder)
     snapshots: list[dict[str, float]] = []

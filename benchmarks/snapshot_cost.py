@@ -16,9 +16,9 @@ from rich.table import Table
 
 from benchmarks import jet_query
 from benchmarks.data import T0_MS, line, set_time
-from dagster_jet.engine.events import EpochCompleted, JobEvent, SnapshotCommitted
-from dagster_jet.processors.window import ROW_COUNT, WINDOW_END_MS
-from dagster_jet.snapshot.chunks import PARTITION_COLUMN
+from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotCommitted
+from dagster_jet.operators.window import ROW_COUNT, WINDOW_END_MS
+from dagster_jet.snapshot.storage.chunks import PARTITION_COLUMN
 
 DAY_MS = 86_400_000
 LOAD_FILES = 10

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.jet_query import NEVER, pipeline
 from dagster_jet import Jet, JobConfig
-from dagster_jet.engine.events import (
+from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionStarted,
     JobEvent,

@@ -15,7 +15,7 @@ from benchmarks.race import LOOP_TOLERANCE, OURS, PEER, cpu_loop_ms
 from benchmarks.ratios import Ratio, ratio
 from benchmarks.store_places import MEMBERS, Places
 from benchmarks.store_workers import Workers, seconds
-from dagster_jet.store import DEFAULT_PARTITION_COUNT, Progress, Store, StoreConfig
+from dagster_jet.store import DEFAULT_PARTITION_COUNT, Store, StoreConfig, UpkeepProgress
 
 PROCESSES = 2
 _MB = 1e6
@@ -120,9 +120,9 @@ def run_ours(places: Places, backups: int, state_bytes: int) -> Slot:
 def _repaired(slot: Slot, store: Store, places: Places, chunks: int) -> Slot:
     """Empties one member; `store.repair` rebuilds it and compares all copies."""
     places.lose(0)
-    copied: list[Progress] = []
+    copied: list[UpkeepProgress] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: UpkeepProgress) -> None:
         if progress.step == "copy":
             copied[:] = [progress]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.snapshot.chunks import PARTITION_COLUMN
+from dagster_jet.snapshot.storage.chunks import PARTITION_COLUMN
 
 _KEY_BYTES = 16
 _VALUE_BYTES = 64

@@ -22,13 +22,13 @@ from typing import Any
 
 from benchmarks.store_raw import get_raw, read_file, set_raw, write_file
 from benchmarks.store_state import ROW_BYTES, Share, fingerprint
-from dagster_jet.snapshot.chains import read_chain
-from dagster_jet.snapshot.chunks import (
+from dagster_jet.snapshot.manifest import ChunkSet, checksum
+from dagster_jet.snapshot.storage.chains import read_chain
+from dagster_jet.snapshot.storage.chunks import (
     ChunkMap,
     ChunkSetName,
     write_chunk_set,
 )
-from dagster_jet.snapshot.manifest import ChunkSet, checksum
 from dagster_jet.store import MapKey, Payload, StoreHandle
 
 MAP = "chunks"

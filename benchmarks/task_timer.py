@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.engine.spark.stage_task import StageTask
+from dagster_jet.spark.tasks.stage_task import StageTask
 
 LOG = "JET_BENCH_TASK_LOG"
 

@@ -1,7 +1,8 @@
 """Exactly-once streaming pipelines on Spark, run and restarted by Dagster.
 
-What users write is light: importing this package loads neither Spark nor Dagster. Names that need
-them are loaded when they are first used, so that Spark executors never import Dagster.
+What users write is light: importing this package loads neither Spark, Dagster, Arrow nor the store.
+Names that need them are loaded when they are first used, so that Spark executors never import
+Dagster.
 """
 
 from __future__ import annotations
@@ -9,80 +10,218 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.pipeline import Pipeline, Stage, aggregates, windows
-
-__version__ = "0.1.0"
-
-_LAZY = {
-    "DagsterJetTranslator": "dagster_jet.orchestration",
-    "Jet": "dagster_jet.jet",
-    "JetResource": "dagster_jet.orchestration",
-    "JetMap": "dagster_jet.maps",
-    "Job": "dagster_jet.job",
-    "JobConfig": "dagster_jet.engine.config",
-    "JobResult": "dagster_jet.job",
-    "JournalConfig": "dagster_jet.maps",
-    "Secret": "dagster_jet.store",
-    "State": "dagster_jet.processors.user_state",
-    "build_jet_asset_specs": "dagster_jet.orchestration",
-    "build_jet_job": "dagster_jet.orchestration",
-    "build_jet_source_assets": "dagster_jet.orchestration",
-    "build_jet_supervisor_sensor": "dagster_jet.orchestration",
-    "jet_assets": "dagster_jet.orchestration",
-}
-_LAZY_MODULES = ("sinks", "sources", "testing")
+from dagster_jet import errors, sinks, sources
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.secret import Secret
+from dagster_jet.errors import (
+    ArtifactLostError,
+    BadRowError,
+    ConfigurationError,
+    ExecutorLostError,
+    FencedError,
+    InputLostError,
+    JetError,
+    JobFailedError,
+    JobStateError,
+    LeaseHeldError,
+    MissingEnvironmentError,
+    PipelineError,
+    ProcessorError,
+    Reaction,
+    ResultError,
+    SinkError,
+    SinkMismatchError,
+    SinkUnavailableError,
+    SnapshotFailedError,
+    SnapshotInvalidError,
+    SourceError,
+    SourceUnavailableError,
+    StaleConfigurationError,
+    StoreCorruptedError,
+    StoreError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    StoreUnwritableError,
+    UserFunctionError,
+    WriteOutcomeUnknownError,
+)
+from dagster_jet.operators.user.state import State
+from dagster_jet.pipeline import KeyedStage, Pipeline, Stage, WindowedStage, aggregates, windows
 
 if TYPE_CHECKING:
-    from dagster_jet import sinks, sources
-    from dagster_jet.engine.config import JobConfig
+    from dagster_jet import dag, events, testing
+    from dagster_jet.connectors.contract import (
+        Acknowledging,
+        BadRowRule,
+        ClassifiesErrors,
+        CommitContext,
+        Committer,
+        Lag,
+        Partitioned,
+        ReopenableSink,
+        Sink,
+        SinkWriter,
+        Source,
+        SourceFrame,
+        SourceReader,
+        Table,
+        TransactionId,
+    )
     from dagster_jet.jet import Jet
-    from dagster_jet.job import Job, JobResult
+    from dagster_jet.job_config import JobConfig
+    from dagster_jet.jobs.dag_job import DagJob, DagResult
+    from dagster_jet.jobs.job import Job, JobResult
     from dagster_jet.maps import JetMap, JournalConfig
     from dagster_jet.orchestration import (
         DagsterJetTranslator,
         JetResource,
+        JetStageData,
         build_jet_asset_specs,
         build_jet_job,
         build_jet_source_assets,
         build_jet_supervisor_sensor,
         jet_assets,
     )
-    from dagster_jet.processors.user_state import State
-    from dagster_jet.store import Secret
+    from dagster_jet.snapshot.manifest import Artifact
+    from dagster_jet.snapshot.protocol import StopKind
+    from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
+
+__version__ = "0.1.0"
+
+_LOADED_WHEN_USED = {
+    "dagster_jet.connectors.contract": (
+        "Acknowledging",
+        "ClassifiesErrors",
+        "CommitContext",
+        "Committer",
+        "Lag",
+        "Partitioned",
+        "BadRowRule",
+        "ReopenableSink",
+        "Sink",
+        "SinkWriter",
+        "Source",
+        "SourceFrame",
+        "SourceReader",
+        "Table",
+        "TransactionId",
+    ),
+    "dagster_jet.jet": ("Jet",),
+    "dagster_jet.job_config": ("JobConfig",),
+    "dagster_jet.jobs.dag_job": ("DagJob", "DagResult"),
+    "dagster_jet.jobs.job": ("Job", "JobResult"),
+    "dagster_jet.maps": ("JetMap", "JournalConfig"),
+    "dagster_jet.orchestration": (
+        "DagsterJetTranslator",
+        "JetResource",
+        "JetStageData",
+        "build_jet_asset_specs",
+        "build_jet_job",
+        "build_jet_source_assets",
+        "build_jet_supervisor_sensor",
+        "jet_assets",
+    ),
+    "dagster_jet.snapshot.manifest": ("Artifact",),
+    "dagster_jet.snapshot.protocol": ("StopKind",),
+    "dagster_jet.snapshot.record": ("ExecutionRecord", "JobStatus", "SnapshotRef", "StopCause"),
+}
+_MODULE_OF = {name: module for module, names in _LOADED_WHEN_USED.items() for name in names}
+_MODULES = ("dag", "events", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    if name in _LAZY_MODULES:
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
+    if name in _MODULES:
         return import_module(f"dagster_jet.{name}")
     raise AttributeError(f"module 'dagster_jet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})
+    return sorted({*globals(), *_MODULE_OF, *_MODULES})
 
 
 __all__ = [
+    "Acknowledging",
+    "Artifact",
+    "ArtifactLostError",
+    "BadRowError",
+    "BadRowRule",
+    "ClassifiesErrors",
+    "CommitContext",
+    "Committer",
+    "ConfigurationError",
+    "DagJob",
+    "DagResult",
     "DagsterJetTranslator",
+    "ExecutionRecord",
+    "ExecutorLostError",
+    "FencedError",
+    "Guarantee",
+    "InputLostError",
     "Jet",
+    "JetError",
     "JetMap",
     "JetResource",
+    "JetStageData",
     "Job",
     "JobConfig",
+    "JobFailedError",
     "JobResult",
+    "JobStateError",
+    "JobStatus",
     "JournalConfig",
+    "KeyedStage",
+    "Lag",
+    "LeaseHeldError",
+    "MissingEnvironmentError",
+    "Partitioned",
     "Pipeline",
+    "PipelineError",
+    "ProcessorError",
+    "Reaction",
+    "ReopenableSink",
+    "ResultError",
     "Secret",
+    "Sink",
+    "SinkError",
+    "SinkMismatchError",
+    "SinkUnavailableError",
+    "SinkWriter",
+    "SnapshotFailedError",
+    "SnapshotInvalidError",
+    "SnapshotRef",
+    "Source",
+    "SourceError",
+    "SourceFrame",
+    "SourceReader",
+    "SourceUnavailableError",
     "Stage",
+    "StaleConfigurationError",
     "State",
+    "StopCause",
+    "StopKind",
+    "StoreCorruptedError",
+    "StoreError",
+    "StoreMismatchError",
+    "StoreUnavailableError",
+    "StoreUnwritableError",
+    "Table",
+    "TransactionId",
+    "UserFunctionError",
+    "WindowedStage",
+    "WriteOutcomeUnknownError",
     "aggregates",
     "build_jet_asset_specs",
     "build_jet_job",
     "build_jet_source_assets",
     "build_jet_supervisor_sensor",
+    "dag",
+    "errors",
+    "events",
     "jet_assets",
     "sinks",
     "sources",
+    "testing",
     "windows",
 ]

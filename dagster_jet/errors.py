@@ -21,12 +21,13 @@
     │   └── SinkMismatchError         fix: the place is not the one that was written for
     ├── SourceError                   fix: a source's input is not what it was
     │   ├── InputLostError            fix: input is gone that no snapshot has yet
-    │   └── SourceUnavailableError    restart: it cannot be read now
+    │   └── SourceUnavailableError    retry: it cannot be read now (an epoch: restart)
     ├── BadRowError                   fix: a row does not fit the schema
     ├── ResultError                   fix: a result does not fit its type
     ├── UserFunctionError             fix: a user's function raised
     ├── ProcessorError                fix: a processor broke its contract, or raised
     ├── ExecutorLostError             restart: a Spark task, executor or local state file is gone
+    ├── JobFailedError                fix: a job elsewhere has ended with an error
     └── JobStateError                 fix: the call does not fit the job's status
 
 A message names the job, the stage and the position where they are known, says what was
@@ -180,7 +181,7 @@ class InputLostError(SourceError):
 class SourceUnavailableError(SourceError):
     """A source's place cannot be read now; nothing says that its input has changed."""
 
-    reaction = Reaction.RESTART
+    reaction = Reaction.RETRY
 
 
 class BadRowError(JetError):
@@ -256,6 +257,10 @@ class ExecutorLostError(JetError):
     """A task, an executor or a local state file is gone; the last snapshot is intact."""
 
     reaction = Reaction.RESTART
+
+
+class JobFailedError(JetError):
+    """A job of another process has ended with an error: what its record says of it."""
 
 
 class JobStateError(JetError):

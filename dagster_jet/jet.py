@@ -7,33 +7,35 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import quote
 
-from dagster_jet.core import DAG
-from dagster_jet.engine.config import JobConfig, milliseconds
-from dagster_jet.engine.connector import on_store
-from dagster_jet.engine.events import JobEvent
-from dagster_jet.engine.garbage import dag_snapshots
-from dagster_jet.engine.liveness import observed
-from dagster_jet.engine.local import LocalJob, LocalResult
-from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record
-from dagster_jet.engine.snapshot_store import SnapshotStore
-from dagster_jet.engine.stopping import Until
+from dagster_jet.connectors.contract import at_start, effective_guarantees, on_store
+from dagster_jet.core.durations import to_ms
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.dag import DAG
 from dagster_jet.errors import ConfigurationError, JobStateError
-from dagster_jet.job import Job, JobResult
+from dagster_jet.execution.events import JobEvent
+from dagster_jet.execution.stopping import Until
+from dagster_jet.job_config import JobConfig
+from dagster_jet.jobs.dag_job import DagJob, DagResult
+from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.open_dag_job import open_dag_job, refuse_for_dags
+from dagster_jet.jobs.pipeline_job import PipelineJob
+from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.maps import JetMap, JournalConfig
-from dagster_jet.pipeline.durations import to_ms
+from dagster_jet.ownership.liveness import observed
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.pipeline.pipeline import Pipeline
-from dagster_jet.remote_job import RemoteJob
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
-from dagster_jet.snapshot.protocol import Guarantee, StopKind
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Secret, Store, StoreConfig
 
 if TYPE_CHECKING:
@@ -44,9 +46,6 @@ _LOOKS_AT_ONCE = 16
 
 UntilSpec = str | timedelta
 """When a run ends by itself: "drained", "completed", "stopped", or a duration."""
-
-_OF_DAGS = {"guarantee", "snapshot_interval", "parallelism", "max_watermark_retention"}
-"""What a DAG's run takes from its configuration."""
 
 
 class Jet:
@@ -98,15 +97,15 @@ class Jet:
         self._spark = dict(spark or {})
         self._namespace = namespace
         # By store: execution ids of two stores say nothing about each other. One folder below a
-        # place that others may write to is ours, with all that is in it (`engine/scratch.py`).
+        # place that others may write to is ours, with all that is in it (`system/scratch.py`).
         own = f"{quote(namespace, safe='')}-{self.store.store_id[:12]}"
         self._work_dir = (
             Path(work_dir).absolute() / own
             if work_dir
             else Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}-{own}"
         )
-        self._jobs: dict[str, Job] = {}
-        self._local_jobs: dict[str, LocalJob] = {}
+        self._jobs: dict[str, PipelineJob] = {}
+        self._dag_jobs: dict[str, DagJob] = {}
         self._maps: dict[str, JetMap] = {}
 
     # --- running --------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ class Jet:
     ) -> JobResult: ...
 
     @overload
-    def run(self, pipeline: DAG, config: JobConfig | None = None) -> LocalResult: ...
+    def run(self, pipeline: DAG, config: JobConfig | None = None) -> DagResult: ...
 
     def run(
         self,
@@ -133,23 +132,27 @@ class Jet:
         until: UntilSpec = "drained",
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
-    ) -> JobResult | LocalResult:
+    ) -> JobResult:
         """Runs a pipeline in this process and waits for the end.
 
         A DAG runs without Spark and in memory, for tests and development, until all its processors
         are through; see `submit`.
 
         Args:
+            pipeline: its name is the job's.
+            config: by default `JobConfig()`.
             until: "drained" (all that was there at the start, then a terminal snapshot; open
                 windows stay in state and the next run goes on from there), "completed" (the same,
                 then the inputs are over: every window is closed and the job is COMPLETED),
-                "stopped", or a duration.
+                "stopped" (runs until somebody stops it), or a duration ("10 minutes").
+            on_event: called with each event of the job, on its driver thread: it must be fast.
+            run_id: noted in the record; Dagster's run id, for example.
 
         Raises:
             JetError: what the job ended with. Nothing is half-committed; run again to go on.
         """
         if isinstance(pipeline, DAG):
-            _refuse_for_dags(pipeline, until=until != "drained", on_event=on_event, run_id=run_id)
+            refuse_for_dags(pipeline, until=until != "drained", on_event=on_event, run_id=run_id)
             return self.submit(pipeline, config).result()
         return self.submit(pipeline, config, until=until, on_event=on_event, run_id=run_id).result()
 
@@ -162,10 +165,10 @@ class Jet:
         until: UntilSpec = "stopped",
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
-    ) -> Job: ...
+    ) -> PipelineJob: ...
 
     @overload
-    def submit(self, pipeline: DAG, config: JobConfig | None = None) -> LocalJob: ...
+    def submit(self, pipeline: DAG, config: JobConfig | None = None) -> DagJob: ...
 
     def submit(
         self,
@@ -175,20 +178,27 @@ class Jet:
         until: UntilSpec = "stopped",
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
-    ) -> Job | LocalJob:
+    ) -> Job:
         """Starts a pipeline on a driver thread of its own and returns at once.
 
+        Arguments are those of `run`.
+
         A DAG runs without Spark, for tests and development: it begins at the start, its snapshots
-        are in this process's memory, and it has no record, no lease and no Dagster. To go on from a
-        snapshot inside this process, make a `LocalJob` with ``restore=``.
+        are in this process's memory, and it has no record, no lease and no Dagster. It is
+        suspended, resumed and restarted like any job, as long as the process lives.
 
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
         stays completed: the run ends at once and reads nothing, unless it is to go back to an
         `initial_snapshot`. Where input waits it says so (`InputIgnored`,
         `JobResult.ignored_input`).
+
+        Raises:
+            JobStateError: the job is running in this process already.
+            ConfigurationError: a URL of the store has a password in it; `until` cannot be read.
+            PipelineError: the pipeline reads or writes nothing.
         """
         if isinstance(pipeline, DAG):
-            _refuse_for_dags(pipeline, until=until != "stopped", on_event=on_event, run_id=run_id)
+            refuse_for_dags(pipeline, until=until != "stopped", on_event=on_event, run_id=run_id)
             return self._submit_dag(pipeline, config or JobConfig())
         running = self._jobs.get(pipeline.name)
         if running is not None and not running.done.is_set():
@@ -198,7 +208,7 @@ class Jet:
                 cure="Stop it first, or use the job that submit() returned.",
             )
         self.store.config.check_shareable()
-        job = Job(
+        job = PipelineJob(
             name=pipeline.name,
             graph=pipeline.graph,
             config=config or JobConfig(),
@@ -210,47 +220,21 @@ class Jet:
             run_id=run_id,
         )
         self._jobs[pipeline.name] = job
-        return job.start()
+        job.start()
+        return job
 
-    def _submit_dag(self, dag: DAG, config: JobConfig) -> LocalJob:
-        running = self._local_jobs.get(dag.name)
-        if running is not None and running.is_running:
+    def _submit_dag(self, dag: DAG, config: JobConfig) -> DagJob:
+        running = self._dag_jobs.get(dag.name)
+        if running is not None and not running.done.is_set():
             raise JobStateError(
                 "the job is running in this process already.",
                 job=dag.name,
                 cure="Cancel it first, or use the job that submit() returned.",
             )
-        fields = JobConfig.model_fields.items()
-        changed = {name for name, field in fields if getattr(config, name) != field.default}
-        _refuse_for_dags(dag, **dict.fromkeys(sorted(changed - _OF_DAGS), True))
-        self._refuse_stored(dag)
-        has_snapshots = config.guarantee is not Guarantee.NONE
-        job = LocalJob(
-            dag,
-            guarantee=config.guarantee,
-            snapshot_interval_ms=milliseconds(config.snapshot_interval) if has_snapshots else None,
-            parallelism=config.parallelism or 1,
-            max_retention_ms=config.max_watermark_retention_ms,
-        )
-        self._local_jobs[dag.name] = job
-        return job.start()
-
-    def _refuse_stored(self, dag: DAG) -> None:
-        """Who runs a DAG under the name of durable work may think that it goes on from there."""
-        if self.record(dag.name) is not None:
-            raise JobStateError(
-                "a pipeline of this name has its record in the store, and a DAG runs in memory.",
-                job=dag.name,
-                cure="Give the DAG a name of its own.",
-            )
-        older = dag_snapshots(self.store, dag.name)
-        if older.get(older.key("latest")) is not None:
-            raise JobStateError(
-                "an older version has kept a snapshot of this DAG in the store; this one would not"
-                " go on from it, but begin at the start.",
-                job=dag.name,
-                cure="Let the older version end it, or drop it with 'dagster-jet store gc'.",
-            )
+        job = open_dag_job(dag, config, self.store)
+        self._dag_jobs[dag.name] = job
+        job.start()
+        return job
 
     def session(self) -> SparkSession:
         """The Spark session that this object's jobs run in, beside any other of the process.
@@ -259,24 +243,34 @@ class Jet:
             MissingEnvironmentError: no Java.
             ConfigurationError: Spark runs already, with settings that do not fit.
         """
-        from dagster_jet.engine.spark.session import open_session
+        from dagster_jet.spark.cluster.session import open_session
 
         return open_session(self._spark)
 
     # --- asking ---------------------------------------------------------------------------------
 
     def record(self, name: str) -> ExecutionRecord | None:
-        """The execution record of a job, whoever runs it, as it was written last; None if it never
-        ran. See `observed` for a job whose process may have died."""
+        """Returns the execution record of a job as it was written last; None if it never ran.
+
+        See `observed` for a job whose process may have died.
+
+        Raises:
+            StoreUnavailableError: no majority of the store's members answers.
+        """
         return read_record(self.store, name)
 
     def snapshots(self, name: str) -> tuple[SnapshotRef, ...]:
-        """The retained snapshots, newest first."""
+        """Returns the retained snapshots of a job, newest first; none for a job that never ran."""
         record = self.record(name)
         return record.snapshots if record is not None else ()
 
     def manifest(self, name: str, snapshot_id: int | None = None) -> Manifest:
-        """What a retained snapshot consists of; the newest one by default."""
+        """Returns what a retained snapshot consists of; by default the newest one.
+
+        Raises:
+            JobStateError: there is no such snapshot.
+            SnapshotInvalidError: its manifest is missing or damaged.
+        """
         for ref in self.snapshots(name):
             if snapshot_id in (None, ref.snapshot_id):
                 return SnapshotStore(self.store, name).load(ref)
@@ -289,7 +283,7 @@ class Jet:
         )
 
     def plan(self, pipeline: Pipeline, *, snapshot: int | None = None) -> tuple[StageChange, ...]:
-        """What a changed pipeline would do with the state of one of the job's snapshots.
+        """Compares a changed pipeline with the state of one of the job's snapshots.
 
         Changes nothing, starts no job. Before the first snapshot everything is new. The columns of
         states are known to Spark: it is asked where everything else is as before.
@@ -311,18 +305,33 @@ class Jet:
             return changes
         return compare_plans(saved, self._analysed(pipeline))
 
+    def guarantees(
+        self, pipeline: Pipeline, config: JobConfig | None = None
+    ) -> dict[str, Guarantee]:
+        """Returns what each source and sink would give, by name: the weaker one of the job's
+        guarantee and its own."""
+        return effective_guarantees(pipeline.graph, (config or JobConfig()).guarantee)
+
     def _analysed(self, pipeline: Pipeline) -> dict[str, Any]:
         """The plan of a pipeline as its start would make it."""
-        from dagster_jet.engine.spark.epoch import EpochRunner
+        from dagster_jet.spark.planning.analysis import analyse
+        from dagster_jet.spark.runtime import SparkRuntime
 
         graph, count = on_store(pipeline.graph, self.store), self.store.partition_count
-        with closing(EpochRunner(self.session(), pipeline.name, graph, {}, 1, count)) as runner:
-            runner.prepare()
-            return runner.plan()
+        with closing(SparkRuntime(self.session(), pipeline.name, {}, 1)) as runtime:
+            graph = at_start(graph, pipeline.name, on_one_host=runtime.is_local)
+            return analyse(runtime, graph, count).stage_plans()
 
     def read_state(self, name: str, stage: str) -> pa.Table | None:
-        """State of a stage as of the newest snapshot: keys, window end, partials; None if empty."""
-        from dagster_jet.snapshot.chains import read_state
+        """Returns the state of a stage as of the newest snapshot; None if it is empty.
+
+        Columns: keys, the end of the window or frame where there is one, partials.
+
+        Raises:
+            JobStateError: there is no snapshot.
+            SnapshotInvalidError: the snapshot has no such stage, or cannot be read whole.
+        """
+        from dagster_jet.snapshot.storage.chains import read_state
 
         return read_state(
             self.store.map(f"jobs/{name}/state"),
@@ -331,10 +340,10 @@ class Jet:
         )
 
     def consumed_files(self, name: str, source: str) -> tuple[str, ...]:
-        """Files that a source of a job does not need any more: they may be deleted or moved away.
+        """Lists the files that a source of a job does not need any more, and that may be deleted.
 
-        They are in the newest snapshot that is certainly committed. Keep them for as long as you
-        may want to go back to an older one (`JobConfig(initial_snapshot=...)`).
+        The newest snapshot that is certainly committed contains them. Keep them for as long as you
+        may want to go back to an older snapshot (`JobConfig(initial_snapshot=...)`).
 
         Args:
             source: its name in the pipeline, of a `sources.files`.
@@ -346,7 +355,7 @@ class Jet:
         Raises:
             SnapshotInvalidError: the snapshot has no such source, or cannot be read whole.
         """
-        from dagster_jet.snapshot.chains import read_state
+        from dagster_jet.snapshot.storage.chains import read_state
 
         committed = next((ref for ref in self.snapshots(name) if ref.committed), None)
         if committed is None:
@@ -359,7 +368,7 @@ class Jet:
         return tuple(sorted(set(journal["path"].to_pylist())))
 
     def ledger(self, name: str) -> dict[str, int | None]:
-        """Per sink, the last epoch that is certainly committed; None before the first."""
+        """Returns the last epoch that is certainly committed, by sink; empty before the first."""
         refs = self.snapshots(name)
         committed = next((ref for ref in refs if ref.committed), None)
         if committed is None:
@@ -369,11 +378,12 @@ class Jet:
         return dict.fromkeys(sinks, committed.epoch_id)
 
     def jobs(self) -> list[ExecutionRecord]:
-        """The records of all jobs that ever ran in this namespace, by name.
+        """Returns the records of all jobs that ever ran in this namespace, sorted by name.
 
         A job whose process has died is NOT_RUNNING here, with the cause `StopCause.LOST`, although
-        nobody has written that down; to be sure may take the time to live of its lease. What a
-        living one is at, and since when, is in `ExecutionRecord.lease`: `Lease.activity`.
+        the record does not say so yet. To be sure of that may take the time to live of its lease
+        (`JobConfig.lease_ttl`). What a living execution is doing, and since when, is in
+        `ExecutionRecord.lease`: `Lease.activity`.
         """
         names = sorted(key.name for key in self.store.map(JOB_DIRECTORY).keys(""))
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looks:  # several may take their time
@@ -381,25 +391,34 @@ class Jet:
         return [record for record in records if record is not None]
 
     def observed(self, name: str) -> ExecutionRecord | None:
-        """The record of a job as `jobs` shows it; None if it never ran."""
+        """Returns the record of a job as `jobs` shows it; None if it never ran."""
         record = self.record(name)
         return None if record is None else observed(self.store, record)
 
-    def job(self, name: str) -> Job | RemoteJob:
-        """A job of this process, or the remote control of another process's."""
-        local = self._jobs.get(name)
-        if local is not None and not local.done.is_set():
-            return local
+    def job(self, name: str) -> Job:
+        """Returns a job of this process, or a handle of a job that another process runs."""
+        dag = self._dag_jobs.get(name)
+        if dag is not None:
+            return dag
+        own = self._jobs.get(name)
+        if own is not None and (not own.done.is_set() or own.is_newest):
+            return own
         return RemoteJob(self.store, name)
 
-    def request(self, name: str, kind: StopKind) -> int:
-        """Asks the running execution of a job, in whatever process, to stop in a certain way."""
-        return RemoteJob(self.store, name).request(kind)
+    def request(self, name: str, kind: StopKind) -> None:
+        """Asks the running execution of a job, in whatever process, to stop in a certain way.
+
+        Returns at once.
+
+        Raises:
+            JobStateError: nothing is running, or what was running is dead.
+        """
+        RemoteJob(self.store, name).request_stop(kind)
 
     def map(
         self, name: str, *, format: str | None = None, journal: JournalConfig | None = None
     ) -> JetMap:
-        """A map of typed keys and values, shared by all processes that use this store.
+        """Opens a map of typed keys and values, shared by all processes that use this store.
 
         Format and journal are chosen when the map is created, and kept in the store: leave them
         out to open a map as it is. A map without either is created by its first write, with JSON
@@ -426,13 +445,16 @@ class Jet:
     # --- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stops this process's jobs with a terminal snapshot and closes the store."""
-        for job in self._jobs.values():
-            if not job.done.is_set():
+        """Stops this process's jobs with a terminal snapshot and closes the store.
+
+        Waits for each job for a minute at most; an execution that is not through by then is
+        taken over later like one that has died.
+        """
+        jobs = [*self._jobs.values(), *self._dag_jobs.values()]
+        for job in jobs:
+            with suppress(JobStateError):  # it has ended
                 job.request_stop(StopKind.SHUTDOWN)
-        for local in self._local_jobs.values():
-            local.shut_down()
-        for job in self._jobs.values():
+        for job in jobs:
             job.done.wait(60)
         self.store.close()
 
@@ -449,18 +471,6 @@ class Jet:
 
     def __repr__(self) -> str:
         return f"Jet({json.dumps(self._namespace)}, {self.store.config!r})"
-
-
-def _refuse_for_dags(dag: DAG, **given: object) -> None:
-    """Raises `ConfigurationError` if any of the settings given is set."""
-    wanted = [name for name, value in given.items() if value]
-    if wanted:
-        raise ConfigurationError(
-            f"{', '.join(wanted)}: a DAG runs in this process's memory, for tests and development,"
-            " and has no use for that.",
-            job=dag.name,
-            cure="Leave it out, or write a pipeline: its snapshots are in the store.",
-        )
 
 
 def _until(value: UntilSpec) -> Until:

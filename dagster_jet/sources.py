@@ -1,39 +1,61 @@
-"""Where streams come from."""
+"""Where streams come from. A connector is loaded when it is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from dagster_jet.connectors.files import FilesSource, FilesTable
-from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
+if TYPE_CHECKING:
+    from dagster_jet.connectors.files import FilesSource, FilesTable
+    from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
+    from dagster_jet.core.secret import Secret
+
+Format: TypeAlias = Literal["json", "csv", "parquet"]
 
 
 def files(
     path: str,
     *,
-    format: str,
+    format: Format,
     schema: str | None = None,
     options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
 ) -> FilesSource:
-    """Finished files in a folder, in order of (modification time, name).
+    """Return a source that reads finished files of a folder, by modification time, then name.
+
+    A file has to be complete when it appears: write it elsewhere on the same file system, then
+    rename it.
 
     Args:
-        path: a local folder, or a glob pattern; also as `file:///` URL. A relative one is of the
-            folder in which the pipeline is built. Which files were read is known by their absolute
-            paths.
+        path: a folder, or a glob pattern: local (also as `file:///` URL; a relative one is of the
+            folder in which the pipeline is built), or in a bucket: `s3://bucket/folder`. Which
+            files were read is known by their absolute paths.
         format: "json" (one object per line), "csv" or "parquet".
-        schema: column names and types as DDL: "id long, at timestamp".
+        schema: column names and types as DDL: "id long, at timestamp". Of Parquet files by default
+            what the first one says that is there at the start; all others must say the same.
         options: for Spark's reader, for example ``{"header": "true"}``.
+        storage_options: of a bucket, as for `sinks.files`.
+        shared: says that a local folder is the same one on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: there is no such place or option.
     """
-    return FilesSource(str(path), format, schema, tuple(sorted((options or {}).items())))
+    from dagster_jet.connectors.files import FilesSource
+
+    given = tuple(sorted((options or {}).items()))
+    storage = tuple((storage_options or {}).items())
+    return FilesSource(str(path), format, schema, given, storage, shared)
 
 
-def map_journal(name: str, *, schema: str | None = None, start: str = "oldest") -> MapJournalSource:
-    """The changes of a map of the job's own store, from its journal; replayable.
+def map_journal(
+    name: str, *, schema: str | None = None, start: Literal["oldest", "newest"] = "oldest"
+) -> MapJournalSource:
+    """Return a source of the changes of a map of the job's own store, from its journal; replayable.
 
     Columns: kind ("put" or "delete"), key (text; keys of other types as JSON), value (null for a
     delete), partition, sequence, timestamp. In order per partition, so per key. Events that the
-    journal drops before they are read are counted as lost and told.
+    journal drops before they are read are counted as lost, with the event `ItemsLost`.
 
     Args:
         name: the map's; it must exist and have a journal.
@@ -41,11 +63,13 @@ def map_journal(name: str, *, schema: str | None = None, start: str = "oldest") 
             type ("double"). By default `value` is the JSON text, or the bytes of other formats.
         start: where a new job begins: "oldest" event that is there, or "newest": what comes next.
     """
+    from dagster_jet.connectors.maps import MapJournalSource
+
     return MapJournalSource(name, schema, start)
 
 
 def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
-    """What a map of the job's own store holds, read once: a bounded source.
+    """Return a bounded source: what a map of the job's own store holds, read once.
 
     Columns: key (text; keys of other types as JSON), value. Each partition is read as it is at
     that moment; what changes later is not seen.
@@ -54,11 +78,13 @@ def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
         name: the map's; it must exist.
         schema: as for `map_journal`.
     """
+    from dagster_jet.connectors.maps import MapEntriesSource
+
     return MapEntriesSource(name, schema)
 
 
 def map_table(name: str, *, key: str = "key", schema: str | None = None) -> MapTable:
-    """A map of the job's own store as a table to enrich a stream with.
+    """Return a map of the job's own store as a table to enrich a stream with.
 
     Columns: the key (text) under the name `key`, then the value: the fields of `schema`, or one
     column `value`.
@@ -68,29 +94,41 @@ def map_table(name: str, *, key: str = "key", schema: str | None = None) -> MapT
         key: the name of the key's column, which `enrich(on=...)` joins on.
         schema: as for `map_journal`.
     """
+    from dagster_jet.connectors.maps import MapTable
+
     return MapTable(name, key, schema)
 
 
 def table(
     path: str,
     *,
-    format: str = "parquet",
+    format: Format = "parquet",
     schema: str | None = None,
     options: Mapping[str, str] | None = None,
     asset: str | Sequence[str] | None = None,
+    storage_options: Mapping[str, str | Secret] | None = None,
+    shared: bool = False,
 ) -> FilesTable:
-    """A batch table to enrich a stream with.
+    """Return a batch table to enrich a stream with.
 
     Args:
-        path: a local file or folder; also as `file:///` URL.
+        path: a file or folder: local (also as `file:///` URL), or in a bucket:
+            `s3://bucket/folder`.
         schema: column names and types as DDL; by default what the files say. A CSV file must have a
             header with these names in this order, unless `options` say otherwise
             (``{"enforceSchema": "true"}``: by position, ``{"header": "false"}``).
         options: for Spark's reader.
         asset: the key of the Dagster asset that this table is ("dim/airports"): the stages behind
             depend on it in the lineage.
+        storage_options: of a bucket, as for `sinks.files`.
+        shared: says that a local path is the same one on every machine of a cluster.
+
+    Raises:
+        ConfigurationError: there is no such place or option.
     """
+    from dagster_jet.connectors.files import FilesTable
+
     path_of_key = tuple(asset.split("/")) if isinstance(asset, str) else tuple(asset or ())
-    return FilesTable(
-        str(path), format, schema, tuple(sorted((options or {}).items())), path_of_key
-    )
+    given = tuple(sorted((options or {}).items()))
+    storage = tuple((storage_options or {}).items())
+    return FilesTable(str(path), format, schema, given, path_of_key, storage, shared)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dagster_jet.errors import JetError
+from dagster_jet import JetError
 from demo.dagster_process import REPOSITORY, DagsterStartError, GraphqlError, stop_kept
 from demo.dataset import DatasetError
 from demo.story import DemoError, Options, Story

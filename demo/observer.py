@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_jet import Jet
-from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet import ExecutionRecord, Jet
 from demo.dagster_process import GraphqlError, graphql
 
 PIPELINE = "airport_delays"

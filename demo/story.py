@@ -15,9 +15,7 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dagster_jet import Jet
-from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet import ExecutionRecord, Jet, JobStatus, StopKind
 from demo.dagster_process import REPOSITORY, DagsterProcess, stop_kept
 from demo.dataset import open_dataset
 from demo.observer import PIPELINE, Observer

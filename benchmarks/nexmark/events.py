@@ -10,7 +10,7 @@ from benchmarks.nexmark.generator import Format
 from benchmarks.nexmark.model import AUCTION, BID, PERSON, Model
 from benchmarks.nexmark.schema import spark_ddl
 from dagster_jet import Pipeline, Stage, sources
-from dagster_jet.pipeline.durations import Duration
+from dagster_jet.core.durations import Duration
 
 
 class Events:

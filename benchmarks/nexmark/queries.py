@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.nexmark.events import Events
 from dagster_jet import Stage, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.processors.user_state import State
+from dagster_jet.operators.user.state import State
 
 
 def q1(events: Events) -> Stage:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-    from dagster_jet.processors.user_state import State
+    from dagster_jet.operators.user.state import State
 
 OUTPUT = "k string, n bigint, total bigint"
 

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the answer is no (unsafe store, job failed), 2 the call or
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Annotated, Any
@@ -14,13 +15,13 @@ import typer
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import show
 from dagster_jet.cli.pipeline_reference import load_pipeline
-from dagster_jet.cli.store import store_app
-from dagster_jet.core.watermark import FINAL_WATERMARK_MS
-from dagster_jet.errors import JetError
-from dagster_jet.jet import Jet
-from dagster_jet.remote_job import RemoteJob
+from dagster_jet.cli.store_commands import store_app
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
+from dagster_jet.errors import JetError, JobFailedError
+from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.snapshot.protocol import StopKind
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,9 +62,10 @@ def job(
     """Shows one job, or asks it to suspend, restart, complete or cancel."""
     with target.open_jet() as jet:
         if action is not Action.SHOW:
-            jet.request(name, StopKind(action.value))
+            asked = RemoteJob(jet.store, name)
+            asked.request_stop(StopKind(action.value))
             if action is not Action.RESTART:
-                _await_end(jet, name, wait)
+                _await_end(asked, wait)
         record = jet.observed(name)
         if record is None:
             raise JetError(
@@ -74,19 +76,17 @@ def job(
             raise typer.Exit(1)
 
 
-def _await_end(jet: Jet, name: str, seconds: float) -> None:
-    remote = RemoteJob(jet.store, name)
+def _await_end(asked: RemoteJob, seconds: float) -> None:
     try:
-        remote.join(seconds)
+        asked.join(seconds)
     except TimeoutError:
         raise JetError(
             f"the request is in the store, but after {seconds:g} s the job is still "
-            f"{remote.status.value}.",
-            job=name,
+            f"{asked.status.value}.",
+            job=asked.name,
         ) from None
-    record = jet.observed(name)
-    if record is not None and record.cause is StopCause.LOST:
-        raise JetError(f"nobody has carried it out: {record.failure}.", job=name)
+    except JobFailedError as error:
+        raise JetError(f"it was not carried out: {error.message}", job=asked.name) from None
 
 
 @app.command()
@@ -163,20 +163,38 @@ def plan(
         int | None, typer.Option(help="A retained one to go back to; default: the newest.")
     ] = None,
 ) -> None:
-    """What a changed pipeline would do with the state of its last snapshot, or of an older one.
+    """What a changed pipeline would do with the state of its last snapshot, or of an older one,
+    and what its sources and sinks guarantee at most.
 
     Exit code 1: some state could not go on, so the job would not start.
     """
     found = load_pipeline(pipeline)
     with target.open_jet() as jet:
         changes = jet.plan(found, snapshot=snapshot)
-    rows = [
-        {"stage": c.stage, "kind": c.kind, "state": c.change.value, "reason": c.reason}
-        for c in changes
-    ]
+        gives = jet.guarantees(found)
+    rows = [_plan_row(c.stage, c.kind, gives, c.change.value, c.reason) for c in changes]
+    with_state = {change.stage for change in changes}
+    rows += [_plan_row(name, "sink", gives) for name in gives if name not in with_state]
     show(rows, title=f"Plan of {found.name}", as_json=target.as_json)
     if any(change.is_refused for change in changes):
         raise typer.Exit(1)
+
+
+def _plan_row(
+    stage: str,
+    kind: str,
+    guarantees: Mapping[str, Guarantee],
+    state: str | None = None,
+    reason: str = "",
+) -> dict[str, Any]:
+    guarantee = guarantees.get(stage)
+    return {
+        "stage": stage,
+        "kind": kind,
+        "state": state,
+        "reason": reason,
+        "guarantee": None if guarantee is None else guarantee.value,
+    }
 
 
 def _job_row(record: ExecutionRecord) -> dict[str, Any]:

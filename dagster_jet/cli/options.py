@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
+from dagster_jet.core.secret import holds_password
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
 from dagster_jet.store import Store, StoreConfig, member_id_of
-from dagster_jet.store.secret import holds_password
 
 _SHARED = {
     "store": Annotated[
@@ -120,11 +120,11 @@ def refuse_password(given: Iterable[str]) -> None:
         ConfigurationError: names the members.
     """
     urls = (url for text in given for url in text.split())
-    telling = [member_id_of(url) for url in urls if holds_password(url)]
-    if telling:
+    open_secrets = [member_id_of(url) for url in urls if holds_password(url)]
+    if open_secrets:
         raise ConfigurationError(
-            f"the password of {', '.join(telling)} is on the command line, where everybody on this "
-            "machine can read it, and which your shell remembers. Change it.",
+            f"the password of {', '.join(open_secrets)} is on the command line, where everybody on "
+            "this machine can read it, and which your shell remembers. Change it.",
             cure="Put the URL into the environment (DAGSTER_JET_STORE, or --store env:NAME) or "
             "into a file (--store @FILE), or name the password: ?password_env=NAME.",
         )

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from dagster_jet.store import OnProgress, Progress
+from dagster_jet.store import OnProgress, UpkeepProgress
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
@@ -64,7 +64,7 @@ def progress_bars() -> Iterator[OnProgress]:
     ) as bars:
         tasks: dict[str, Any] = {}
 
-        def advance(progress: Progress) -> None:
+        def advance(progress: UpkeepProgress) -> None:
             if progress.step not in tasks:
                 tasks[progress.step] = bars.add_task(progress.step, total=progress.total, rate="")
             bars.update(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dagster_jet.connectors.contract import ReopenableSink, Sink, StoreResident
 from dagster_jet.connectors.files import FilesSink
 from dagster_jet.connectors.maps import MapSink
-from dagster_jet.engine.connector import ReopenableSink, Sink, StoreResident
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.owed import Destination
 from dagster_jet.store import Store
@@ -24,7 +24,9 @@ def destination_of(sink: Sink) -> dict[str, Any]:
     kind = sink.describe()["kind"]
     if isinstance(sink, ReopenableSink):
         return {**sink.destination(), "kind": kind}
-    return {**sink.describe()}
+    described = sink.describe()
+    described.pop("guarantee", None)  # another one is no other place
+    return {**described}
 
 
 def reopen_sink(destination: Destination, store: Store) -> Sink:

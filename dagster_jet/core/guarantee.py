@@ -14,3 +14,8 @@ class Guarantee(str, Enum):
     """Barriers are not waited for: items behind a barrier may be in the state that is saved."""
     EXACTLY_ONCE = "exactly-once"
     """An input that has had its barrier is not read until all others have had theirs."""
+
+    def at_most(self, limit: Guarantee) -> Guarantee:
+        """The weaker of the two."""
+        order = list(Guarantee)
+        return min(self, limit, key=order.index)

@@ -1,8 +1,8 @@
 """Maps for users: typed keys and values, batches decided one after the other, an event journal."""
 
-from dagster_jet.maps.journal import Journal
-from dagster_jet.maps.keys import Key
-from dagster_jet.maps.record import DELETE, PUT, Record
+from dagster_jet.maps.changes import DELETE, PUT, Record
+from dagster_jet.maps.event_journal import Journal
+from dagster_jet.maps.key_encoding import Key
 from dagster_jet.maps.settings import JournalConfig, MapSettings
 from dagster_jet.maps.user_map import JetMap
 

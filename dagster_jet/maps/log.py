@@ -1,4 +1,4 @@
-"""All writes to a map go through its log: one batch after the other, each decided as a whole.
+"""The log of a map, which all writes go through: batch after batch, each decided as a whole.
 
     1. the batch goes into the store, as a *blob* that nobody names yet
     2. the map's register := state with this batch as the newest one        <== DECISION POINT
@@ -11,8 +11,8 @@ harmless at any time and any number of times, because versions only grow
 (`ReplicatedMap.put_newer`): a process that slept through its own batch's successors changes
 nothing when it wakes up.
 
-That is also why a deleted key leaves an entry without value: a late put of an older version must
-find it.
+That is also why a deleted key leaves a tombstone, an entry without value: a late put of an older
+version must find it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from dagster_jet.core.failpoint import fail_point
 from dagster_jet.errors import (
     FencedError,
     StaleConfigurationError,
     StoreUnavailableError,
 )
-from dagster_jet.maps.keys import entry_key
+from dagster_jet.maps.changes import MapChange, Record, decode_changes, encode_changes
+from dagster_jet.maps.key_encoding import entry_key
 from dagster_jet.maps.log_state import LogState, Producer
-from dagster_jet.maps.places import Places, have_changed, with_members_of_today
-from dagster_jet.maps.record import Change, Record, decode_changes, encode_changes
+from dagster_jet.maps.parts import MapParts, members_have_changed, retry_after_membership_change
 from dagster_jet.maps.settings import MapSettings
 from dagster_jet.store import MapKey, OwnedRegister, RegisterClient, Store
+from dagster_jet.system.failpoint import fail_point
 
 _VERSION = struct.Struct(">Q")
 _PATIENCE_S = 60.0
@@ -49,7 +49,7 @@ class MapLog:
 
     def __init__(self, store: Store, name: str) -> None:
         self.name = name
-        self._places = Places(store, name)
+        self._parts = MapParts(store, name)
         self._store = store
         self._lock = threading.Lock()
         self._writer = uuid.uuid4().hex
@@ -66,7 +66,7 @@ class MapLog:
         Raises:
             StoreUnavailableError: no majority answers.
         """
-        stored = with_members_of_today(self._store, lambda: self._register().read())
+        stored = retry_after_membership_change(self._store, lambda: self._register().read())
         return None if stored is None else LogState.from_bytes(stored.value)
 
     def read_applied(self) -> LogState | None:
@@ -78,7 +78,7 @@ class MapLog:
         if state is None or state.version == self._applied:
             return state
         try:
-            with_members_of_today(self._store, lambda: self._apply_newest(state))
+            retry_after_membership_change(self._store, lambda: self._apply_newest(state))
         except StoreUnavailableError:
             # A replica is away. The others have the batch now, and nobody decides another before
             # this one is on all of them.
@@ -92,10 +92,10 @@ class MapLog:
         if state is not None:
             return state
         with self._lock:
-            return self._until_settled(lambda: self._own(settings))
+            return self._until_decided(lambda: self._own(settings))
 
     def append(
-        self, changes: Sequence[Change], settings: MapSettings, producer: Producer | None = None
+        self, changes: Sequence[MapChange], settings: MapSettings, producer: Producer | None = None
     ) -> None:
         """Decide a batch and apply it: on return every reader sees it. No change: nothing.
 
@@ -118,7 +118,7 @@ class MapLog:
             if producer is None:
                 self._batches += 1
                 producer = Producer(self._writer, (self._batches,))
-            self._until_settled(lambda: self._offer(changes, settings, producer))
+            self._until_decided(lambda: self._offer(changes, settings, producer))
 
     # --- owning the register --------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class MapLog:
         """Asked for anew each time, as all places are: the store knows its members of today."""
         return self._store.register(f"map/{self.name}")
 
-    def _until_settled(self, attempt: Callable[[], LogState]) -> LogState:
+    def _until_decided(self, attempt: Callable[[], LogState]) -> LogState:
         """Try again while other processes are faster. What a lost attempt left is found by the
         next one: by its producer's number, a batch that was decided after all."""
         deadline = time.monotonic() + _PATIENCE_S
@@ -146,7 +146,7 @@ class MapLog:
                 # If the members have changed: what was decided is found where those of today are,
                 # what was not was written where nobody looks any more.
                 self._owned = None
-                if time.monotonic() > deadline or not have_changed(self._store, error):
+                if time.monotonic() > deadline or not members_have_changed(self._store, error):
                     raise
             except BaseException:
                 # Decided or not, applied or not (an interrupt may come anywhere): what we believe
@@ -170,12 +170,12 @@ class MapLog:
         if state.version != self._applied:
             self._apply_newest(state)
             self._applied = state.version
-        self._remove_leftovers(owned)
+        self._remove_orphans(owned)
         self._owned, self._state = owned, state
         return state
 
     def _offer(
-        self, changes: Sequence[Change], settings: MapSettings, producer: Producer
+        self, changes: Sequence[MapChange], settings: MapSettings, producer: Producer
     ) -> LogState:
         state = self._own(settings)
         if state.has(producer):
@@ -186,7 +186,7 @@ class MapLog:
         blob = f"{self._owned.ballot.number:012d}-{state.version % 2}"
         decided = state.decided(changes, producer, blob, round(time.time() * 1000))
         data = _VERSION.pack(decided.version) + encode_changes(changes)
-        self._places.blobs().put_all({self._blob(blob): data})
+        self._parts.blobs().put_all({self._blob(blob): data})
         fail_point("maps.decide.before")
         self._owned.write(decided.to_bytes())
         fail_point("maps.decide.after")
@@ -195,9 +195,9 @@ class MapLog:
         self._state, self._applied = decided, decided.version
         return decided
 
-    def _remove_leftovers(self, owned: OwnedRegister) -> None:
+    def _remove_orphans(self, owned: OwnedRegister) -> None:
         """Blobs of writers that lost the register: never decided, or applied by now."""
-        blobs = self._places.blobs()
+        blobs = self._parts.blobs()
         doomed = [
             key for key in blobs.keys("") if int(key.name.partition("-")[0]) < owned.ballot.number
         ]
@@ -210,11 +210,11 @@ class MapLog:
         """Applies the newest batch, unless its blob is gone or another's: then it is applied."""
         if state.blob is None:
             return
-        data = self._places.blobs().get(self._blob(state.blob), every_replica=True)
+        data = self._parts.blobs().get(self._blob(state.blob), every_replica=True)
         if data is not None and _VERSION.unpack_from(data) == (state.version,):
             self._apply(state, list(decode_changes(data[_VERSION.size :])))
 
-    def _apply(self, state: LogState, changes: Sequence[Change]) -> None:
+    def _apply(self, state: LogState, changes: Sequence[MapChange]) -> None:
         """Puts the newest batch where readers look. Complete on return, repeatable."""
         records = [
             Record(state.version, change.kind, state.timestamp_ms, change.key, change.value)
@@ -227,16 +227,16 @@ class MapLog:
                 changes, records, state.sequences(changes), strict=True
             ):
                 event = replace(record, version=sequence)
-                ring[self._places.slot(change.partition, sequence, capacity)] = event.to_bytes()
-            self._places.ring().put_newer(ring)
+                ring[self._parts.slot(change.partition, sequence, capacity)] = event.to_bytes()
+            self._parts.ring().put_newer(ring)
         newest = {
-            entry_key(c.key, c.partition, self._places.name_bytes_max): record.to_bytes()
+            entry_key(c.key, c.partition, self._parts.name_bytes_max): record.to_bytes()
             for c, record in zip(changes, records, strict=True)
         }
-        self._places.entries().put_newer(newest)
+        self._parts.entries().put_newer(newest)
 
     def _blob(self, name: str) -> MapKey:
-        return self._places.blobs().key(name)
+        return self._parts.blobs().key(name)
 
 
 _logs: WeakKeyDictionary[Store, WeakValueDictionary[str, MapLog]] = WeakKeyDictionary()

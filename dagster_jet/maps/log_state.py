@@ -1,4 +1,4 @@
-"""What a map's register says: the map as a sequence of decided batches. Pure.
+"""The value of a map's register: the map as a sequence of decided batches. Pure.
 
 The value of the register is small: settings, how many batches there were, where the journal of
 each partition ends, who has written what last, and where the newest batch is. It holds no keys and
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dagster_jet.errors import StoreMismatchError
-from dagster_jet.maps.record import Change
+from dagster_jet.maps.changes import MapChange
 from dagster_jet.maps.settings import MapSettings
 
 FORMAT_VERSION = 1
@@ -54,7 +54,7 @@ class LogState:
         return last is not None and producer.number <= last
 
     def decided(
-        self, changes: Sequence[Change], producer: Producer, blob: str, now_ms: int
+        self, changes: Sequence[MapChange], producer: Producer, blob: str, now_ms: int
     ) -> LogState:
         """Return the state with one more batch."""
         tails = dict(self.tails)
@@ -79,7 +79,7 @@ class LogState:
             blob=blob,
         )
 
-    def sequences(self, changes: Sequence[Change]) -> list[int]:
+    def sequences(self, changes: Sequence[MapChange]) -> list[int]:
         """Return the journal's sequence number of each change of the newest batch."""
         count = Counter(change.partition for change in changes)
         following = {partition: self.tails[partition] - n for partition, n in count.items()}

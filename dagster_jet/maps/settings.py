@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from dagster_jet.core.durations import to_ms
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.maps.formats import FORMATS
-from dagster_jet.pipeline.durations import to_ms
+from dagster_jet.maps.value_formats import FORMATS
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from itertools import islice
 from typing import Any
 
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.maps.formats import decode_value, encode_value
-from dagster_jet.maps.journal import Journal
-from dagster_jet.maps.keys import Key, decode_key, encode_key, entry_key, partition_of
+from dagster_jet.maps.changes import DELETE, PUT, MapChange, Record, size_of
+from dagster_jet.maps.event_journal import Journal
+from dagster_jet.maps.key_encoding import Key, decode_key, encode_key, entry_key, partition_of
 from dagster_jet.maps.log import MapLog, log_of
 from dagster_jet.maps.log_state import LogState, Producer
-from dagster_jet.maps.places import AnyStore, Places, with_members_of_today
-from dagster_jet.maps.record import DELETE, PUT, Change, Record, size_of
+from dagster_jet.maps.parts import AnyStore, MapParts, retry_after_membership_change
 from dagster_jet.maps.settings import JournalConfig, MapSettings
+from dagster_jet.maps.value_formats import decode_value, encode_value
 from dagster_jet.store import MapKey, Store
 
 BATCH_CHANGES_MAX = 10_000
@@ -51,7 +51,7 @@ class JetMap:
         self._store = store
         self._settings = settings
         self._reads_pickles = reads_pickles
-        self._places = Places(store, name)
+        self._parts = MapParts(store, name)
         self._log: MapLog | None = log_of(store, name) if isinstance(store, Store) else None
 
     @staticmethod
@@ -179,7 +179,7 @@ class JetMap:
             yield decode_key(record.key)
 
     def size(self) -> int:
-        """Count the keys. Reads all entries: deleted keys leave a mark that is not counted."""
+        """Count the keys. Reads all entries: tombstones of deleted keys are not counted."""
         return sum(1 for _ in self.records())
 
     def records(self, partitions: Iterable[int] | None = None) -> Iterator[Record]:
@@ -193,10 +193,14 @@ class JetMap:
                         yield record
 
     def _read(self, keys: Sequence[MapKey]) -> list[bytes | None]:
-        return with_members_of_today(self._store, lambda: self._places.entries().get_all(keys))
+        return retry_after_membership_change(
+            self._store, lambda: self._parts.entries().get_all(keys)
+        )
 
     def _keys_in(self, partition: int) -> list[MapKey]:
-        return with_members_of_today(self._store, lambda: self._places.entries().keys_in(partition))
+        return retry_after_membership_change(
+            self._store, lambda: self._parts.entries().keys_in(partition)
+        )
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -223,23 +227,23 @@ class JetMap:
         """Remove many keys; raises and batches as ``put_all``."""
         self._write([self.change(DELETE, key) for key in keys])
 
-    def change(self, kind: str, key: Key, value: Any = None) -> Change:
+    def change(self, kind: str, key: Key, value: Any = None) -> MapChange:
         """Return a change as it is written; for connectors. Raises as ``put_all``."""
         text = encode_key(key)  # first: it says what is wrong with a key
         data = b"" if kind == DELETE else encode_value(self.settings.format, value)
-        return Change(kind, partition_of(key, self.partition_count), text, data)
+        return MapChange(kind, partition_of(key, self.partition_count), text, data)
 
-    def apply(self, changes: list[Change], producer: Producer | None = None) -> None:
+    def apply(self, changes: list[MapChange], producer: Producer | None = None) -> None:
         """Write one batch as it is; for connectors. Raises as ``put_all``."""
         self.log.append(changes, self.settings, producer)
 
-    def _write(self, changes: list[Change]) -> None:
+    def _write(self, changes: list[MapChange]) -> None:
         for batch in batches_of(changes):
             self.apply(batch)
 
     def _entry(self, key: Key) -> MapKey:
         partition = partition_of(key, self.partition_count)
-        return entry_key(encode_key(key), partition, self._places.name_bytes_max)
+        return entry_key(encode_key(key), partition, self._parts.name_bytes_max)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -251,9 +255,9 @@ class JetMap:
         return f"JetMap({self.name!r}, {self._settings!r})"
 
 
-def batches_of(changes: Iterable[Change]) -> Iterator[list[Change]]:
+def batches_of(changes: Iterable[MapChange]) -> Iterator[list[MapChange]]:
     """Yield the changes in batches that are small enough to be decided as a whole."""
-    batch: list[Change] = []
+    batch: list[MapChange] = []
     size = 0
     for change in changes:
         if batch and (len(batch) == BATCH_CHANGES_MAX or size + size_of(change) > BATCH_BYTES_MAX):

@@ -79,6 +79,6 @@ def _with_edges(
         metadata={
             **spec.metadata,
             keys.META_STAGE: data.stage,
-            keys.META_STAGE_KIND: data.kind,
+            keys.META_STAGE_KIND: data.kind.value,
         },
     )

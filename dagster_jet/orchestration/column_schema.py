@@ -6,7 +6,7 @@ import re
 
 import dagster as dg
 
-from dagster_jet.pipeline.ddl import split_ddl
+from dagster_jet.core.ddl import split_ddl
 
 _NOT_NULL = re.compile(r"\s+NOT\s+NULL\b", re.IGNORECASE)
 _COMMENT = re.compile(r"\s+COMMENT\s+'((?:[^'\\]|\\.)*)'", re.IGNORECASE)

@@ -11,15 +11,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import dagster as dg
 
-from dagster_jet.engine.events import (
+from dagster_jet.errors import JetError, JobStateError, LeaseHeldError, Reaction
+from dagster_jet.execution.events import (
     ExecutionEnded,
     ExecutionRestarting,
     ExecutionStarted,
+    GuaranteeLowered,
     InputIgnored,
     InputLost,
     ItemsLost,
@@ -31,9 +34,10 @@ from dagster_jet.engine.events import (
     SnapshotCommitted,
     SnapshotDropped,
     SnapshotFailed,
+    SourceAvailable,
+    SourceUnavailable,
 )
-from dagster_jet.errors import JetError, LeaseHeldError, Reaction
-from dagster_jet.orchestration.event_mailbox import EventMailbox
+from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.snapshot.protocol import StopKind
@@ -43,7 +47,7 @@ INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 
 
 class RunningJob(Protocol):
-    """What is needed of `dagster_jet.job.Job`."""
+    """What is needed of `dagster_jet.jobs.pipeline_job.PipelineJob`."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +75,7 @@ class JobWatch:
 
     Attributes:
         job: the job, running.
-        mailbox: where the job's driver thread puts its events.
+        event_buffer: where the job's driver thread puts its events.
         assets: what is reported on.
         schedule: how often.
         log: the run's log; a line is an event too, so it gets few.
@@ -80,13 +84,13 @@ class JobWatch:
     """
 
     job: RunningJob
-    mailbox: EventMailbox
+    event_buffer: EventBuffer
     assets: Sequence[ReportedAsset]
     schedule: ReportSchedule
     log: Log
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
-    _settled: bool = field(default=False, init=False)
+    _is_over: bool = field(default=False, init=False)
     """Nothing is left to do: the job has stopped and that was reported, or its lease is gone."""
 
     def events(self) -> Generator[dg.AssetMaterialization, None, None]:
@@ -104,17 +108,18 @@ class JobWatch:
             while not self.job.done.wait(POLL_SECONDS):
                 yield from self._news()
             yield from self._last_news()
-            self._settled = True
+            self._is_over = True
             self._check_result()
         except GeneratorExit:
             # The caller may be the garbage collector on any thread, even on the one that should
             # stop, or the interpreter at its end, when no other thread runs: ask, do not wait.
-            self.job.request_stop(StopKind.SHUTDOWN)
+            with suppress(JobStateError):  # it has ended
+                self.job.request_stop(StopKind.SHUTDOWN)
             raise
         except INTERRUPTS:
             self._stop()
             yield from self._last_news()
-            self._settled = True
+            self._is_over = True
             raise
         except BaseException:
             self._stop()
@@ -126,11 +131,11 @@ class JobWatch:
         Nothing if `events` came to its end. Like there, when this returns the job has stopped or
         has lost its lease.
         """
-        if self._settled:
+        if self._is_over:
             return []
-        self._settled = True
+        self._is_over = True
         self._stop()
-        for event in self.mailbox.drain():
+        for event in self.event_buffer.drain():
             if isinstance(event, SnapshotCommitted):
                 self.schedule.offer(event)
         newest = self.schedule.repeat_last()
@@ -145,7 +150,8 @@ class JobWatch:
             f"(at most {self.drain_budget_seconds:g} s)."
         )
         try:
-            self.job.request_stop(StopKind.SHUTDOWN)
+            with suppress(JobStateError):  # it has just ended
+                self.job.request_stop(StopKind.SHUTDOWN)
             deadline = time.monotonic() + self.drain_budget_seconds
             try:
                 self.on_interrupt()
@@ -163,15 +169,15 @@ class JobWatch:
                 # Crash window: the driver thread may still be in phase 1. Without the record
                 # it can finish that, and it will not be decided. Waiting again would be in vain.
                 self.job.release_lease()
-                self._settled = True
+                self._is_over = True
 
     def _news(self) -> Iterator[dg.AssetMaterialization]:
-        for event in self.mailbox.drain():
+        for event in self.event_buffer.drain():
             yield from self._report(event)
         yield from self._due(self.schedule.take(time.monotonic()))
 
     def _last_news(self) -> Iterator[dg.AssetMaterialization]:
-        for event in self.mailbox.drain():
+        for event in self.event_buffer.drain():
             yield from self._report(event)
         yield from self._due(self.schedule.take_last(time.monotonic()))
 
@@ -210,6 +216,18 @@ class JobWatch:
                     f"{', '.join(event.members)} stays away, and the store cannot go on without "
                     f"it: {event.reason}"
                 )
+            case GuaranteeLowered():
+                self.log.warning(
+                    f"{event.stage!r} gives {event.effective.value}, the job asks for "
+                    f"{event.wanted.value}."
+                )
+            case SourceUnavailable():
+                self.log.warning(
+                    f"The source {event.source!r} cannot be read: {event.reason} The job waits for "
+                    "it, and goes on with its other sources."
+                )
+            case SourceAvailable():
+                self.log.info(f"The source {event.source!r} is read again.")
             case SnapshotDropped():
                 self.log.warning(
                     f"Snapshot {event.snapshot_id} is damaged and no longer retained: "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from dagster_jet.engine.events import (
+from dagster_jet.execution.events import (
     ExecutionStarted,
     SnapshotCommitted,
     SourceProgress,

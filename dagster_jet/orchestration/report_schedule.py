@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster_jet.engine.events import SnapshotCommitted
+from dagster_jet.execution.events import SnapshotCommitted
 
 
 class ReportSchedule:

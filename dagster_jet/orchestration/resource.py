@@ -10,24 +10,24 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
-from dagster_jet.engine.config import JobConfig
+from dagster_jet.core.secret import ENV
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
-from dagster_jet.job import Job
+from dagster_jet.job_config import JobConfig
+from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
 from dagster_jet.orchestration.asset_specs import stage_specs
+from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEventIterator
-from dagster_jet.orchestration.event_mailbox import EventMailbox
 from dagster_jet.orchestration.job_watch import JobWatch
 from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
 from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
-from dagster_jet.orchestration.supervision import set_desired
+from dagster_jet.orchestration.supervision import Desired, set_desired
 from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
-from dagster_jet.store.secret import ENV
 
 RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
 Until: TypeAlias = str | timedelta
@@ -194,18 +194,18 @@ class JetResource(dg.ConfigurableResource[Any]):
         pipeline = pipeline or _pipeline_from(context)
         if is_launched_by_hand(context.instance, context.run, pipeline.name):
             # Whatever was paused or given up is wanted again.
-            set_desired(self.jet.store, pipeline.name, "running")
-        mailbox = EventMailbox()
+            set_desired(self.jet.store, pipeline.name, Desired.RUNNING)
+        event_buffer = EventBuffer()
         job = self.jet.submit(
             pipeline,
             self._job_config(config),
             until=until or _until_from(context) or "stopped",
-            on_event=mailbox.put,
+            on_event=event_buffer.put,
             run_id=context.run.run_id,
         )
         watch = JobWatch(
             job=job,
-            mailbox=mailbox,
+            event_buffer=event_buffer,
             assets=_reported_assets(context, pipeline),
             schedule=ReportSchedule(self.min_report_interval_seconds),
             log=context.log,
@@ -215,13 +215,13 @@ class JetResource(dg.ConfigurableResource[Any]):
         self._watches.append(watch)
         yield from watch.events()
 
-    def _note_cancel(self, context: RunContext, job: Job) -> None:
+    def _note_cancel(self, context: RunContext, job: PipelineJob) -> None:
         """Write down that a user wants the job to stay down; an eviction does not say so, nor does
         the end of a run beside the one that has the job."""
         try:
             if not is_cancelled_by_hand(context.instance, context.run.run_id) or job.is_anothers:
                 return
-            set_desired(self.jet.store, job.name, "paused")
+            set_desired(self.jet.store, job.name, Desired.PAUSED)
         except JetError as error:
             context.log.warning(
                 f"The cancel was not written down, {job.name!r} may start again: {error}"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_jet.engine.lease import is_owner_alive
 from dagster_jet.jet import Jet
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
 from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.resource import JetResource
-from dagster_jet.orchestration.sightings import Clock, Moment, Sightings
+from dagster_jet.orchestration.sightings import Clock, Moment, Sightings, Thing, What
 from dagster_jet.orchestration.supervision import (
     Supervision,
     read_supervision,
@@ -27,13 +26,19 @@ from dagster_jet.orchestration.supervisor import (
     Verdict,
     decide,
 )
+from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
 
 
 def build_jet_supervisor_sensor(
     *,
-    job: Any,
+    job: dg.JobDefinition | UnresolvedAssetJobDefinition | str,
     pipeline: Pipeline | str,
     jet: JetResource | str = "jet",
     name: str | None = None,
@@ -124,8 +129,9 @@ def supervise(
     record = jet.record(pipeline)
     supervision = read_supervision(jet.store, pipeline)
     lease, request = _lease_as_it_is(record), _request_of(supervision)
-    launched = launches.unfinished(context.instance)
-    sightings = Sightings.from_cursor(context.cursor).after([lease, request, *launched], now)
+    launched = {run: Thing(What.RUN, run) for run in launches.unfinished(context.instance)}
+    runs = launched.values()
+    sightings = Sightings.from_cursor(context.cursor).after([lease, request, *runs], now)
     requested = launches.requested(context.instance, supervision)
     known = {record.lease.run_id if record is not None and record.lease is not None else None}
     known.add(requested.run_id if requested is not None else None)
@@ -136,7 +142,9 @@ def supervise(
         lease_unchanged_ms=sightings.age_ms(lease, now),
         owner_alive=_owner_alive(record),
         requested_run=hint(requested),
-        launched={run: sightings.age_ms(run, now) for run in launched if run not in known},
+        launched={
+            run: sightings.age_ms(seen, now) for run, seen in launched.items() if run not in known
+        },
     )
     decision = decide(situation, policy)
     text = f"{decision.verdict.value}: {decision.reason}"
@@ -149,21 +157,21 @@ def supervise(
         lost = f"wait: another tick or a user was faster ({decision.reason})"
         return dg.SensorResult(skip_reason=lost, cursor=sightings.to_cursor())
     context.log.info(f"{pipeline}: {text}; requesting run {reserved.run_key}")
-    sightings = sightings.after([lease, _request_of(reserved), *launched], now)
+    sightings = sightings.after([lease, _request_of(reserved), *runs], now)
     return dg.SensorResult(
         run_requests=[_run_request(reserved, tags)], cursor=sightings.to_cursor()
     )
 
 
-def _lease_as_it_is(record: ExecutionRecord | None) -> str:
+def _lease_as_it_is(record: ExecutionRecord | None) -> Thing:
     lease = None if record is None else record.lease
     if record is None or lease is None:
-        return "no lease"
-    return f"lease {record.execution_id} {lease.renewed_at_ms}"
+        return Thing(What.LEASE, "none")
+    return Thing(What.LEASE, f"{record.execution_id} {lease.renewed_at_ms}")
 
 
-def _request_of(supervision: Supervision | None) -> str:
-    return f"request {supervision.generation if supervision else 0}"
+def _request_of(supervision: Supervision | None) -> Thing:
+    return Thing(What.REQUEST, str(supervision.generation if supervision else 0))
 
 
 def _asset_keys(pipeline: Pipeline) -> frozenset[dg.AssetKey]:

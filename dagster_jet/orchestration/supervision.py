@@ -15,7 +15,8 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from enum import Enum
+from typing import Any
 
 from dagster_jet.errors import FencedError, StoreMismatchError
 from dagster_jet.store import RegisterClient, Store
@@ -24,7 +25,13 @@ SUPERVISION_FORMAT = 2
 """1: without `Supervision.healthy_ms_seen`."""
 _CLAIM_ATTEMPTS = 4
 
-Desired: TypeAlias = Literal["running", "paused"]
+
+class Desired(str, Enum):
+    """What a person wants of a job."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    """Down, after a user's cancel, until somebody launches it by hand."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Supervision:
         requested_at_ms: when that request was reserved, on the reserving machine's clock: for
             people, who know whether it was right.
         run_key: the run key it was made with.
-        desired: "paused" after a user's cancel; "running" otherwise.
+        desired: PAUSED after a user's cancel; RUNNING otherwise.
         attempts: requests in a row that brought no progress, this one included.
         execution_id_seen: the record's execution when the request was reserved. A greater one in
             the record means that some run has taken the job up since.
@@ -50,7 +57,7 @@ class Supervision:
     generation: int = 0
     requested_at_ms: int = 0
     run_key: str = ""
-    desired: Desired = "running"
+    desired: Desired = Desired.RUNNING
     attempts: int = 0
     execution_id_seen: int = 0
     snapshot_id_seen: int = 0
@@ -77,7 +84,8 @@ class Supervision:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
-        return cls(**{**fields, "format": SUPERVISION_FORMAT})
+        desired = Desired(fields.get("desired", Desired.RUNNING))
+        return cls(**{**fields, "desired": desired, "format": SUPERVISION_FORMAT})
 
 
 def read_supervision(store: Store, job: str) -> Supervision | None:
@@ -121,7 +129,7 @@ def reserve_generation(
     generation = max(expected + 1, at_least)
 
     def reserve(current: Supervision) -> Supervision | None:
-        if current.generation != expected or current.desired != "running":
+        if current.generation != expected or current.desired is not Desired.RUNNING:
             return None
         return replace(
             current,
@@ -138,14 +146,14 @@ def reserve_generation(
 
 
 def set_desired(store: Store, job: str, desired: Desired) -> Supervision | None:
-    """Write what a person wants of the job; "running" also forgets earlier failures.
+    """Write what a person wants of the job; RUNNING also forgets earlier failures.
 
     Returns:
         The new value, or None where others wrote all the time.
     """
 
     def change(current: Supervision) -> Supervision:
-        attempts = 0 if desired == "running" else current.attempts
+        attempts = 0 if desired is Desired.RUNNING else current.attempts
         return replace(current, desired=desired, attempts=attempts)
 
     return _compare_and_set(store, job, change)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dagster_jet.orchestration.supervision import Supervision
+from dagster_jet.orchestration.supervision import Desired, Supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
 
@@ -128,7 +128,7 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
             if activity is not None and activity.is_stuck(policy.stuck_after_ms):
                 return Decision(Verdict.STUCK, f"{who}: {activity}")
             return Decision(Verdict.ADOPT, who)
-    if supervision is not None and supervision.desired == "paused":
+    if supervision is not None and supervision.desired is Desired.PAUSED:
         return Decision(Verdict.WAIT, "paused by a user's cancel; launch the job to go on")
     if record is not None and record.status is JobStatus.SUSPENDED:
         return Decision(Verdict.WAIT, f"the job is SUSPENDED ({record.failure or 'on request'})")

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from dagster_jet.engine.connector import REJECT_COLUMNS
+from dagster_jet.connectors.contract import DEAD_LETTER_COLUMNS
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.column_schema import columns_from_ddl
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
+from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.stateful import StatefulNode
 
 _KINDS_MAX = 10
@@ -27,21 +28,21 @@ class JetStageData:
     Attributes:
         pipeline: the pipeline's name.
         stage: the stage's name, unique in the pipeline.
-        kind: "source", "aggregate" or "sink".
+        kind: what kind of stage it is; equal to its word ("source", "aggregate", "sink", ...).
         upstream: names of the nearest named stages upstream.
         description: what the connector says of itself (kind, path, format ...); no secrets.
         columns_ddl: the columns as a DDL string, where they are known without running.
-        of_rejects: the stage takes the bad rows of a source or of a stateful stage.
+        of_dead_letters: the stage takes the bad rows of a source or of a stateful stage.
         tables: keys of the assets that the stage's rows are enriched with.
     """
 
     pipeline: str
     stage: str
-    kind: str
+    kind: StageKind
     upstream: tuple[str, ...] = ()
     description: Mapping[str, str] = field(default_factory=dict)
     columns_ddl: str | None = None
-    of_rejects: bool = False
+    of_dead_letters: bool = False
     tables: tuple[tuple[str, ...], ...] = ()
 
     @property
@@ -97,7 +98,7 @@ def stage_data(pipeline: str, graph: Graph, name: str) -> JetStageData:
         upstream=graph.named_upstreams(node.name),
         description=_description(node, connector),
         columns_ddl=_columns_ddl(node, connector),
-        of_rejects=isinstance(node, SinkNode) and node.of_rejects,
+        of_dead_letters=isinstance(node, SinkNode) and node.of_dead_letters,
         tables=tuple(
             key
             for table in graph.upstream_tables(node.name)
@@ -122,17 +123,17 @@ def _description(node: Node, connector: Any | None) -> dict[str, str]:
 
 def _columns_ddl(node: Node, connector: Any | None) -> str | None:
     if isinstance(node, SinkNode):
-        return REJECT_COLUMNS if node.of_rejects else None
+        return DEAD_LETTER_COLUMNS if node.of_dead_letters else None
     schema = getattr(connector, "schema", None)
     return schema if isinstance(schema, str) else None
 
 
 def _describe(data: JetStageData) -> str:
-    if data.kind == "source":
+    if data.kind is StageKind.SOURCE:
         return f"Source `{data.stage}` of the streaming pipeline `{data.pipeline}`."
-    if data.of_rejects:
+    if data.of_dead_letters:
         return f"Bad rows of `{', '.join(data.upstream)}`, with reason and position."
-    if data.kind == "sink":
+    if data.kind is StageKind.SINK:
         return f"Sink `{data.stage}` of the streaming pipeline `{data.pipeline}`, exactly once."
     text = f"Stateful stage `{data.stage}` of the streaming pipeline `{data.pipeline}`."
     facts = "\n".join(f"- {name}: {value}" for name, value in data.description.items())
@@ -149,7 +150,7 @@ def _kinds(data: JetStageData) -> set[str]:
 def _metadata(data: JetStageData) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         keys.META_STAGE: data.stage,
-        keys.META_STAGE_KIND: data.kind,
+        keys.META_STAGE_KIND: data.kind.value,
     }
     if data.uri:
         metadata[keys.DAGSTER_URI] = _as_uri(data.uri)

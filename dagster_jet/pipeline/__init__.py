@@ -2,6 +2,6 @@
 
 from dagster_jet.pipeline import aggregates, windows
 from dagster_jet.pipeline.graph import Graph
-from dagster_jet.pipeline.pipeline import Pipeline, Stage
+from dagster_jet.pipeline.pipeline import KeyedStage, Pipeline, Stage, WindowedStage
 
-__all__ = ["Graph", "Pipeline", "Stage", "aggregates", "windows"]
+__all__ = ["Graph", "KeyedStage", "Pipeline", "Stage", "WindowedStage", "aggregates", "windows"]

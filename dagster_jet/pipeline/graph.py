@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.stateful import StatefulNode
 
 
@@ -18,6 +19,25 @@ class ConnectorDefinition(Protocol):
     def describe(self) -> dict[str, str]:
         """Kind, place, format: for people, lineage and the plan's fingerprint. No secrets."""
         ...
+
+
+class SourceDefinition(ConnectorDefinition, Protocol):
+    """What `read_from` takes: made by `dagster_jet.sources`, or a `dagster_jet.Source` of your own,
+    which says in full what a source owes."""
+
+    def open(self, *arguments: Any, **named: Any) -> Any: ...
+
+
+class TableDefinition(ConnectorDefinition, Protocol):
+    """What `enrich` takes: a `dagster_jet.Table`."""
+
+    def frame(self, *arguments: Any, **named: Any) -> Any: ...
+
+
+class SinkDefinition(ConnectorDefinition, Protocol):
+    """What `write_to` takes: made by `dagster_jet.sinks`, or a `dagster_jet.Sink` of your own."""
+
+    def open_writer(self, *arguments: Any, **named: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -37,7 +57,7 @@ class Timestamps:
 class SourceNode:
     name: str
     source: Any
-    kind: str = field(default="source", init=False)
+    kind: ClassVar = StageKind.SOURCE
 
     @property
     def upstream(self) -> tuple[str, ...]:
@@ -51,7 +71,7 @@ class TimestampsNode:
     name: str
     upstream: tuple[str, ...]
     timestamps: Timestamps
-    kind: str = field(default="timestamps", init=False)
+    kind: ClassVar = StageKind.TIMESTAMPS
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,7 @@ class TransformNode:
     """`function` may be called with the names of further columns to keep."""
     per_epoch: bool = False
     """`function` may look at several rows at once, although it sees one epoch only."""
-    kind: str = field(default="transform", init=False)
+    kind: ClassVar = StageKind.TRANSFORM
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,7 @@ class MergeNode:
 
     name: str
     upstream: tuple[str, ...]
-    kind: str = field(default="merge", init=False)
+    kind: ClassVar = StageKind.MERGE
 
 
 @dataclass(frozen=True)
@@ -90,23 +110,23 @@ class EnrichNode:
     """The table is read anew when what is known of it is older; None: once per execution."""
     suffix: str = "_right"
     """Of the table's columns whose names the stream has, too."""
-    kind: str = field(default="enrich", init=False)
+    kind: ClassVar = StageKind.ENRICH
 
 
 @dataclass(frozen=True)
 class SinkNode:
-    """Writes a stream out, or what its upstream node set aside."""
+    """Writes a stream out, or the late rows or dead letters of its upstream node."""
 
     name: str
     upstream: tuple[str, ...]
     sink: Any
-    of_rejects: bool = False
+    of_dead_letters: bool = False
     """Takes the bad rows of its upstream source, or of its stateful stage, instead."""
     of_late: bool = False
     """Takes the rows that came too late for its upstream stage instead."""
     late_input: int = 0
     """Of which of the stage's inputs."""
-    kind: str = field(default="sink", init=False)
+    kind: ClassVar = StageKind.SINK
 
 
 Node = (
@@ -208,9 +228,15 @@ class Graph:
 
     def plan(self) -> dict[str, Any]:
         """What the saved state of every source and stateful stage means (`snapshot.plan`)."""
-        plan: dict[str, Any] = {source.name: {"kind": "source"} for source in self.sources}
+        plan: dict[str, Any] = {
+            source.name: {"kind": StageKind.SOURCE.value} for source in self.sources
+        }
         for stage in self.stages:
-            plan[stage.name] = {"kind": stage.kind, "format": stage.state_format, **stage.shape()}
+            plan[stage.name] = {
+                "kind": stage.kind.value,
+                "format": stage.state_format,
+                **stage.shape(),
+            }
         return plan
 
     def fingerprint(self) -> str:
@@ -220,7 +246,7 @@ class Graph:
         """
         shape = [
             [
-                node.kind,
+                node.kind.value,
                 node.name,
                 list(node.upstream),
                 dict(node.shape()) if isinstance(node, StatefulNode) else None,

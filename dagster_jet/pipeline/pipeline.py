@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
+from dagster_jet.core.ddl import split_ddl
+from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
-from dagster_jet.pipeline.ddl import split_ddl
-from dagster_jet.pipeline.durations import Duration, to_ms
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     Graph,
     MergeNode,
     Node,
+    SinkDefinition,
     SinkNode,
+    SourceDefinition,
     SourceNode,
+    TableDefinition,
     Timestamps,
     TimestampsNode,
     TransformNode,
@@ -31,10 +35,12 @@ from dagster_jet.pipeline.stateful import (
     StatefulNode,
 )
 from dagster_jet.pipeline.windows import Window
-from dagster_jet.processors.state_format import StateFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from dagster_jet.dag import Processor
+    from dagster_jet.operators.user.state import State
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -43,6 +49,14 @@ IS_EARLY = "is_early"
 _N = TypeVar("_N", bound=Node)
 OnError: TypeAlias = Literal["fail", "dead-letter"]
 """What becomes of a row that a user's function cannot take."""
+StateFormatName: TypeAlias = Literal["plain", "pickle"]
+"""How what a user's code keeps is saved; see `KeyedStage.map_stateful`."""
+
+S = TypeVar("S")
+Row: TypeAlias = dict[str, Any]
+"""A row by column name."""
+Rows: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+"""What a user's function returns: a row, rows, or none."""
 
 
 class Pipeline:
@@ -61,8 +75,16 @@ class Pipeline:
         self.name = name
         self._nodes: dict[str, Node] = {}
 
-    def read_from(self, source: Any, *, name: str) -> Stage:
-        """Adds a source (`dagster_jet.sources`)."""
+    def read_from(self, source: SourceDefinition, *, name: str) -> Stage:
+        """Adds a source and returns the stream of its rows.
+
+        Args:
+            source: from `dagster_jet.sources`, or a connector of your own.
+            name: unique in the pipeline; positions are found by it at the next start.
+
+        Raises:
+            PipelineError: the name is taken, or cannot be part of a path.
+        """
         return Stage(self, self._add(SourceNode(name, source)).name, None)
 
     @property
@@ -70,7 +92,7 @@ class Pipeline:
         """The finished graph.
 
         Raises:
-            PipelineError: nothing is read, or nothing is written; a stage sets rows aside, and
+            PipelineError: nothing is read, or nothing is written; a stage keeps dead letters, and
                 nothing takes them.
         """
         graph = Graph(dict(self._nodes))
@@ -78,15 +100,15 @@ class Pipeline:
             raise PipelineError("nothing is read.", job=self.name, cure="Call read_from().")
         if not graph.sinks:
             raise PipelineError("nothing is written.", job=self.name, cure="Call write_to().")
-        with_dead_letters = {sink.upstream[0] for sink in graph.sinks if sink.of_rejects}
+        with_dead_letters = {sink.upstream[0] for sink in graph.sinks if sink.of_dead_letters}
         for stage in graph.stages:
             if (
                 isinstance(stage, StatefulMapNode)
-                and stage.sets_aside
+                and stage.keeps_dead_letters
                 and stage.name not in with_dead_letters
             ):
                 raise PipelineError(
-                    'on_error="dead-letter", but there is no sink for the rows set aside.',
+                    'on_error="dead-letter", but there is no sink for the dead letters.',
                     job=self.name,
                     stage=stage.name,
                     cure="Call dead_letter_to(sink, name=...) directly after the stage.",
@@ -103,7 +125,7 @@ class Pipeline:
         if node.name in self._nodes:
             raise PipelineError(
                 f"two stages are named {node.name!r} "
-                f"(a {self._nodes[node.name].kind} and a {node.kind}).",
+                f"(a {self._nodes[node.name].kind.value} and a {node.kind.value}).",
                 job=self.name,
                 stage=node.name,
                 cure="State and positions are matched by name: give each stage its own.",
@@ -132,7 +154,10 @@ class Stage:
         idle_timeout: Duration = "60 seconds",
         max_lull: Duration = "0 ms",
     ) -> Stage:
-        """Names the event-time column (timestamp, or milliseconds as long).
+        """Names the event-time column: a timestamp, or milliseconds since 1970 as long.
+
+        Example:
+            >>> rows.with_timestamps("at", allowed_lag="5 minutes")  # doctest: +SKIP
 
         Args:
             column: must not be null; a row without event time is a bad row.
@@ -142,6 +167,9 @@ class Stage:
             max_lull: after so long without events the watermark of a source, or a partition of
                 it, goes on with the wall clock (unless it is idle), so that windows close although
                 nothing follows; 0 means never. Events that come later with older times are late.
+
+        Raises:
+            ConfigurationError: a duration is negative or cannot be read; names the argument.
         """
         timestamps = Timestamps(
             column,
@@ -169,6 +197,9 @@ class Stage:
         Args:
             column: timestamp; the stream must not have it yet.
             idle_timeout, max_lull: as in `with_timestamps`.
+
+        Raises:
+            ConfigurationError: a duration is negative or cannot be read; names the argument.
         """
         timestamps = Timestamps(
             column,
@@ -188,25 +219,45 @@ class Stage:
         name: str | None = None,
         per_epoch: bool = False,
     ) -> Stage:
-        """Any stateless DataFrame -> DataFrame.
+        """Applies a stateless function from DataFrame to DataFrame.
 
-        It sees the rows of one epoch, and where epochs begin is nobody's promise. So what looks at
-        several rows at once (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a join of the
-        stream with itself) is refused when the job starts: there are stages for that.
+        The function sees the rows of one epoch, and epochs may begin anywhere. So a function that
+        looks at several rows at once (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a join
+        of the stream with itself) is refused when the job starts: there are stages for that.
 
         Args:
-            per_epoch: allow it: what comes out may differ from run to run, and it is meant so.
+            function: called once when the job starts, on empty rows, and once in each epoch.
+            name: by default "transform_1" and so on.
+            per_epoch: allow several rows at once: the output may then differ from run to run.
+
+        Raises:
+            PipelineError: the name is taken; at the job's start, several rows are looked at.
+
+        Example:
+            >>> rows.transform(lambda df: df.withColumn("hour", F.hour("at")))  # doctest: +SKIP
         """
         name = name or self._pipeline._fresh("transform")
         return self._append(TransformNode(name, (self._node,), function, per_epoch=per_epoch))
 
     def filter(self, condition: str | Column, *, name: str | None = None) -> Stage:
-        """Keeps the rows for which `condition` is true."""
+        """Keeps the rows for which `condition` is true.
+
+        Args:
+            condition: a SQL expression ("delay > 15"), or a Column.
+            name: by default "filter_1" and so on.
+        """
         name = name or self._pipeline._fresh("filter")
         return self.transform(lambda frame: frame.where(condition), name=name)
 
     def select(self, *columns: str | Column, name: str | None = None) -> Stage:
-        """Column names, SQL expressions or Columns."""
+        """Replaces the columns of the stream.
+
+        The event-time column has to be among them where a later stage needs event time.
+
+        Args:
+            columns: names, SQL expressions ("price * 2 as twice") or Columns.
+            name: by default "select_1" and so on.
+        """
         name = name or self._pipeline._fresh("select")
 
         def project(frame: DataFrame, *more: str) -> DataFrame:
@@ -218,7 +269,12 @@ class Stage:
         return self._append(TransformNode(name, (self._node,), project, is_projection=True))
 
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
-        """This stream and `others` as one, matched by column name; the watermark is the least."""
+        """Unites this stream and `others`, column by name; the watermark is the least of theirs.
+
+        Raises:
+            PipelineError: the streams have different event-time columns, or are of different
+                pipelines. At the job's start: they have different columns.
+        """
         self._refuse_other_pipelines(others, name)
         times = {self._time, *(other._time for other in others)}
         if len(times) > 1:
@@ -232,26 +288,33 @@ class Stage:
 
     def enrich(
         self,
-        table: Any,
+        table: TableDefinition,
         *,
         on: str | Sequence[str],
-        how: str = "left",
+        how: Literal["left", "inner"] = "left",
         refresh: Duration | None = None,
         name: str | None = None,
         suffix: str = "_right",
     ) -> Stage:
-        """Adds the columns of a batch table (`sources.table`, `sources.map_table`) by key.
+        """Adds the columns of a batch table by key (a hash join).
 
         Columns: this stream's, then the table's; where names clash the table's get `suffix`. A row
         of the table that does not fit its schema fails the job, and so does a CSV file whose header
         names other columns than the schema.
 
         Args:
+            table: from `sources.table` or `sources.map_table`.
+            on: the columns that both have and that must be equal.
             how: "left" keeps rows without a match, "inner" drops them.
             refresh: read the table anew when an epoch begins and what is known of it is older;
                 by default it is read once, when an execution starts. A row is enriched by what
                 the table held in the epoch that committed it: at-least-once as far as the table's
                 changes go, exactly once as far as the rows do.
+            name: by default "enrich_1" and so on.
+            suffix: appended to the table's columns whose names the stream has, too.
+
+        Raises:
+            PipelineError: `how` is not known.
         """
         if how not in ("left", "inner"):
             raise PipelineError(
@@ -280,8 +343,21 @@ class Stage:
         The result's event time is this stream's; with "right" and "outer" it has none.
 
         Args:
-            how: "inner", "left", "right" or "outer"; a row that found no partner comes out, with
+            other: a stream of the same pipeline.
+            on: the columns that both have and that must be equal.
+            within: how far apart in event time two rows of a pair may be; also how long rows are
+                kept in state.
+            name: unique in the pipeline; the state is found by it at the next start.
+            how: "inner", "left", "right" or "outer"; a row without a partner comes out, with
                 nulls, once the watermark has passed its last chance.
+            suffix: appended to the other stream's columns whose names this stream has, too.
+
+        Raises:
+            PipelineError: a stream has no event time, `how` is not known, or the streams are of
+                different pipelines.
+
+        Example:
+            >>> orders.join(payments, on="order_id", within="1 hour", name="paid")  # doctest: +SKIP
         """
         if how not in ("inner", "left", "right", "outer"):
             raise PipelineError(
@@ -302,26 +378,50 @@ class Stage:
         return joined if how in ("inner", "left") else replace_time(joined, None)
 
     def group_by(self, *keys: str) -> KeyedStage:
+        """Groups the stream by key columns: the next stage has a state for each key.
+
+        Raises:
+            PipelineError: no key, or one named twice.
+        """
         if not keys:
             raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
         _refuse_twice(self, self._node, keys)
         return KeyedStage(self, keys)
 
     def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
-        """Windows over all rows together; `KeyedStage.window` has them per key."""
+        """Cuts the stream into windows over all rows; `KeyedStage.window` has them per key.
+
+        Args:
+            window: from `dagster_jet.windows`.
+            early_results: as in `KeyedStage.window`.
+
+        Raises:
+            PipelineError: the stream has no event time.
+        """
         return KeyedStage(self, ()).window(window, early_results=early_results)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
-        """One row of totals over all rows so far, whenever some arrive (see `KeyedStage`)."""
+        """Emits a row of totals over all rows so far in every epoch that has rows.
+
+        As `KeyedStage.rolling_aggregate`, without keys.
+        """
         return KeyedStage(self, ()).rolling_aggregate(name=name, **aggregates)
 
     def deduplicate(
         self, *, within: Duration, name: str, on: str | Sequence[str] | None = None
     ) -> Stage:
-        """The first row of each key (`on`; default: all columns) within a time.
+        """Lets the first row of each key through, and drops its duplicates within a time.
 
-        A row is left out if a row of its key that was let through is at most `within` away in
-        event time. Rows that the watermark has passed are late.
+        A row is dropped if a row of its key that was let through is at most `within` away in event
+        time. Rows that the watermark has passed are late.
+
+        Args:
+            within: in event time; also how long keys are kept in state.
+            name: unique in the pipeline; the state is found by it at the next start.
+            on: the key columns; by default all columns.
+
+        Raises:
+            PipelineError: the stream has no event time.
         """
         keys = () if on is None else _columns(on)
         _refuse_twice(self, name, keys)
@@ -332,17 +432,20 @@ class Stage:
 
     def map_stateful(
         self,
-        function: Callable[..., Any],
+        function: Callable[[State[S], Row], Rows],
         *,
-        create: Callable[[], Any],
+        create: Callable[[], S],
         output_schema: str,
         name: str,
         ttl: Duration | None = None,
-        on_evict: Callable[..., Any] | None = None,
+        on_evict: Callable[[Row, S, int], Rows] | None = None,
         on_error: OnError = "fail",
-        state_format: str = "plain",
+        state_format: StateFormatName = "plain",
     ) -> Stage:
-        """One state for all rows; see `KeyedStage.map_stateful`, which has one per key."""
+        """Calls `function(state, row)` with one state for all rows.
+
+        Arguments and errors are those of `KeyedStage.map_stateful`, which has a state per key.
+        """
         return KeyedStage(self, ()).map_stateful(
             function,
             create=create,
@@ -356,15 +459,18 @@ class Stage:
 
     def apply_processor(
         self,
-        supplier: Callable[[], Any],
+        supplier: Callable[[], Processor],
         *,
         output_schema: str,
         name: str,
         in_batches: bool = False,
         output_delay: Duration = "0 ms",
-        state_format: str = "plain",
+        state_format: StateFormatName = "plain",
     ) -> Stage:
-        """One `dagster_jet.core.Processor` for all rows; see `KeyedStage.apply_processor`."""
+        """Gives all rows to one `dagster_jet.dag.Processor`.
+
+        Arguments and errors are those of `KeyedStage.apply_processor`.
+        """
         return KeyedStage(self, ()).apply_processor(
             supplier,
             output_schema=output_schema,
@@ -375,17 +481,26 @@ class Stage:
         )
 
     def late_to(
-        self, sink: Any, *, name: str, side: Literal["left", "right"] | None = None
+        self, sink: SinkDefinition, *, name: str, side: Literal["left", "right"] | None = None
     ) -> Stage:
         """Sends the rows that came too late for this stage to `sink`, in the same transaction.
 
-        Without it they are only counted. Refused where no row can be late. Rows: as the stage
-        received them. After `apply_processor`
-        they are the rows behind the watermark, and the processor does not get them any more.
+        Without it they are only counted. The rows are as the stage received them. After
+        `apply_processor` they are the rows behind the watermark, and the processor does not get
+        them any more.
 
         Args:
+            sink: from `dagster_jet.sinks`, or a connector of your own.
+            name: of the sink, unique in the pipeline.
             side: after `join`, and only there: whose late rows. Those of the other side go to a
                 sink of their own, because they have other columns.
+
+        Returns:
+            This stage: the next call goes on from its results.
+
+        Raises:
+            PipelineError: the stage is not a stateful one, no row can be late for it, or `side`
+                does not fit.
         """
         node = self._pipeline._nodes[self._node]
         if not isinstance(node, StatefulNode):
@@ -428,24 +543,43 @@ class Stage:
     def _refusal(self, message: str, cure: str | None = None) -> PipelineError:
         return PipelineError(message, job=self._pipeline.name, stage=self._node, cure=cure)
 
-    def write_to(self, sink: Any, *, name: str) -> None:
-        """Ends the branch in a sink (`dagster_jet.sinks`)."""
+    def write_to(self, sink: SinkDefinition, *, name: str) -> None:
+        """Writes the stream to a sink. The stage may be written to several sinks.
+
+        Args:
+            sink: from `dagster_jet.sinks`, or a connector of your own.
+            name: unique in the pipeline; commits are found by it at the next start.
+
+        Raises:
+            PipelineError: the name is taken.
+        """
         self._pipeline._add(SinkNode(name, (self._node,), sink))
 
-    def dead_letter_to(self, sink: Any, *, name: str) -> Stage:
-        """Sends the bad rows of this source to `sink`, in the same transaction, and goes on.
+    def dead_letter_to(self, sink: SinkDefinition, *, name: str) -> Stage:
+        """Sends the bad rows of this source to `sink`, in the same transaction.
 
-        Rows: source, position, reason, raw. Without it a bad row fails the job.
+        The sink's columns are source, position, reason and raw. Without a dead-letter sink a bad
+        row fails the job.
 
         Also after `map_stateful(..., on_error="dead-letter")`, for rows that its function cannot
         take: source is then the stage, position the row's key and event time, raw the row as JSON.
+
+        Args:
+            sink: from `dagster_jet.sinks`, or a connector of your own.
+            name: of the sink, unique in the pipeline.
+
+        Returns:
+            This stage: the next call goes on from its good rows.
+
+        Raises:
+            PipelineError: it is called elsewhere, or the stage's `on_error` is "fail".
         """
         node = self._pipeline._nodes[self._node]
         if isinstance(node, TimestampsNode):
             node = self._pipeline._nodes[node.upstream[0]]
-        if isinstance(node, StatefulMapNode) and not node.sets_aside:
+        if isinstance(node, StatefulMapNode) and not node.keeps_dead_letters:
             raise PipelineError(
-                "the stage sets no rows aside: one that its function cannot take fails the job.",
+                "the stage keeps no dead letters: a row that it cannot take fails the job.",
                 job=self._pipeline.name,
                 stage=node.name,
                 cure='Say map_stateful(..., on_error="dead-letter").',
@@ -457,7 +591,7 @@ class Stage:
                 job=self._pipeline.name,
                 stage=self._node,
             )
-        self._pipeline._add(SinkNode(name, (node.name,), sink, of_rejects=True))
+        self._pipeline._add(SinkNode(name, (node.name,), sink, of_dead_letters=True))
         return self
 
     def _refuse_other_pipelines(self, others: Sequence[Stage], name: str | None) -> None:
@@ -494,22 +628,36 @@ class KeyedStage:
         self._stage, self._keys = stage, keys
 
     def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
-        """Cuts the stream into windows (`dagster_jet.windows`).
+        """Cuts the stream of each key into windows.
 
         Args:
+            window: from `dagster_jet.windows`.
             early_results: also emit what open windows hold so far, about this often in wall-clock
                 time. Rows get a column `is_early`; they are not part of the guarantee's results:
                 after a restart they come at other times, with other values. They go to sinks, also
                 through transforms; stateful stages behind the window get final rows only.
+
+        Raises:
+            PipelineError: the stream has no event time.
         """
         self._stage._event_time(self._stage._node, "a window")
         every = None if early_results is None else to_ms(early_results, "early_results")
         return WindowedStage(self._stage, self._keys, window, every)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
-        """One updated row per key that an epoch touched.
+        """Emits one updated row for each key that an epoch touched, with the totals so far.
 
         Columns: keys, the key's newest event time (if the stream has event time), the aggregates.
+
+        Args:
+            name: unique in the pipeline; the state is found by it at the next start.
+            aggregates: result column = `dagster_jet.aggregates`...
+
+        Raises:
+            PipelineError: no aggregate, or two columns of one name.
+
+        Example:
+            >>> rows.group_by("k").rolling_aggregate(name="totals", n=agg.count())  # doctest: +SKIP
         """
         stage = self._stage
         time = () if stage._time is None else (stage._time.column,)
@@ -518,20 +666,20 @@ class KeyedStage:
         return stage._append(node)
 
     def deduplicate(self, *, within: Duration, name: str) -> Stage:
-        """`Stage.deduplicate` on these keys."""
+        """Lets the first row of each key through; as `Stage.deduplicate` on these keys."""
         return self._stage.deduplicate(within=within, name=name, on=self._keys)
 
     def map_stateful(
         self,
-        function: Callable[..., Any],
+        function: Callable[[State[S], Row], Rows],
         *,
-        create: Callable[[], Any],
+        create: Callable[[], S],
         output_schema: str,
         name: str,
         ttl: Duration | None = None,
-        on_evict: Callable[..., Any] | None = None,
+        on_evict: Callable[[Row, S, int], Rows] | None = None,
         on_error: OnError = "fail",
-        state_format: str = "plain",
+        state_format: StateFormatName = "plain",
     ) -> Stage:
         """Calls `function(state, row)` for every row, with the state of the row's key.
 
@@ -542,8 +690,9 @@ class KeyedStage:
                 the row as a dict; returns a row, an iterable of rows, or None.
             create: makes the state of a new key.
             output_schema: the rows it returns, as DDL ("key string, n bigint").
-            ttl: a state is forgotten once the watermark is further past its last touch.
-            on_evict: called with a state that its `ttl` has ended; may return rows, too.
+            name: unique in the pipeline; the state is found by it at the next start.
+            ttl: a state expires once the watermark is further than this past its last touch.
+            on_evict: called with a state that has expired; may return rows, too.
             on_error: what becomes of a row for which `function` raises, or returns what does not
                 fit `output_schema`. "fail": the job fails, and names it. "dead-letter": it goes to
                 `dead_letter_to`, which has to follow; the key's state stays as it was before that
@@ -552,6 +701,15 @@ class KeyedStage:
                 text, times, lists, tuples, dicts and sets of them (docs/operators.md); anything
                 else fails the job when it is saved first. "pickle": anything that can be pickled.
                 Whoever may write to a member of the store can then run code on the executors.
+
+        Raises:
+            PipelineError: an option is not known or contradicts another; a `ttl` without event
+                time. While the job runs: the function failed, or a state cannot be saved.
+
+        Example:
+            >>> def add(state, row):
+            ...     state.value = (state.value or 0) + row["delay"]
+            ...     return {"origin": row["origin"], "total": state.value}
         """
         stage = self._stage
         if on_error not in get_args(OnError):
@@ -573,21 +731,21 @@ class KeyedStage:
         saved_as = _format_of(stage, name, state_format)
         node = StatefulMapNode(
             name, (stage._node,), self._keys, function, create, on_evict, lifetime, output_schema,
-            time, sets_aside=on_error == "dead-letter", saved_as=saved_as,
+            time, keeps_dead_letters=on_error == "dead-letter", saved_as=saved_as,
         )  # fmt: skip
         return replace_time(stage._append(node), _kept(time, output_schema))
 
     def apply_processor(
         self,
-        supplier: Callable[[], Any],
+        supplier: Callable[[], Processor],
         *,
         output_schema: str,
         name: str,
         in_batches: bool = False,
         output_delay: Duration = "0 ms",
-        state_format: str = "plain",
+        state_format: StateFormatName = "plain",
     ) -> Stage:
-        """A `dagster_jet.core.Processor` per shard; rows of one key go to the same one.
+        """Gives rows to a `dagster_jet.dag.Processor` per shard; rows of one key to the same one.
 
         Rows of one epoch come in order of event time; rows of the same time, and rows of a stream
         without event time, in any order, and in another one when the epoch is run again.
@@ -605,6 +763,7 @@ class KeyedStage:
         Args:
             supplier: makes an instance, for example the class itself; it must be picklable.
             output_schema: the rows it offers, as DDL.
+            name: unique in the pipeline; the state is found by it at the next start.
             in_batches: items are Arrow record batches, both ways, instead of dicts.
             output_delay: how far behind the watermark the event time of a row may be when it is
                 offered. Windows and other stages behind this one wait so much longer. Who keeps
@@ -643,10 +802,22 @@ class WindowedStage:
         self._early_results_ms = early_results_ms
 
     def aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
-        """One row per key and window: keys, window_start, window_end, then the aggregates.
+        """Emits one row per key and window: keys, window_start, window_end, then the aggregates.
 
         The result's event time is the last millisecond of its window, `window_end` less one: so
         windows over it, say days over hours, hold what they should.
+
+        Args:
+            name: unique in the pipeline; the state is found by it at the next start.
+            aggregates: result column = `dagster_jet.aggregates`...
+
+        Raises:
+            PipelineError: no aggregate, or two columns of one name.
+
+        Example:
+            >>> hourly = late.group_by("origin").window(windows.tumbling("1 hour")).aggregate(
+            ...     n=agg.count(), worst=agg.max("delay"), name="hourly_delays"
+            ... )  # doctest: +SKIP
         """
         early = () if self._early_results_ms is None else (IS_EARLY,)
         added = (WINDOW_START, WINDOW_END, *early)
@@ -676,7 +847,7 @@ def _format_of(stage: Stage, name: str, state_format: str) -> StateFormat:
 
 
 def replace_time(stage: Stage, time: EventTime | None) -> Stage:
-    """The same point of the pipeline, read with another event time."""
+    """Return the same point of the pipeline, read with another event time."""
     return Stage(stage._pipeline, stage._node, time)
 
 
@@ -685,7 +856,7 @@ def _columns(on: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _refuse_twice(stage: Stage, name: str, columns: Sequence[str]) -> None:
-    """Of two columns of one name, one would be lost without a word."""
+    """Refuse two columns of one name: one of them would be lost without a word."""
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         raise PipelineError(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dagster_jet.pipeline.aggregates import Aggregate
+from dagster_jet.core.aggregate import Aggregate
+from dagster_jet.core.state_format import StateFormat
 from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
+from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.windows import SessionWindow, Window
-from dagster_jet.processors.aggregation import Aggregation
-from dagster_jet.processors.partials.accumulator import Accumulator
-from dagster_jet.processors.state_format import StateFormat
 from dagster_jet.snapshot.plan import EVENT_TIME, PLAIN
+
+if TYPE_CHECKING:
+    from dagster_jet.operators.aggregates.aggregation import Aggregation
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class StatefulNode:
 
     name: str
     upstream: tuple[str, ...]
-    kind: ClassVar[str]
+    kind: ClassVar[StageKind]
 
     @property
     def state_format(self) -> int:
@@ -60,11 +62,11 @@ class AggregateNode(StatefulNode):
     aggregates: tuple[tuple[str, Aggregate], ...]
     time: EventTime
     early_results_ms: int | None = None
-    kind: ClassVar[str] = "aggregate"
+    kind: ClassVar = StageKind.AGGREGATE
 
     @property
     def state_format(self) -> int:
-        if isinstance(self.window, SessionWindow) and Aggregation(self.aggregates).grows:
+        if isinstance(self.window, SessionWindow) and _aggregation(self.aggregates).grows:
             return 2  # 1 had the content of a session in its header
         return _format_with(self.time)
 
@@ -103,7 +105,7 @@ class RollingNode(StatefulNode):
     keys: tuple[str, ...]
     aggregates: tuple[tuple[str, Aggregate], ...]
     time: EventTime | None
-    kind: ClassVar[str] = "rolling_aggregate"
+    kind: ClassVar = StageKind.ROLLING_AGGREGATE
 
     @property
     def never_late(self) -> str | None:
@@ -127,7 +129,7 @@ class DeduplicateNode(StatefulNode):
     keys: tuple[str, ...]
     within_ms: int
     time: EventTime
-    kind: ClassVar[str] = "deduplicate"
+    kind: ClassVar = StageKind.DEDUPLICATE
 
     @property
     def state_format(self) -> int:
@@ -149,7 +151,7 @@ class JoinNode(StatefulNode):
     how: Literal["inner", "left", "right", "outer"]
     times: tuple[EventTime, EventTime]
     suffix: str
-    kind: ClassVar[str] = "join"
+    kind: ClassVar = StageKind.JOIN
 
     @property
     def state_format(self) -> int:
@@ -182,10 +184,10 @@ class StatefulMapNode(StatefulNode):
     ttl_ms: int | None
     output_schema: str
     time: EventTime | None
-    sets_aside: bool = False
+    keeps_dead_letters: bool = False
     """Rows that the function cannot take go to dead-letter sinks; else they fail the job."""
     saved_as: StateFormat = StateFormat.PLAIN
-    kind: ClassVar[str] = "map_stateful"
+    kind: ClassVar = StageKind.MAP_STATEFUL
 
     @property
     def never_late(self) -> str | None:
@@ -218,7 +220,7 @@ class ProcessorNode(StatefulNode):
     in_batches: bool
     delay_ms: int = 0
     saved_as: StateFormat = StateFormat.PLAIN
-    kind: ClassVar[str] = "processor"
+    kind: ClassVar = StageKind.PROCESSOR
 
     @property
     def state_format(self) -> int:
@@ -251,18 +253,21 @@ def _format_with(*times: EventTime) -> int:
     return 2 if any(time.is_window_end for time in times) else 1
 
 
+def _aggregation(aggregates: tuple[tuple[str, Aggregate], ...]) -> Aggregation:
+    """What computes them: asked where a plan is made, for it loads Arrow."""
+    from dagster_jet.operators.aggregates.aggregation import Aggregation
+
+    return Aggregation(aggregates)
+
+
 def _partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> list[str]:
     """What is saved; results are finished from it, so they may be renamed (not those of
     `agg.custom`, which give their partials the name), added or left out."""
-    return sorted(name for name, _ in Aggregation(aggregates).partials)
+    return sorted(name for name, _ in _aggregation(aggregates).partials)
 
 
 def _plain_partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> dict[str, list[str]]:
-    formats = {
-        name: partial.state_format
-        for name, partial in Aggregation(aggregates).partials
-        if isinstance(partial, Accumulator)
-    }
+    formats = _aggregation(aggregates).accumulator_formats
     return {PLAIN: _plain(formats)} if formats else {}
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dagster_jet.core.frames import Frames
+from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.core.window_frames import Frames
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.pipeline.durations import Duration, to_ms
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,28 @@ Window = TumblingWindow | SlidingWindow | SessionWindow
 
 
 def tumbling(size: Duration, offset: Duration = "0 ms") -> TumblingWindow:
-    """Windows [0, size), [size, 2*size), ...: every event is in exactly one.
+    """Return windows [0, size), [size, 2*size), ...: every event is in exactly one.
 
     Args:
+        size: a `timedelta`, or a text such as "1 hour".
         offset: shifts all windows, by less than `size`: days that begin at 06:00 UTC are
             ``tumbling("1 day", offset="6 hours")``.
+
+    Raises:
+        ConfigurationError: `size` is not above 0.
+        PipelineError: the offset is not below `size`.
     """
     size_ms = to_ms(size, "windows.tumbling(size)")
     return TumblingWindow(size_ms, to_ms(offset, "windows.tumbling(offset)"))
 
 
 def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> SlidingWindow:
-    """Windows of `size`, one ending every `slide`; an event is in `size / slide` of them.
+    """Return windows of `size`, one ending every `slide`; an event is in `size / slide` of them.
+
+    Args:
+        size: a `timedelta`, or a text such as "1 hour".
+        slide: from the end of one window to the end of the next.
+        offset: shifts all windows, as in `tumbling`.
 
     Raises:
         PipelineError: `size` is not a whole multiple of `slide`.
@@ -99,5 +109,12 @@ def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> Slidi
 
 
 def session(gap: Duration) -> SessionWindow:
-    """Windows of activity per key: they end when `gap` has passed without an event."""
+    """Return windows of activity per key: they end when `gap` has passed without an event.
+
+    Args:
+        gap: in event time: a `timedelta`, or a text such as "30 minutes".
+
+    Raises:
+        ConfigurationError: `gap` is not above 0.
+    """
     return SessionWindow(to_ms(gap, "windows.session(gap)"))

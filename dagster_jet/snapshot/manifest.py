@@ -16,8 +16,9 @@ import xxhash
 
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
 
-MANIFEST_FORMAT = 2
-"""2: `Manifest.sinks`. Manifests of format 1 do not say where their sinks write."""
+MANIFEST_FORMAT = 3
+"""2: `Manifest.sinks`. Manifests of format 1 do not say where their sinks write.
+3: `Manifest.unacknowledged`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Saving:
     path: str
     pid: int
     started: int = 0
-    """Its `dagster_jet.engine.process.start_ticks`."""
+    """Its `dagster_jet.system.process.start_ticks`."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Manifest:
     snapshot_id: int
     epoch_id: int
     execution_id: int
-    line: int
+    timeline: int
     plan_fingerprint: str
     partition_count: int
     sources: dict[str, Any]
@@ -228,6 +229,9 @@ class Manifest:
     sinks: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per sink of the pipeline: where it writes (`snapshot.owed.Destination`), so that its commits
     can be finished by a start whose pipeline no longer has it."""
+    unacknowledged: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Per source that acknowledges: what was read and is to be acknowledged in phase 2. By message
+    id, what does it (JSON, the connector's own form)."""
     format: int = MANIFEST_FORMAT
 
     @property
@@ -237,7 +241,7 @@ class Manifest:
     @property
     def is_committed(self) -> bool:
         """Nothing waits for phase 2: it is over before it begins."""
-        return not self.artifacts and not self.prepared
+        return not (self.artifacts or self.prepared or any(self.unacknowledged.values()))
 
     @property
     def state_bytes(self) -> int:
@@ -262,7 +266,9 @@ class Manifest:
         }
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        fields = asdict(self)
+        fields["line"] = fields.pop("timeline")  # its name in all formats
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
@@ -274,6 +280,7 @@ class Manifest:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
+        fields["timeline"] = fields.pop("line")
         fields["shards"] = {
             vertex: tuple(tuple(ChunkSet(**s) for s in chain) for chain in chains)
             for vertex, chains in fields["shards"].items()

@@ -58,7 +58,7 @@ class Purpose(str, Enum):
     REWOUND = "rewound"
     """An older snapshot is the newest one again; it is restored already, and it fits."""
     RUNNING = "running"
-    """Everything older is settled, epochs follow."""
+    """Everything older is committed or rolled back, epochs follow."""
     SNAPSHOT = "snapshot"
     """The decision: the snapshot is valid."""
     COMMITTED = "committed"
@@ -111,10 +111,12 @@ class Commit:
     prepared: tuple[str, ...] = ()
     sinks: Mapping[str, Destination] = field(default_factory=dict)
     """Where each sink wrote when the artifacts were staged; empty in manifests of format 1."""
+    unacknowledged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Per source, the messages to acknowledge, once all else is committed."""
 
 
 @dataclass(frozen=True)
-class AbortLeftovers:
+class AbortOrphans:
     """Roll back what older executions left open and delete what nobody references.
 
     Only what carries an execution id below ours may be touched: a stopped process that wakes up
@@ -196,7 +198,7 @@ Command = (
     | LoadManifest
     | Restore
     | Commit
-    | AbortLeftovers
+    | AbortOrphans
     | RunEpoch
     | Publish
     | AwaitSaved
@@ -222,6 +224,8 @@ class Claimed:
     """What each stage's saved state means: every manifest carries it."""
     sinks: Mapping[str, Destination] = field(default_factory=dict)
     """Where each sink writes: every manifest carries it."""
+    held_writers: Mapping[str, int] = field(default_factory=dict)
+    """Per sink with held transactions, how many writers it has; the record keeps the most."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +246,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class LeftoversAborted:
+class OrphansAborted:
     """`retained`: chunk sets needed by the retained snapshots, by snapshot id.
 
     `damaged`: retained snapshots whose manifest is not whole. Nothing that they may need was
@@ -257,8 +261,8 @@ class LeftoversAborted:
 
 
 @dataclass(frozen=True)
-class Opportunity:
-    """The caller has polled the sources and could run an epoch now."""
+class Tick:
+    """The sources have been polled: an epoch could begin now."""
 
     now_ms: int
     wants_epoch: bool
@@ -279,6 +283,8 @@ class EpochAcked:
     sources: Mapping[str, Any]
     watermarks: Mapping[str, Any]
     now_ms: int
+    unacknowledged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Per source, all messages that were read and are not acknowledged yet."""
 
 
 @dataclass(frozen=True)
@@ -336,8 +342,8 @@ Event = (
     | ManifestLoaded
     | Restored
     | Committed
-    | LeftoversAborted
-    | Opportunity
+    | OrphansAborted
+    | Tick
     | CancelRequested
     | EpochAcked
     | EpochFailed

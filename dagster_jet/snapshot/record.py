@@ -7,14 +7,16 @@ made true again after a crash; whatever it does not name never happened.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from dagster_jet.errors import JetError, StoreMismatchError
 
-RECORD_FORMAT = 2
-"""1: no cause beside `ExecutionRecord.failure`; its first words were what others decided by."""
+RECORD_FORMAT = 3
+"""1: no cause beside `ExecutionRecord.failure`; its first words were what others decided by.
+3: `ExecutionRecord.held_writers`."""
 
 
 class JobStatus(str, Enum):
@@ -38,6 +40,7 @@ class JobStatus(str, Enum):
 
     @property
     def is_live(self) -> bool:
+        """An execution has the job, or is said to."""
         return self in (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.COMPLETING)
 
 
@@ -154,7 +157,7 @@ class ExecutionRecord:
     job: str
     execution_id: int
     status: JobStatus
-    line: int = 1
+    timeline: int = 1
     """Grows when history is left on purpose (rewind), so that old markers cannot match."""
     rewound_to: int | None = None
     """The ``initial_snapshot`` that was carried out; None once an execution began without one."""
@@ -174,21 +177,31 @@ class ExecutionRecord:
     nothing to do. It only grows; a stream without input makes no snapshots, and is well."""
     members_max: int = 0
     """The most members of the store that any execution has seen; it only grows."""
+    held_writers: dict[str, int] = field(default_factory=dict)
+    """Per sink with held transactions: the most writers that any execution has had. So many have to
+    be asked what they have left open; it only grows."""
     plan_fingerprint: str = ""
     updated_at_ms: int = 0
     format: int = RECORD_FORMAT
 
     @property
     def snapshot(self) -> SnapshotRef | None:
+        """The newest snapshot, from which the job goes on; None before the first."""
         return self.snapshots[0] if self.snapshots else None
 
+    def most_held_writers(self, now: Mapping[str, int]) -> dict[str, int]:
+        """`held_writers`, with those of an execution that begins."""
+        before = self.held_writers
+        return {**before, **{sink: max(n, before.get(sink, 0)) for sink, n in now.items()}}
+
     def with_lease(self, lease: Lease | None) -> ExecutionRecord:
+        """The same with another lease."""
         return replace(self, lease=lease)
 
     def rewound(self, wanted: int | None) -> ExecutionRecord:
         """The record of an execution that begins with this ``initial_snapshot``.
 
-        Newer snapshots are left behind and a new line begins, but once: every later start comes
+        Newer snapshots are left behind and a new timeline begins, but once: every later start comes
         with the same wish, a restart in this process as well as a supervisor's run. A start
         without one forgets it, so that the next can go back to the same snapshot again.
 
@@ -207,12 +220,15 @@ class ExecutionRecord:
                 job=self.job,
                 cure="Choose one of them, or leave initial_snapshot out.",
             )
-        # Where it is the newest one, nothing is left: the line goes on.
-        line = self.line if kept == self.snapshots else self.line + 1
-        return replace(self, snapshots=kept, line=line, rewound_to=wanted)
+        # Where it is the newest one, nothing is left: the timeline goes on.
+        timeline = self.timeline if kept == self.snapshots else self.timeline + 1
+        return replace(self, snapshots=kept, timeline=timeline, rewound_to=wanted)
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        """The record as JSON, for its register."""
+        fields = asdict(self)
+        fields["line"] = fields.pop("timeline")  # its name in all formats
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ExecutionRecord:
@@ -225,6 +241,7 @@ class ExecutionRecord:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
+        fields["timeline"] = fields.pop("line", 1)
         if fields["format"] == 1:
             fields["cause"] = _cause_in_words(fields)
         fields["format"] = RECORD_FORMAT  # what is written on top of it is of today

@@ -1,9 +1,17 @@
 """The store: a partitioned, replicated map and quorum registers over real storage members."""
 
-from dagster_jet.store.administration import Changes
+from dagster_jet.core.partition import DEFAULT_PARTITION_COUNT, key_hash, partition_id
+from dagster_jet.core.secret import Secret
 from dagster_jet.store.config import StoreConfig
-from dagster_jet.store.envelope import BadCopyError, Payload, seal, unseal
 from dagster_jet.store.handle import StoreHandle
+from dagster_jet.store.map.partition_table import (
+    PartitionTable,
+    create_table,
+    with_member_added,
+    with_member_removed,
+)
+from dagster_jet.store.map.replicated_map import MapKey, MapStats, ReplicatedMap
+from dagster_jet.store.map.routing import ReplicaRouting
 from dagster_jet.store.members import (
     FileMember,
     Member,
@@ -13,15 +21,6 @@ from dagster_jet.store.members import (
     member_id_of,
     open_member,
 )
-from dagster_jet.store.migration import Migrated
-from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, key_hash, partition_id
-from dagster_jet.store.placement import (
-    PartitionTable,
-    create_table,
-    with_member_added,
-    with_member_removed,
-)
-from dagster_jet.store.progress import OnProgress, Progress
 from dagster_jet.store.quorum import (
     Ballot,
     Configuration,
@@ -34,12 +33,13 @@ from dagster_jet.store.quorum import (
     move_register,
     move_registers,
 )
-from dagster_jet.store.replicated_map import MapKey, MapStats, ReplicatedMap
-from dagster_jet.store.routing import Routing
-from dagster_jet.store.secret import Secret
-from dagster_jet.store.status import MemberStatus, PartitionStatus, StoreStatus
 from dagster_jet.store.store import Store
-from dagster_jet.store.verification import Verified
+from dagster_jet.store.upkeep.administration import Changes
+from dagster_jet.store.upkeep.migration import Migrated
+from dagster_jet.store.upkeep.progress import OnProgress, UpkeepProgress
+from dagster_jet.store.upkeep.status import MemberStatus, PartitionStatus, StoreStatus
+from dagster_jet.store.upkeep.verification import Verified
+from dagster_jet.store.values.envelope import BadCopyError, Payload, seal, unseal
 
 __all__ = [
     "DEFAULT_PARTITION_COUNT",
@@ -60,17 +60,17 @@ __all__ = [
     "PartitionStatus",
     "PartitionTable",
     "Payload",
-    "Progress",
     "RegisterClient",
     "RegisterValue",
     "Replacement",
+    "ReplicaRouting",
     "ReplicatedMap",
-    "Routing",
     "Secret",
     "Store",
     "StoreConfig",
     "StoreHandle",
     "StoreStatus",
+    "UpkeepProgress",
     "Verified",
     "Versioned",
     "create_table",

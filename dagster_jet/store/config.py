@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dagster_jet.core.partition import DEFAULT_PARTITION_COUNT
+from dagster_jet.core.secret import Url, holds_password, named, text_of
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.store.encryption import Keyring
 from dagster_jet.store.members import Member, member_id_of, open_member
-from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT
-from dagster_jet.store.sealing import PLAIN, Sealer
-from dagster_jet.store.secret import Url, holds_password, named, text_of
+from dagster_jet.store.values.encryption import Keyring
+from dagster_jet.store.values.sealing import PLAIN, Sealer
 
 BACKUPS_MAX = 6
 PARTITIONS_MAX = 9_999
@@ -83,11 +83,11 @@ class StoreConfig:
         Raises:
             ConfigurationError: names the members, and how to name their passwords instead.
         """
-        telling = [member_id_of(text_of(url)) for url in self.urls if holds_password(url)]
-        if telling:
+        open_secrets = [member_id_of(text_of(url)) for url in self.urls if holds_password(url)]
+        if open_secrets:
             raise ConfigurationError(
-                f"urls: a password is written in the URL of {', '.join(telling)}; it would be sent "
-                "to every Spark task.",
+                f"urls: a password is written in the URL of {', '.join(open_secrets)}; it would be "
+                "sent to every Spark task.",
                 cure='Name it: Secret(env="NAME") with the URL in that environment variable, or '
                 "?password_env=NAME in the URL. Set the variable for the driver and for every "
                 "executor.",

@@ -17,7 +17,6 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     StoreUnwritableError,
 )
-from dagster_jet.store.belonging import check_one_store
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.identity import VerifiedMember, identify
 from dagster_jet.store.members import Member, member_id_of
@@ -31,8 +30,9 @@ from dagster_jet.store.quorum import (
 )
 from dagster_jet.store.quorum.acceptor_on_member import state_of
 from dagster_jet.store.register import AcceptorState
-from dagster_jet.store.sealed_member import SealedMember, UnsealableError
-from dagster_jet.store.sealing import Sealer
+from dagster_jet.store.same_store import check_same_store
+from dagster_jet.store.values.sealed_member import SealedMember, UnsealableError
+from dagster_jet.store.values.sealing import Sealer
 
 _ATTEMPTS_MAX = 100
 _CLOSE_SECONDS_MAX = 5.0
@@ -109,7 +109,7 @@ class Connection:
                 or the configured members belong to several stores; names who says what.
         """
         configured = {m: self.member(m) for m in self.config.member_ids}
-        check_one_store(configured)
+        check_same_store(configured)
         try:
             found = self._discover(configured)
         except StoreUnavailableError:
@@ -191,7 +191,7 @@ class Connection:
         try:
             self._replace(view, metadata)
         except StaleConfigurationError:
-            # Those who read what was just decided move on at once, faster than we are told.
+            # Those who read what was just decided move on at once, faster than our answer comes.
             if self.discover_after(view).metadata != metadata:
                 raise
         return self.view(metadata)

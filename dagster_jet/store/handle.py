@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.connection import Connection, View
+from dagster_jet.store.map.partition_table import PartitionTable
+from dagster_jet.store.map.replicated_map import MapKey, ReplicatedMap
+from dagster_jet.store.map.stored_key import map_prefix
 from dagster_jet.store.metadata import StoreMetadata
-from dagster_jet.store.placement import PartitionTable
-from dagster_jet.store.replicated_map import MapKey, ReplicatedMap
-from dagster_jet.store.stored_key import map_prefix
 
 
 @dataclass(frozen=True)

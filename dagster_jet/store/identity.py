@@ -1,4 +1,4 @@
-"""A member's identity: how a member that lost its data is told from the one that was there.
+"""A member's identity: what distinguishes a member that lost its data from the one that was there.
 
 A quorum counts on members remembering what they promised. A folder that was deleted and made anew,
 or a server that lost its disk, answers like a member that has never heard of anything, and would
@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
-from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.members import Member, Replacement, Versioned
-from dagster_jet.store.sealed_member import IDENTITY_KEY
+from dagster_jet.store.values.envelope import BadCopyError, seal, unseal
+from dagster_jet.store.values.sealed_member import IDENTITY_KEY
 
 _KEY = IDENTITY_KEY
 _OLDER = "older "
@@ -66,7 +66,7 @@ def disown(member: Member) -> None:
         member.disown()
 
 
-def came_back_older(member_id: str) -> StoreUnavailableError:
+def member_rolled_back(member_id: str) -> StoreUnavailableError:
     """Return the error of a member that does not remember what it has confirmed."""
     return StoreUnavailableError(
         f"the store member {member_id} came back older: it does not remember what it has "
@@ -153,11 +153,11 @@ class VerifiedMember:
 
     def _verified(self) -> Member:
         if self._is_older:
-            raise came_back_older(self.member_id)
+            raise member_rolled_back(self.member_id)
         if not self._is_verified:
             found = identity_of(self._member)
             if found is not None and found.startswith(_OLDER):
-                raise came_back_older(self.member_id)
+                raise member_rolled_back(self.member_id)
             if found != self._identity:
                 state = "is empty" if found is None else "is not the one the store knows"
                 raise StoreUnavailableError(

@@ -5,13 +5,13 @@ A change takes three decisions, each one write of the register "store":
 1. ``changed`` says who belongs to the store from now on, drops from the table the members whose
    data is gone - so that the backups of their partitions are promoted where they are - and names
    the table to move towards. Then all registers are moved.
-2. ``settled`` says that they have moved: writers of the former configuration cannot decide
-   anything any more. Then data is copied.
+2. ``with_registers_moved`` says that they have moved: writers of the former configuration cannot
+   decide anything any more. Then data is copied.
 3. ``finished`` says that all of it has arrived.
 
 Between decisions anybody may go on, as often as it takes (``administration.py``). A change may
-follow a settled one that is not finished: the holders are still the ones that count, only the
-target is another one.
+follow one whose registers have moved and that is not finished: the holders are still the ones that
+count, only the target is another one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from dagster_jet.errors import ConfigurationError, StoreCorruptedError
+from dagster_jet.store.map.partition_table import (
+    PartitionTable,
+    with_member_added,
+    with_member_removed,
+)
 from dagster_jet.store.metadata import StoreMetadata
-from dagster_jet.store.placement import PartitionTable, with_member_added, with_member_removed
 
 _NAMED_MAX = 20
 
@@ -38,7 +42,8 @@ def changed(
     """Return the metadata with which a change begins.
 
     Args:
-        metadata: the store's, settled; also while the copies of another change are being made.
+        metadata: the store's, its registers moved; also while the copies of another change are
+            being made.
         joining: member ids with the identities they show. A member that is there already with
             another identity has lost its data: it stays, and is given everything anew.
         leaving: members to give up; what they hold still counts until it is copied.
@@ -50,7 +55,7 @@ def changed(
         ConfigurationError: a member to give up is none, or too few would stay.
         StoreCorruptedError: partitions of which no copy is left, by number.
     """
-    if not metadata.is_settled:
+    if not metadata.registers_have_moved:
         raise ValueError("registers are still moving: finish that first")
     joining = dict(joining or {})
     known = metadata.identities
@@ -99,7 +104,7 @@ def changed(
     )
 
 
-def settled(metadata: StoreMetadata) -> StoreMetadata:
+def with_registers_moved(metadata: StoreMetadata) -> StoreMetadata:
     """Return the metadata after all registers have moved."""
     return replace(metadata, previous=())
 

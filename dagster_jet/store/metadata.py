@@ -11,9 +11,9 @@ from typing import Any
 
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store.config import StoreConfig
-from dagster_jet.store.placement import PartitionTable, create_table
-from dagster_jet.store.routing import Routing
-from dagster_jet.store.sealing import PLAIN, Sealer
+from dagster_jet.store.map.partition_table import PartitionTable, create_table
+from dagster_jet.store.map.routing import ReplicaRouting
+from dagster_jet.store.values.sealing import PLAIN, Sealer
 
 METADATA = "store"
 """The name of the register with a store's metadata."""
@@ -29,7 +29,7 @@ class StoreMetadata:
     """Settings fixed at creation, who the members are, and who holds what.
 
     Attributes:
-        store_id: tells this store from any other; random, never changes.
+        store_id: identifies this store; random, never changes.
         partition_count: of the whole store.
         backup_count: of the whole store.
         configuration: the number of the members' configuration; grows with every change.
@@ -76,14 +76,14 @@ class StoreMetadata:
         return self.target is not None
 
     @property
-    def is_settled(self) -> bool:
+    def registers_have_moved(self) -> bool:
         """Whether every register is where the members are, so that data may be copied."""
         return not self.previous
 
     @property
-    def routing(self) -> Routing:
+    def routing(self) -> ReplicaRouting:
         """Who is read and written."""
-        return Routing(self.table, self.target)
+        return ReplicaRouting(self.table, self.target)
 
     @property
     def identities(self) -> dict[str, str]:

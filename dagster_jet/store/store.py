@@ -15,21 +15,21 @@ from dagster_jet.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from dagster_jet.store.administration import Administration, Changes, no_store
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.connection import Connection, View
 from dagster_jet.store.handle import StoreHandle
+from dagster_jet.store.map.partition_table import PartitionTable
+from dagster_jet.store.map.replicated_map import ReplicatedMap
+from dagster_jet.store.map.stored_key import map_of, map_prefix
 from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.membership import changed
-from dagster_jet.store.placement import PartitionTable
-from dagster_jet.store.progress import OnProgress, unwatched
-from dagster_jet.store.quorum import RegisterClient, call_the_roll
-from dagster_jet.store.repair_turn import REPAIR, RepairTurn
-from dagster_jet.store.replicated_map import ReplicatedMap
-from dagster_jet.store.rewriting import Rewritten
-from dagster_jet.store.status import StoreStatus, status_of
-from dagster_jet.store.stored_key import map_of, map_prefix
-from dagster_jet.store.verification import Verified, verify
+from dagster_jet.store.quorum import RegisterClient, disown_rolled_back_members
+from dagster_jet.store.upkeep.administration import Administration, Changes, no_store
+from dagster_jet.store.upkeep.progress import OnProgress, unwatched
+from dagster_jet.store.upkeep.reencryption import Reencrypted
+from dagster_jet.store.upkeep.repair_lease import REPAIR, RepairLease
+from dagster_jet.store.upkeep.status import StoreStatus, status_of
+from dagster_jet.store.upkeep.verification import Verified, verify
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class Store:
 
     @property
     def store_id(self) -> str:
-        """A random name that tells this store from any other, whatever members it has."""
+        """A random name that identifies this store, whatever members it has."""
         return self._view.metadata.store_id
 
     def refresh(self) -> bool:
@@ -207,7 +207,7 @@ class Store:
     def verify(self, *, repair: bool = False, on_progress: OnProgress = unwatched) -> Verified:
         """Read and compare every copy of every key of all maps; see ``verification.py``."""
         view = self._view
-        call_the_roll(view.configuration)
+        disown_rolled_back_members(view.configuration)
         return verify(
             view.members,
             view.metadata.routing,
@@ -243,7 +243,7 @@ class Store:
         """
         metadata = self._connection.discover_after(self._view).metadata
         try:
-            if metadata.is_settled:
+            if metadata.registers_have_moved:
                 changed(metadata, lost=set(member_ids) & metadata.identities.keys())
         except (ConfigurationError, StoreCorruptedError):
             return False
@@ -255,15 +255,15 @@ class Store:
         """Go on without members that stay away; see ``Administration.give_up``."""
         return self._changed(lambda admin: admin.give_up(member_ids), on_progress)
 
-    def repair_turn(self) -> RepairTurn:
-        """Return this process's place among those that repair the store unasked."""
+    def repair_lease(self) -> RepairLease:
+        """Return the lease of the process that repairs the store by itself, unacquired."""
 
         def register() -> RegisterClient:
             return self._connection.discover_after(self._view).register(REPAIR)
 
-        return RepairTurn(register)
+        return RepairLease(register)
 
-    def rotate_keys(self, *, on_progress: OnProgress = unwatched) -> Rewritten:
+    def rotate_keys(self, *, on_progress: OnProgress = unwatched) -> Reencrypted:
         """Encrypt every value and register with the newest key.
 
         Put the new key in front of the old ones in the environment of every process, restart the
@@ -277,9 +277,9 @@ class Store:
         """
         return self._changed(lambda admin: admin.rotate_keys(), on_progress)
 
-    def drop_leftovers(self, *, on_progress: OnProgress = unwatched) -> int:
+    def drop_orphans(self, *, on_progress: OnProgress = unwatched) -> int:
         """Remove copies that nobody holds any more; returns how many."""
-        return Administration(self._connection, self._view, on_progress).drop_leftovers()
+        return Administration(self._connection, self._view, on_progress).drop_orphans()
 
     def _changed(self, change: Callable[[Administration], T], on_progress: OnProgress) -> T:
         try:

@@ -1,8 +1,22 @@
 """Kits that users run against their own members, connectors and pipelines."""
 
+from dagster_jet.dag.local import LocalJob, MemorySnapshots, Snapshot
 from dagster_jet.testing.check_member import check_member
+from dagster_jet.testing.check_sink import check_sink
+from dagster_jet.testing.check_source import check_source
 from dagster_jet.testing.failpoints import FailPoints
 from dagster_jet.testing.servers import AwsServer, RedisServer
 from dagster_jet.testing.verify_processor import verify_processor
 
-__all__ = ["AwsServer", "FailPoints", "RedisServer", "check_member", "verify_processor"]
+__all__ = [
+    "AwsServer",
+    "FailPoints",
+    "LocalJob",
+    "MemorySnapshots",
+    "RedisServer",
+    "Snapshot",
+    "check_member",
+    "check_sink",
+    "check_source",
+    "verify_processor",
+]

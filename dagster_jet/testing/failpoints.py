@@ -1,6 +1,6 @@
 """Fail points for crash tests: which ones there are, and a child process that meets one.
 
-    death = FailPoints(log).run([sys.executable, "job.py"], "record.snapshot.after:3=kill")
+    death = FailPoints(log).run([sys.executable, "jobs/job.py"], "record.snapshot.after:3=kill")
     assert death.was_killed and death.reached == ("record.snapshot.after",)
 
 The rules travel in the environment, because the processes to hit are children of a JVM.
@@ -53,8 +53,9 @@ class FailPoints:
         self.log = log
 
     @staticmethod
-    def in_source(package: Path = _PACKAGE) -> dict[str, str]:
-        """All points of a package by name, each with the place of its first call."""
+    def in_source(package: Path | None = None) -> dict[str, str]:
+        """All points of a package (this library) by name, each with the place of its first call."""
+        package = package or _PACKAGE
         trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
         constants = {
             placeholder: sorted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dagster_jet.core import (
+from dagster_jet.dag import (
     DONE,
     Guarantee,
     Inbox,
@@ -16,8 +16,8 @@ from dagster_jet.core import (
     SnapshotEntry,
     Watermark,
 )
-from dagster_jet.core.calls import Callback
-from dagster_jet.core.saved_entry import SavedEntry
+from dagster_jet.dag.calls import Callback
+from dagster_jet.dag.saved_entry import SavedEntry
 
 REPEATS_MAX = 100_000
 """Calls of one callback that never returns True, before it is called endless."""

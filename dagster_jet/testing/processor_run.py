@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 
-from dagster_jet.core import (
+from dagster_jet.dag import (
     IDLE,
     Guarantee,
     Inbox,
@@ -18,11 +18,11 @@ from dagster_jet.core import (
     Watermark,
     new_processor,
 )
-from dagster_jet.core.calls import Callback
-from dagster_jet.core.edge import KeyFunction, Splitter
-from dagster_jet.core.items import Signal
-from dagster_jet.core.saved_entry import SavedEntry, redistribute
-from dagster_jet.core.watermark import Emission, WatermarkCoalescer
+from dagster_jet.dag.calls import Callback
+from dagster_jet.dag.edge import KeyFunction, Splitter
+from dagster_jet.dag.items import Signal
+from dagster_jet.dag.saved_entry import SavedEntry, redistribute
+from dagster_jet.dag.watermark import Emission, WatermarkCoalescer
 from dagster_jet.testing.processor_instance import REPEATS_MAX, Instance
 from dagster_jet.testing.processor_modes import Mode
 

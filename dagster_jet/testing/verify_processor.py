@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from dagster_jet.core import Guarantee, Partitioning, Processor
-from dagster_jet.core.edge import KeyFunction, Splitter
-from dagster_jet.engine.local.partitioner import partitioning as default_partitioning
+from dagster_jet.dag import Guarantee, Partitioning, Processor
+from dagster_jet.dag.edge import KeyFunction, Splitter
+from dagster_jet.dag.local.partitioner import partitioning as default_partitioning
 from dagster_jet.errors import ProcessorError
 from dagster_jet.testing.processor_modes import modes
 from dagster_jet.testing.processor_run import Check, Run
@@ -89,7 +89,7 @@ def verify_processor(
         ProcessorError: the processor broke its contract; it names callback and cure.
 
     Example:
-        >>> from dagster_jet.core import ItemProcessor
+        >>> from dagster_jet.dag import ItemProcessor
         >>> class Double(ItemProcessor):
         ...     def process_item(self, ordinal, item):
         ...         return self.outbox.offer(2 * item)

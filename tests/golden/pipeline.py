@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet import Pipeline, sinks, windows
-from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
+from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
 from tests.integration.test_operators import LAG_MS, OPERATORS, committed, iso
-from tests.unit.processors.naive import definitions, expected, product_kept_as
+from tests.unit.operators.naive import definitions, expected, product_kept_as
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,12 +42,12 @@ class Given:
     def describe(self) -> dict[str, str]:
         return {"kind": "given", "path": "memory"}
 
-    def open(self, job: str, stage: str, rejection: Rejection | None) -> GivenReader:
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> GivenReader:
         return GivenReader(self)
 
 
 @dataclass
-class GivenReader:
+class GivenReader(SourceReader):
     source: Given
     next: int = 0
     journal: list[int] = field(default_factory=list)
@@ -57,8 +57,8 @@ class GivenReader:
         told = [] if journal is None else journal.column("batch").to_pylist()
         assert sorted(told) == list(range(self.next)), "the journal comes back whole"
 
-    def poll(self) -> Lag:
-        return self.waiting()
+    def poll(self) -> None:
+        pass
 
     def waiting(self) -> Lag:
         left = len(self.source.batches) - self.next
@@ -78,9 +78,6 @@ class GivenReader:
     def verify(self, split: int, rows: int) -> None:
         assert rows == len(self.source.batches[split])
 
-    def locate_bad_row(self, spark: SparkSession, split: int) -> str | None:
-        return None
-
     def position(self) -> dict[str, Any]:
         return {"next": self.next}
 
@@ -90,9 +87,6 @@ class GivenReader:
 
     def whole_journal(self) -> pa.Table:
         return _journal(list(range(self.next)))
-
-    def take_lost(self) -> int:
-        return 0
 
 
 def golden_pipeline(

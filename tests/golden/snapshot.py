@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dagster_jet.engine.record_keeper import JOB_DIRECTORY, read_record, record_register
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record, record_register
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.store import MapKey, Store
 

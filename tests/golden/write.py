@@ -24,7 +24,7 @@ from tests.golden.pipeline import JOB, PARTITION_COUNT, golden_pipeline, outputs
 from tests.golden.snapshot import FOLDER, GoldenSnapshot, take
 from tests.integration.child import SPARK
 from tests.integration.test_operators import events
-from tests.unit.processors import naive
+from tests.unit.operators import naive
 
 _EPOCHS = 3
 

@@ -23,11 +23,11 @@ from typing import Any
 
 from dagster_jet import Jet, JobConfig, Pipeline, Stage, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.core import failpoint
-from dagster_jet.engine import execution
-from dagster_jet.engine.events import EpochCompleted, JobEvent
+from dagster_jet.execution import epoch_driver, execution
+from dagster_jet.execution.events import EpochCompleted, JobEvent
 from dagster_jet.snapshot.coordinator import CoordinatorConfig
 from dagster_jet.store.members import lmdb_environment
+from dagster_jet.system import failpoint
 
 JOB = "crash"
 SCHEMA = "k string, ts long, v long"
@@ -49,11 +49,15 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def windows_over_windows(p: Pipeline, folder: Path) -> tuple[Stage, Stage, Stage]:
-    """Two sources merged, their rows counted by key and window, the counts by longer ones."""
+def windows_over_windows(
+    p: Pipeline, folder: Path | str, **place: Any
+) -> tuple[Stage, Stage, Stage]:
+    """Two sources merged, their rows counted by key and window, the counts by longer ones.
+
+    `place`: what a source is told of the place that `folder` is in."""
     left, right = (
         p.read_from(
-            sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA), name=name
+            sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA, **place), name=name
         ).with_timestamps("ts", allowed_lag="500 ms", idle_timeout="0 ms")
         for name in ("left", "right")
     )
@@ -71,13 +75,15 @@ def windows_over_windows(p: Pipeline, folder: Path) -> tuple[Stage, Stage, Stage
     return rows, counts, rollup
 
 
-def crash_pipeline(folder: Path) -> Pipeline:
+def crash_pipeline(folder: Path | str, **place: Any) -> Pipeline:
     p = Pipeline(JOB)
-    rows, counts, rollup = windows_over_windows(p, folder)
-    counts.write_to(sinks.files(f"{folder}/out/counts", format="json"), name="counts_out")
-    rollup.write_to(sinks.files(f"{folder}/out/rollup", format="parquet"), name="rollup_out")
+    rows, counts, rollup = windows_over_windows(p, folder, **place)
+    counts.write_to(sinks.files(f"{folder}/out/counts", format="json", **place), name="counts_out")
+    rollup.write_to(
+        sinks.files(f"{folder}/out/rollup", format="parquet", **place), name="rollup_out"
+    )
     rows.filter(f"v >= {BIG}").write_to(
-        sinks.files(f"{folder}/out/big", format="csv"), name="big_out"
+        sinks.files(f"{folder}/out/big", format="csv", **place), name="big_out"
     )
     return p
 
@@ -140,7 +146,7 @@ def main(
         attach()
     SPARK["spark.master"] = order.get("master", SPARK["spark.master"])
     if order.get("sharded"):
-        execution.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
+        epoch_driver.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
     if "snapshot_id_block" in order:
         block = order["snapshot_id_block"]
         execution.CoordinatorConfig = partial(CoordinatorConfig, snapshot_id_block=block)

@@ -28,16 +28,16 @@ import pyarrow as pa
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.engine.events import (
+from dagster_jet.errors import ExecutorLostError
+from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionRestarting,
     ExecutionStarted,
     JobEvent,
 )
-from dagster_jet.engine.spark.barrier import executor_name
-from dagster_jet.engine.spark.placement import Anchored
-from dagster_jet.errors import ExecutorLostError
-from dagster_jet.processors.operator import PARTITION_COLUMN
+from dagster_jet.operators.operator import PARTITION_COLUMN
+from dagster_jet.spark.cluster.placement import Anchored
+from dagster_jet.spark.tasks.barrier import executor_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +57,9 @@ SPARK = {
 
 def pipeline(folder: Path) -> Pipeline:
     p = Pipeline(JOB)
-    source = sources.files(f"{folder}/in", format="json", schema="k string, ts long, v long")
+    source = sources.files(
+        f"{folder}/in", format="json", schema="k string, ts long, v long", shared=True
+    )
     rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
     by_key = rows.group_by("k")
     counts = by_key.window(windows.tumbling(f"{WINDOW_MS} ms")).aggregate(
@@ -87,7 +89,9 @@ def pipeline(folder: Path) -> Pipeline:
         "sessions": session,
         "totals": totals,
     }.items():
-        stage.write_to(sinks.files(f"{folder}/out/{name}", format="json"), name=f"{name}_out")
+        stage.write_to(
+            sinks.files(f"{folder}/out/{name}", format="json", shared=True), name=f"{name}_out"
+        )
     return p
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dagster_jet.core import failpoint
-from dagster_jet.engine.spark.session import open_session
+from dagster_jet.spark.cluster.session import open_session
+from dagster_jet.system import failpoint
 from dagster_jet.testing.failpoints import FailPoints
 
 from .child import SPARK

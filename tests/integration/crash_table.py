@@ -1,6 +1,6 @@
 """protocol.md, section 5, as a table: which fail points stand for which row.
 
-`name:hit=action`, as in `dagster_jet.core.failpoint`; hits count per process. Points in tasks
+`name:hit=action`, as in `dagster_jet.system.failpoint`; hits count per process. Points in tasks
 (`stage`, `chunks`, `files.write`, `files.prepare`, `restore.before/after`) kill the worker and
 the driver; all others kill the driver. N is the second or third snapshot, so that there is an
 N-1 with state and output of its own.
@@ -141,8 +141,8 @@ FAILING_IN_RECOVERY = (
 
 MAPS_KILLED = (
     # `sinks.map`, in test_maps.py: in a task, before and after its changes are staged ...
-    Crash("F2", "maps.stage.before:2=kill", sharded=True),
-    Crash("F3", "maps.prepare.after:2=kill"),
+    Crash("F2", "staging.put.before:2=kill", sharded=True),
+    Crash("F3", "staging.finished:2=kill"),
     # ... and in phase 2: before a chunk, around the decision of the map's log, behind it all.
     Crash("F8", "maps.commit.chunk:2=kill"),
     Crash("F9", "maps.decide.before:3=kill"),

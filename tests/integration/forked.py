@@ -14,7 +14,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from dagster_jet.core import failpoint
+from dagster_jet.system import failpoint
 
 from . import child
 

@@ -16,7 +16,12 @@ import sys
 from pathlib import Path
 
 from dagster_jet import Jet, JobConfig
-from dagster_jet.engine.events import EpochCompleted, ExecutionRestarting, JobEvent, SnapshotFailed
+from dagster_jet.execution.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    JobEvent,
+    SnapshotFailed,
+)
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))

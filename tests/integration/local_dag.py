@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.core import (
+from dagster_jet.core.partition import DEFAULT_PARTITION_COUNT, key_hash
+from dagster_jet.dag import (
     DAG,
     Edge,
     Emitter,
@@ -26,6 +27,16 @@ from dagster_jet.core import (
     Watermark,
     broadcast_key,
 )
+from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.operator import (
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+    Operator,
+)
+from dagster_jet.operators.session import FIRST_TIME_COLUMN
+from dagster_jet.operators.user.dag_operator import DagOperator, split_by_partition
+from dagster_jet.operators.window import WINDOW_END_MS
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
 from dagster_jet.pipeline.stateful import (
@@ -36,17 +47,6 @@ from dagster_jet.pipeline.stateful import (
     StatefulNode,
 )
 from dagster_jet.pipeline.windows import SessionWindow
-from dagster_jet.processors.aggregation import Aggregation
-from dagster_jet.processors.operator import (
-    HASH_COLUMN,
-    PARTITION_COLUMN,
-    TIME_COLUMN,
-    Operator,
-)
-from dagster_jet.processors.operator_processor import OperatorProcessor, split_by_partition
-from dagster_jet.processors.session import FIRST_TIME_COLUMN
-from dagster_jet.processors.window import WINDOW_END_MS
-from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, key_hash
 
 Outputs = dict[str, list[dict[str, Any]]]
 Send = Callable[[pa.Table, int | None], Iterable[object]]
@@ -58,7 +58,7 @@ class Running:
     """What a test wants to look at while the job runs."""
 
     feeds: list[Feed] = field(default_factory=list)
-    processors: dict[str, list[OperatorProcessor]] = field(default_factory=dict)
+    processors: dict[str, list[DagOperator]] = field(default_factory=dict)
     """Per stage, its instances."""
 
 
@@ -161,7 +161,7 @@ class PipelineDag:
                 rows = outputs.setdefault(node.name, [])
                 self.dag.new_vertex(node.name, lambda rows=rows: Collect(rows))
                 edge = self._from(node.upstream[0])
-                if node.of_rejects:
+                if node.of_dead_letters:
                     self._rejects_to[node.upstream[0]] = edge.source_ordinal
                 self.dag.edge(edge.to_vertex(node.name))
 
@@ -179,10 +179,10 @@ class PipelineDag:
         def supplier() -> Processor:
             if isinstance(node, ProcessorNode):
                 return node.supplier()
-            processor = OperatorProcessor(
+            processor = DagOperator(
                 operator,
                 output_delay_ms=node.output_delay_ms,
-                rejects_to=self._rejects_to.get(node.name),
+                dead_letters_to=self._rejects_to.get(node.name),
             )
             self._running.processors.setdefault(node.name, []).append(processor)
             return processor

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.engine.connector import PARTITION_COLUMN, Lag, Rejection, SourceFrame
+from dagster_jet.connectors.contract import (
+    SOURCE_PARTITION_COLUMN,
+    BadRowRule,
+    Lag,
+    SourceFrame,
+    SourceReader,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +34,12 @@ class PartitionedLog:
     def describe(self) -> dict[str, str]:
         return {"kind": "partitioned_log", "folder": self.folder}
 
-    def open(self, job: str, stage: str, rejection: Rejection | None) -> PartitionedLogReader:
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> PartitionedLogReader:
         return PartitionedLogReader(self)
 
 
 @dataclass
-class PartitionedLogReader:
+class PartitionedLogReader(SourceReader):
     source: PartitionedLog
     _next: dict[str, int] = field(default_factory=dict)
     _lines: dict[str, list[str]] = field(default_factory=dict)
@@ -41,11 +47,14 @@ class PartitionedLogReader:
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._next = dict(position)
 
-    def poll(self) -> Lag:
-        for name in self.source.rates:
-            path = Path(self.source.folder) / f"{name}.json"
-            self._lines[name] = path.read_text("utf-8").splitlines() if path.exists() else []
-        return self.waiting()
+    def poll(self) -> dict[str, list[str]]:
+        paths = {name: Path(self.source.folder) / f"{name}.json" for name in self.source.rates}
+        return {
+            n: p.read_text("utf-8").splitlines() if p.exists() else [] for n, p in paths.items()
+        }
+
+    def accept(self, found: dict[str, list[str]]) -> None:
+        self._lines = found
 
     def waiting(self) -> Lag:
         return Lag(sum(self.partitions().values()), self.partitions())
@@ -66,24 +75,11 @@ class PartitionedLogReader:
 
         names = tuple(split)
         rows = [(line, names.index(name)) for name, lines in split.items() for line in lines]
-        raw = spark.createDataFrame(rows, f"line string, {PARTITION_COLUMN} int")
-        parsed = raw.select(F.from_json("line", self.source.schema).alias("r"), PARTITION_COLUMN)
-        return SourceFrame(parsed.select("r.*", PARTITION_COLUMN), partitions=names)
-
-    def verify(self, split: Any, rows: int) -> None:
-        pass
-
-    def locate_bad_row(self, spark: SparkSession, split: Any) -> str | None:
-        return None
+        raw = spark.createDataFrame(rows, f"line string, {SOURCE_PARTITION_COLUMN} int")
+        parsed = raw.select(
+            F.from_json("line", self.source.schema).alias("r"), SOURCE_PARTITION_COLUMN
+        )
+        return SourceFrame(parsed.select("r.*", SOURCE_PARTITION_COLUMN), partitions=names)
 
     def position(self) -> dict[str, Any]:
         return dict(self._next)
-
-    def take_journal(self) -> pa.Table | None:
-        return None
-
-    def whole_journal(self) -> pa.Table:
-        return pa.table({})
-
-    def take_lost(self) -> int:
-        return 0

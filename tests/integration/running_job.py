@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dagster_jet import JobConfig
-from dagster_jet.engine.events import EpochCompleted, ExecutionStarted, SnapshotCommitted
-from dagster_jet.job import Job
+from dagster_jet.execution.events import EpochCompleted, ExecutionStarted, SnapshotCommitted
+from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.store import Store
 
@@ -22,7 +22,7 @@ FAST = {"scale_up_delay": "200 ms", "restart_attempts_max": 30, "member_timeout"
 @contextmanager
 def running(
     world: World, members: Sequence[str] = "abc", backup_count: int = 1, **config: object
-) -> Iterator[tuple[Job, Store]]:
+) -> Iterator[tuple[PipelineJob, Store]]:
     """A job on the store, and the store as an operator's process has it open."""
     world.fill(files=4)
     with world.jet(members, backup_count) as jet, world.jet(members, backup_count) as operator:

@@ -19,9 +19,7 @@ from pyspark.sql import functions as F
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.core import ItemProcessor
-from dagster_jet.engine.events import EpochCompleted, JobEvent
-from dagster_jet.engine.spark.epoch import EpochRunner
+from dagster_jet.dag import ItemProcessor
 from dagster_jet.errors import (
     BadRowError,
     ConfigurationError,
@@ -34,7 +32,10 @@ from dagster_jet.errors import (
     StoreUnwritableError,
     UserFunctionError,
 )
+from dagster_jet.execution.events import EpochCompleted, JobEvent
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.store import FileMember
 from dagster_jet.testing.failpoints import FailPoints
 
@@ -137,7 +138,7 @@ def prepare(spark: SparkSession, change: Callable[[DataFrame], DataFrame], **opt
     counts = rows.window(windows.tumbling("1 second")).aggregate(n=agg.count(), name="counts")
     # What is behind a stateful stage is another frame: its state is over all epochs.
     counts.select("n").write_to(sinks.files("out", format="json"), name="out")
-    EpochRunner(spark, p.name, p.graph, {}, 1, 7).prepare()
+    analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
 
 
 def test_a_transform_that_looks_at_several_rows_is_refused(spark: SparkSession) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.engine.events import SinkReopened
 from dagster_jet.errors import JetError
+from dagster_jet.execution.events import SinkReopened
 from dagster_jet.pipeline.windows import Window
 from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.plan import Change

@@ -18,19 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_jet import JobConfig
+from dagster_jet.connectors.contract import CommitContext
 from dagster_jet.connectors.files.sink import FilesSink
-from dagster_jet.core import failpoint
-from dagster_jet.engine import execution, settler
-from dagster_jet.engine.connector import CommitContext
-from dagster_jet.engine.events import (
-    EpochCompleted,
-    ExecutionRestarting,
-    ExecutionStarted,
-    JobEvent,
-    SnapshotCommitted,
-    SnapshotFailed,
-)
-from dagster_jet.engine.record_keeper import RecordKeeper
 from dagster_jet.errors import (
     ArtifactLostError,
     FencedError,
@@ -39,8 +28,21 @@ from dagster_jet.errors import (
     SnapshotFailedError,
     StoreUnavailableError,
 )
+from dagster_jet.execution import dispatch, epoch_driver, execution
+from dagster_jet.execution.events import (
+    EpochCompleted,
+    ExecutionRestarting,
+    ExecutionStarted,
+    JobEvent,
+    SnapshotCommitted,
+    SnapshotFailed,
+)
+from dagster_jet.execution.loop import Loop
+from dagster_jet.execution.snapshot_driver import SnapshotDriver
+from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.snapshot.protocol import Commit, Purpose, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, StopCause
+from dagster_jet.system import failpoint
 from dagster_jet.testing.failpoints import FailPoints
 
 from . import child, oracle
@@ -79,7 +81,7 @@ def test_failing_call_in_a_task(
     world: World, crash: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if crash.sharded:
-        monkeypatch.setattr(execution, "FEW_GROUPS", -1)
+        monkeypatch.setattr(epoch_driver, "FEW_GROUPS", -1)
     world.fill()
     with world.rules_in_workers(crash.rules):
         assert world.run().status is JobStatus.COMPLETED
@@ -193,8 +195,8 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
     world.fill()
     tries: list[str] = []
     said: list[Activity] = []
-    commit, go_on = FilesSink.commit, execution.Execution._next_commands
-    tell = execution.Execution._tell_retried
+    commit, go_on = FilesSink.commit, Loop._perhaps_look
+    report = execution.Execution._report_retried
 
     def refuse(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
         if context.sink != "rollup_out":
@@ -202,26 +204,26 @@ def test_f10_a_commit_that_is_given_up_is_the_next_starts(
         tries.append(context.sink)
         raise SinkUnavailableError("the share does not answer.")
 
-    def leave(self: Any) -> Any:
+    def leave(self: Loop) -> None:
         if len(tries) >= 2:
             if how == "interrupted":
                 raise Interrupt
-            self._stop_signal.request(StopKind.CANCEL)
-        return go_on(self)
+            self._stop.request(StopKind.CANCEL)
+        go_on(self)
 
     def cancel(self: Any, reason: str) -> None:
-        tell(self, reason)
+        report(self, reason)
         said.append(self._keeper.headway.activity())
-        self._stop_signal.request(StopKind.CANCEL)
+        self._stop.request(StopKind.CANCEL)
 
     with monkeypatch.context() as patched:
         patched.setattr(FilesSink, "commit", refuse)
         with monkeypatch.context() as driver:
-            driver.setattr(execution.Execution, "_next_commands", leave)
+            driver.setattr(Loop, "_perhaps_look", leave)
             with pytest.raises(Interrupt) if how == "interrupted" else suppress(JetError):
                 world.run()
         # The next start is cancelled while it commits in vain: no failure, and no other execution.
-        patched.setattr(execution.Execution, "_tell_retried", cancel)
+        patched.setattr(execution.Execution, "_report_retried", cancel)
         assert world.run().status is JobStatus.FAILED
         assert world.record().cause is StopCause.CANCEL
         assert said[0].doing is Doing.COMMITTING and "share does not answer" in said[0].trouble
@@ -388,17 +390,18 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     """It commits what its successor has committed already, and answers to nobody."""
     world.fill()
     hangs, asleep, ended, go_on = (threading.Event() for _ in range(4))
-    commit_all, commit, fail_point = (
-        execution.Execution._commit,
+    carry_out, commit, fail_point = (
+        SnapshotDriver.carry_out,
         FilesSink.commit,
-        execution.fail_point,
+        epoch_driver.fail_point,
     )
     late: list[threading.Thread] = []
 
-    def note_what_is_committed(self: Any, command: Commit) -> None:
-        if any(artifact.sink == "rollup_out" for artifact in command.artifacts):
-            hangs.set()
-        commit_all(self, command)
+    def note_what_is_committed(self: SnapshotDriver, command: Any, view: Any) -> Any:
+        if isinstance(command, Commit):
+            if any(artifact.sink == "rollup_out" for artifact in command.artifacts):
+                hangs.set()
+        return carry_out(self, command, view)
 
     def commit_late(self: FilesSink, artifacts: Any, context: CommitContext) -> None:
         if context.sink == "rollup_out" and not asleep.is_set():
@@ -414,10 +417,10 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
             raise failpoint.FailPointError("the epoch beside the late phase 2")
         fail_point(name)
 
-    monkeypatch.setattr(execution.Execution, "_commit", note_what_is_committed)
+    monkeypatch.setattr(SnapshotDriver, "carry_out", note_what_is_committed)
     monkeypatch.setattr(FilesSink, "commit", commit_late)
-    monkeypatch.setattr(execution, "fail_point", end_the_execution_beside_it)
-    monkeypatch.setattr(settler, "_GRACE_S", 0.2)
+    monkeypatch.setattr(epoch_driver, "fail_point", end_the_execution_beside_it)
+    monkeypatch.setattr(dispatch, "_GRACE_S", 0.2)
     assert world.run(until="drained").restarts == 1
     record, visible = world.record(), world.visible()
     assert asleep.is_set() and late[0].is_alive()

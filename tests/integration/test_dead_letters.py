@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dagster_jet import JobConfig, JobResult
-from dagster_jet.engine import execution
-from dagster_jet.engine.events import ExecutionStarted, SnapshotCommitted
 from dagster_jet.errors import UserFunctionError
+from dagster_jet.execution import epoch_driver
+from dagster_jet.execution.events import ExecutionStarted, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
 
 from . import child, dead_letter_child
@@ -151,7 +151,7 @@ def test_passed_on_to_other_readers_and_killed(
 def test_every_shard_is_a_task_of_its_own(
     world: DeadLetterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "FEW_GROUPS", -1)
+    monkeypatch.setattr(epoch_driver, "FEW_GROUPS", -1)
     result = world.finish("passed_on", parallelism=3)
     for name, expected in world.expected().items():
         assert not difference(world.committed()[name], expected), name

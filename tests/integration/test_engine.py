@@ -18,9 +18,9 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.core import failpoint
-from dagster_jet.engine import execution
-from dagster_jet.engine.events import (
+from dagster_jet.errors import JetError, LeaseHeldError, SnapshotInvalidError, SourceError
+from dagster_jet.execution import epoch_driver
+from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionRestarting,
     ExecutionStarted,
@@ -29,9 +29,9 @@ from dagster_jet.engine.events import (
     SnapshotCommitted,
     SnapshotDropped,
 )
-from dagster_jet.errors import JetError, LeaseHeldError, SnapshotInvalidError, SourceError
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.system import failpoint
 
 from . import child, oracle
 from .crash_table import REWINDING_KILLED
@@ -153,7 +153,7 @@ def test_chained_stages_at_any_cut(
     interval: str,
 ) -> None:
     if sharded:
-        monkeypatch.setattr(execution, "FEW_GROUPS", -1)
+        monkeypatch.setattr(epoch_driver, "FEW_GROUPS", -1)
     world.fill(files=4, rows=30, seed=parallelism)
     world.run(parallelism=parallelism, snapshot_interval=interval)
     world.assert_exactly_once()
@@ -423,7 +423,7 @@ def test_asked_by_another_process_during_a_back_off(
 ) -> None:
     """The record says RUNNING, so the request is accepted: it ends the back-off and is heard."""
     for limit in ("_PAUSE_FIRST_MS", "_PAUSE_MAX_MS"):
-        monkeypatch.setattr(f"dagster_jet.engine.restarts.{limit}", 600_000)
+        monkeypatch.setattr(f"dagster_jet.jobs.restarts.{limit}", 600_000)
     world.fill(files=3)
     failpoint.configure("record.snapshot.after:2=raise")
     with world.jet() as jet, world.jet() as other:
@@ -516,21 +516,21 @@ def run_past_a_snapshot(
 
 
 def assert_written_again(world: World, abandoned: Mapping[str, oracle.Rows]) -> None:
-    """Everything once, and what the line that was left had written besides."""
+    """Everything once, and what the timeline that was left had written besides."""
     found, expected = world.committed(), world.expected()
     for name in expected:
         assert found[name] == expected[name] + abandoned[name], name
 
 
 def test_back_to_an_older_snapshot(world: World) -> None:
-    """A new line: what came after the snapshot is processed and written again, nothing else."""
+    """A new timeline: what came after the snapshot is processed and written again, nothing else."""
     wanted, abandoned = run_past_a_snapshot(world, files=2)
     with pytest.raises(JetError, match="snapshot 999 is not retained"):
         world.run(initial_snapshot=999)
     world.run(initial_snapshot=wanted)
     with world.jet() as jet:
         record = jet.record(child.JOB)
-    assert record is not None and record.line == 2
+    assert record is not None and record.timeline == 2
     assert_written_again(world, abandoned)
 
 
@@ -541,7 +541,7 @@ def test_back_from_the_end(world: World) -> None:
         assert world.run(initial_snapshot=wanted).status is JobStatus.COMPLETED
         assert_written_again(world, abandoned)
     record = world.record()
-    assert record is not None and (record.line, record.rewound_to) == (2, wanted)
+    assert record is not None and (record.timeline, record.rewound_to) == (2, wanted)
 
 
 @pytest.mark.parametrize("end", ["kill", "raise"])
@@ -549,10 +549,10 @@ def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
     """Whoever begins with the same wish after a crash goes on: this process, or another one."""
     wanted, abandoned = run_past_a_snapshot(world, files=4)
     if end == "kill":
-        for crash, line in zip(REWINDING_KILLED, (1, 2, 2), strict=True):
+        for crash, timeline in zip(REWINDING_KILLED, (1, 2, 2), strict=True):
             world.run_child(crash.rules, config={"initial_snapshot": wanted})
             died = world.record()
-            assert died is not None and died.line == line
+            assert died is not None and died.timeline == timeline
         world.run(until="drained", initial_snapshot=wanted)
     else:
         failpoint.configure(";".join(c.rules.replace("kill", "raise") for c in REWINDING_KILLED))
@@ -562,7 +562,7 @@ def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
         assert wanted not in [ref.snapshot_id for ref in jet.snapshots(child.JOB)]
     world.run(initial_snapshot=wanted)
     record = world.record()
-    assert record is not None and (record.line, record.rewound_to) == (2, wanted)
+    assert record is not None and (record.timeline, record.rewound_to) == (2, wanted)
     assert_written_again(world, abandoned)
 
 
@@ -593,7 +593,7 @@ def test_a_rewind_that_cannot_be_changes_nothing_and_damage_stops_no_start(
             world.run(initial_snapshot=wanted)
         assert jet.snapshots(child.JOB) == before
         record = jet.record(child.JOB)
-        assert record is not None and (record.line, record.rewound_to) == (1, None)
+        assert record is not None and (record.timeline, record.rewound_to) == (1, None)
 
         # Nor does the job need it.
         world.fill(files=1, first=4)

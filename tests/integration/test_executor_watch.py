@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_jet.engine.spark.executor_watch import ExecutorWatch
 from dagster_jet.errors import ExecutorLostError
+from dagster_jet.spark.cluster.executor_watch import ExecutorWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

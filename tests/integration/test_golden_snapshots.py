@@ -17,7 +17,7 @@ from dagster_jet.snapshot.record import RECORD_FORMAT
 from tests.golden.pipeline import golden_pipeline, oracle, outputs
 from tests.golden.snapshot import FOLDER, GoldenSnapshot, state_in
 from tests.golden.write import batches, open_jet, write
-from tests.unit.processors import naive
+from tests.unit.operators import naive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,10 @@ def test_a_newer_one_is_refused_and_stays_as_it_is(
     plan["session"]["format"] = 99
     newest = MANIFEST_FORMAT + 1
     newer, said = {
-        "record": (golden.with_record(format=RECORD_FORMAT + 1), "execution record has format 3"),
+        "record": (
+            golden.with_record(format=RECORD_FORMAT + 1),
+            f"execution record has format {RECORD_FORMAT + 1}",
+        ),
         "manifest": (golden.with_manifest(format=newest), f"manifest has format {newest}"),
         "state": (golden.with_manifest(plan=plan), "'session': .* newer version of dagster-jet"),
     }[what]

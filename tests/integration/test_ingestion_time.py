@@ -11,8 +11,8 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.engine.execution import Execution
 from dagster_jet.errors import PipelineError
+from dagster_jet.execution.context import Clock
 
 from .world import World, write_input
 
@@ -39,12 +39,12 @@ def committed(folder: Path) -> list[dict[str, Any]]:
 
 def test_time_of_reading_never_goes_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second execution's clock is an hour behind, as another host's may be: nothing is late."""
-    now_ms = Execution._now_ms
+    now_ms = Clock.now_ms
     began_ms = round(time.time() * 1000)
     for number in range(4):
         write_input(world.folder / "in", number, [{"v": 10 * number + n} for n in range(5)])
         if number == 2:
-            monkeypatch.setattr(Execution, "_now_ms", lambda self: now_ms(self) - 3_600_000)
+            monkeypatch.setattr(Clock, "now_ms", lambda self: now_ms(self) - 3_600_000)
         with world.jet() as jet:
             config = JobConfig(max_items_per_epoch=1, snapshot_interval="0 ms")
             until = "completed" if number == 3 else "drained"

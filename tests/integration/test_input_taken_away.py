@@ -9,8 +9,8 @@ import pytest
 
 from dagster_jet import JobConfig
 from dagster_jet.connectors.files.source import FilesReader
-from dagster_jet.engine.events import InputLost
 from dagster_jet.errors import InputLostError
+from dagster_jet.execution.events import InputLost
 from dagster_jet.snapshot.record import JobStatus
 
 from . import child

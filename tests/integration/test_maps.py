@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from dagster_jet import Jet, JetMap, JobConfig, JobResult, JournalConfig, Pipeline, sinks, sources
-from dagster_jet.core import failpoint
-from dagster_jet.engine.events import ItemsLost, SnapshotCommitted
+from dagster_jet.connectors.maps import sink as map_sink
 from dagster_jet.errors import BadRowError, PipelineError, SourceError
+from dagster_jet.execution.events import ItemsLost, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.system import failpoint
 
 from . import child, map_child
 from .crash_table import MAPS_KILLED, Crash
@@ -98,6 +99,22 @@ def test_files_to_windows_to_maps_killed(world: MapWorld, crash: Crash) -> None:
         assert_totals(world, jet)
         for sink in ("totals_out", "newest_out"):
             assert jet.store.map(f"jobs/totals/staged/{sink}").keys("") == []
+
+
+def test_large_epochs_are_applied_in_tasks(
+    world: MapWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every epoch is large here."""
+    monkeypatch.setattr(map_sink, "IN_PROCESS_BYTES_MAX", 0)
+    applied_here = []
+    monkeypatch.setattr(
+        JetMap, "apply", lambda self, changes, producer=None: applied_here.append(changes)
+    )
+    fill_totals(world)
+    assert world.run_pipeline(map_child.totals).status is JobStatus.COMPLETED
+    assert applied_here == [], "no row passes the driver"
+    with world.jet() as jet:
+        assert_totals(world, jet)
 
 
 def test_null_deletes_and_the_newest_row_of_an_epoch_wins(world: MapWorld) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_jet.engine.events import ExecutionRestarting, ExecutionStarted, SnapshotFailed
+from dagster_jet.execution.events import ExecutionRestarting, ExecutionStarted, SnapshotFailed
 
 from .running_job import feed, running
 from .world import World, wait_until

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.core import (
+from dagster_jet.dag import (
     Emitter,
     Inbox,
     ItemProcessor,
@@ -22,8 +22,8 @@ from dagster_jet.core import (
     ProcessorContext,
     snapshot_emitter,
 )
-from dagster_jet.engine import execution
-from dagster_jet.engine.events import SnapshotCommitted
+from dagster_jet.execution import epoch_driver
+from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.pipeline import Stage
 
 from .world import World, write_input
@@ -220,7 +220,7 @@ def test_operator_over_restarts_at_other_parallelism(
 ) -> None:
     """Parallelism 1, 2, 5, 3: every execution begins in the middle of windows and states."""
     if not few_groups:
-        monkeypatch.setattr(execution, "FEW_GROUPS", -1)
+        monkeypatch.setattr(epoch_driver, "FEW_GROUPS", -1)
     build, expect, columns = OPERATORS[name]
     needs_two = name.startswith("join")
     p = Pipeline("operators")

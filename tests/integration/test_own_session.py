@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_jet.engine.spark.session import SQL_DEFAULTS, SQL_REQUIRED, open_session
+from dagster_jet.spark.cluster.session import SQL_DEFAULTS, SQL_REQUIRED, open_session
 
 from . import child
 from .world import World

@@ -9,29 +9,29 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import ArithmeticException
 
-from dagster_jet.core.frames import Frames
-from dagster_jet.pipeline import aggregates as agg
-from dagster_jet.processors.aggregation import Aggregation
-from dagster_jet.processors.first_stage import (
+from dagster_jet.core.window_frames import Frames
+from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.first_stage import (
     FirstStage,
     FramePartials,
     KeyPartials,
     SessionBuckets,
     SqlColumns,
 )
-from dagster_jet.processors.operator import (
+from dagster_jet.operators.operator import (
     HASH_COLUMN,
     PARTITION_COLUMN,
     MemoryState,
     Operator,
     StepInput,
 )
-from dagster_jet.processors.rolling import RollingAggregate
-from dagster_jet.processors.session import SessionWindows
-from dagster_jet.processors.window import SlidingWindows
-from tests.unit.processors.naive import AGGREGATES, comparable, definitions, expected
-from tests.unit.processors.session_stage import expected_sessions
-from tests.unit.processors.stage import FINAL, event_table, ms
+from dagster_jet.operators.rolling import RollingAggregate
+from dagster_jet.operators.session import SessionWindows
+from dagster_jet.operators.window import SlidingWindows
+from dagster_jet.pipeline import aggregates as agg
+from tests.unit.operators.naive import AGGREGATES, comparable, definitions, expected
+from tests.unit.operators.session_stage import expected_sessions
+from tests.unit.operators.stage import FINAL, event_table, ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from dagster_jet import Jet, JobConfig, JobResult, JournalConfig, Pipeline, Stage, sinks, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.cli import app
-from dagster_jet.core import failpoint
-from dagster_jet.engine.events import ExecutionRestarting, SnapshotCommitted
+from dagster_jet.execution.events import ExecutionRestarting, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.system import failpoint
 
 from . import child, map_child
 from .oracle import Rows, committed, input_rows, windowed

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_jet.engine.spark.placement import Anchored, OneMachine, Placement
-from dagster_jet.processors.operator import PARTITION_COLUMN
+from dagster_jet.operators.operator import PARTITION_COLUMN
+from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.core import Emitter, Inbox, ItemProcessor, snapshot_emitter
+from dagster_jet.dag import Emitter, Inbox, ItemProcessor, snapshot_emitter
 from dagster_jet.errors import PipelineError
 from dagster_jet.snapshot.record import JobStatus
 

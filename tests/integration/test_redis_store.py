@@ -12,16 +12,16 @@ from functools import partial
 
 import pytest
 
-from dagster_jet.engine import execution
-from dagster_jet.engine.events import (
+from dagster_jet.execution import epoch_driver
+from dagster_jet.execution.events import (
     ExecutionRestarting,
     MembersRepaired,
     SnapshotCommitted,
     SnapshotFailed,
 )
 from dagster_jet.store import Store
-from dagster_jet.store.administration import Changes
 from dagster_jet.store.members import member_id_of
+from dagster_jet.store.upkeep.administration import Changes
 from dagster_jet.testing.servers import RedisServer
 
 from .running_job import feed, running
@@ -78,7 +78,9 @@ def test_servers_are_killed_during_a_snapshot(
     world: World, members: int, backup_count: int, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many at once as there are backups; they come back empty; then as many others."""
-    monkeypatch.setattr(execution, "FEW_GROUPS", -1)  # a task per shard: some write, some have not
+    monkeypatch.setattr(
+        epoch_driver, "FEW_GROUPS", -1
+    )  # a task per shard: some write, some have not
     frozen_before = len(world.fail_points.frozen)
     with (
         redis_servers(members) as servers,

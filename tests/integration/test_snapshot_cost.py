@@ -12,15 +12,16 @@ import pyarrow.parquet
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.core.frames import Frames
-from dagster_jet.engine.events import SnapshotCommitted
-from dagster_jet.engine.spark.barrier import Barrier
-from dagster_jet.engine.spark.stage_task import StageTask
-from dagster_jet.processors.aggregation import Aggregation
-from dagster_jet.processors.window import WINDOW_END_MS, SlidingWindows
-from dagster_jet.snapshot.chains import read_chain
-from dagster_jet.snapshot.chunks import ROTATION
+from dagster_jet.core.window_frames import Frames
+from dagster_jet.execution.events import SnapshotCommitted
+from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.window import WINDOW_END_MS, SlidingWindows
 from dagster_jet.snapshot.manifest import ShardState
+from dagster_jet.snapshot.storage.chains import read_chain
+from dagster_jet.snapshot.storage.chunks import ROTATION
+from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
+from dagster_jet.spark.tasks.stage_task import StageTask
 from dagster_jet.store import Store, StoreConfig
 
 from .world import World
@@ -55,13 +56,8 @@ def test_bytes_per_snapshot_over_many_snapshots(tmp_path: Path) -> None:
                 barrier=Barrier(
                     "cost", 1, 1, number, number, str(tmp_path / "work"), 271, store.handle()
                 ),
-                vertex="counts",
-                operator=operator,
-                shard_count=1,
-                before_ms=None,
-                after_ms=None,
-                dead_until_ms=None,
-                shards=(state,),
+                stage=StageSpec("counts", operator),
+                given=StageInput((state,), before_ms=None, after_ms=None, expired_until_ms=None),
             )
             ack = task.run_shard(0, (groups(keys),), str(number), savers).acked()
             assert ack.chunk_set is not None and ack.snapshot_error is None

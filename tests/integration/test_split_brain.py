@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from dagster_jet import Jet, JobConfig
-from dagster_jet.engine.events import ExecutionRestarting, SnapshotCommitted, SnapshotFailed
 from dagster_jet.errors import FencedError, StoreUnavailableError
+from dagster_jet.execution.events import ExecutionRestarting, SnapshotCommitted, SnapshotFailed
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.store import MapKey
 from dagster_jet.store.members import member_id_of

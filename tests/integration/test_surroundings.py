@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from dagster_jet import JobConfig
-from dagster_jet.core import failpoint
-from dagster_jet.engine.events import (
+from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionRestarting,
     JobEvent,
@@ -21,6 +20,7 @@ from dagster_jet.engine.events import (
     SnapshotFailed,
 )
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.system import failpoint
 
 from . import child, full_disk
 from .world import World, wait_until

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from dagster_jet import JobConfig, JobResult
-from dagster_jet.core import DAG, Edge, failpoint
-from dagster_jet.engine import execution
-from dagster_jet.engine.events import ExecutionRestarting, SnapshotFailed
-from dagster_jet.engine.local import LocalJob
+from dagster_jet.dag import DAG, Edge
+from dagster_jet.dag.local import LocalJob
 from dagster_jet.errors import PipelineError
+from dagster_jet.execution import epoch_driver
+from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed
 from dagster_jet.snapshot.record import JobStatus
-from tests.unit.engine.local_processors import Feed
+from dagster_jet.system import failpoint
+from tests.unit.dag.local_processors import Feed
 
 from . import child, two_phase_child
 from .crash_table import PREPARED_IN_RECOVERY, PREPARED_KILLED, Crash
@@ -126,7 +127,7 @@ def test_killed_between_two_transactions_and_again_on_the_way_back(world: TwoPha
 def test_a_job_without_further_input_commits_at_once(
     world: TwoPhaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "FEW_GROUPS", -1)
+    monkeypatch.setattr(epoch_driver, "FEW_GROUPS", -1)
     with world.jet() as jet:
         job = jet.submit(
             two_phase_child.two_phase_pipeline(world.folder),

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.core import (
+from dagster_jet.dag import (
     Emitter,
     Inbox,
     ItemProcessor,
@@ -23,8 +23,8 @@ from dagster_jet.core import (
     broadcast_key,
     snapshot_emitter,
 )
+from dagster_jet.operators.user.state import State
 from dagster_jet.pipeline import Stage
-from dagster_jet.processors.user_state import State
 
 from .child import open_jet
 from .two_runtimes import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_jet import Pipeline, sinks, sources
-from dagster_jet.core import (
+from dagster_jet.dag import (
     Inbox,
     ItemProcessor,
     Outbox,
@@ -19,7 +19,7 @@ from dagster_jet.core import (
     ProcessorContext,
     snapshot_emitter,
 )
-from dagster_jet.core.failpoint import fail_point
+from dagster_jet.system.failpoint import fail_point
 
 from . import child
 

@@ -18,21 +18,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_jet import Jet, JobConfig, Pipeline
-from dagster_jet.core import BroadcastKey, PartitionKey, Watermark
-from dagster_jet.engine.local import LocalJob, Snapshot
-from dagster_jet.engine.spark.epoch import EpochRunner
-from dagster_jet.processors.interval_join import ROW_INDEX_COLUMN, ROW_STEP_COLUMN
-from dagster_jet.processors.operator import PARTITION_COLUMN, VERSION_COLUMN, Operator
-from dagster_jet.processors.processor_operator import (
+from dagster_jet.core.partition import DEFAULT_PARTITION_COUNT, partition_of_key
+from dagster_jet.core.state_format import StateFormat
+from dagster_jet.dag import BroadcastKey, PartitionKey, Watermark
+from dagster_jet.dag.local import LocalJob, Snapshot
+from dagster_jet.operators.interval_join import ROW_INDEX_COLUMN, ROW_STEP_COLUMN
+from dagster_jet.operators.operator import PARTITION_COLUMN, VERSION_COLUMN, Operator
+from dagster_jet.operators.session import SessionWindows
+from dagster_jet.operators.session_pieces import SINCE_COLUMN
+from dagster_jet.operators.user import saved_value
+from dagster_jet.operators.user.spark_processor import (
     KEY_COLUMN,
     ORIGIN_COLUMN,
     VALUE_COLUMN,
-    ProcessorOperator,
+    SparkProcessor,
 )
-from dagster_jet.processors.session import SessionWindows
-from dagster_jet.processors.session_pieces import SINCE_COLUMN
-from dagster_jet.processors.state_format import StateFormat
-from dagster_jet.store.partition import DEFAULT_PARTITION_COUNT, partition_of_key
+from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.runtime import SparkRuntime
 
 from .local_dag import Outputs, PipelineDag, Running
 from .world import write_input
@@ -68,10 +70,9 @@ class Reached:
 
 
 def plan_operators(spark: SparkSession, pipeline: Pipeline) -> dict[str, Operator]:
-    graph = pipeline.graph
-    runner = EpochRunner(spark, pipeline.name, graph, {}, 1, DEFAULT_PARTITION_COUNT)
-    runner.prepare()
-    return {stage.name: runner.operator(stage.name) for stage in graph.stages}
+    runtime = SparkRuntime(spark, pipeline.name, {}, 1)
+    plan = analyse(runtime, pipeline.graph, DEFAULT_PARTITION_COUNT)
+    return {name: plan.operator(name) for name in plan.stages}
 
 
 # --- Spark ----------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ class OnProcessors:
         states, watermarks = {}, {}
         floors = {stage.name: stage.floor_watermark for stage in self.graph.stages}
         for stage, operator in self.operators.items():
-            if isinstance(operator, ProcessorOperator):
+            if isinstance(operator, SparkProcessor):
                 states[stage] = Counter(
                     (repr(entry.partition), repr(key), repr(value))
                     for entry in snapshot.entries[stage]
@@ -218,10 +219,10 @@ def living(
     """State rows that still matter, merged, in a form that does not depend on who wrote them."""
     if table is None:
         return Counter()
-    if isinstance(operator, ProcessorOperator):
+    if isinstance(operator, SparkProcessor):
         return _entries(operator.merge([table]))
     table = operator.merge([table.select(operator.state_schema.names)])
-    dead = operator.dead_until(watermark_ms)
+    dead = operator.expired_until(watermark_ms)
     if dead is not None:
         alive = [time > dead for time in table.column(operator.time_column).to_pylist()]
         table = table.filter(pa.array(alive, pa.bool_()))
@@ -233,7 +234,7 @@ def living(
         if name.startswith(_ESTIMATES):
             del columns[name]
         elif name.startswith("__custom("):
-            columns[name] = [StateFormat.PLAIN.from_bytes(value) for value in columns[name]]
+            columns[name] = [saved_value.load(value, StateFormat.PLAIN) for value in columns[name]]
         elif pa.types.is_list(table.schema.field(name).type):
             columns[name] = [sorted(map(repr, value)) for value in columns[name]]
     aggregation = getattr(operator, "aggregation", None)
@@ -249,7 +250,9 @@ def _entries(table: pa.Table) -> Counter[tuple[str, ...]]:
     for row in table.to_pylist():
         if row[VALUE_COLUMN] is None:
             continue
-        key, value = (StateFormat.PLAIN.from_bytes(row[c]) for c in (KEY_COLUMN, VALUE_COLUMN))
+        key, value = (
+            saved_value.load(row[c], StateFormat.PLAIN) for c in (KEY_COLUMN, VALUE_COLUMN)
+        )
         if row[ORIGIN_COLUMN] is None:
             assert row[PARTITION_COLUMN] == partition_of_key(key, DEFAULT_PARTITION_COUNT)
             found[repr(row[PARTITION_COLUMN]), repr(key), repr(value)] += 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet import Jet, JobConfig, JobResult
-from dagster_jet.engine.events import ExecutionRestarting, JobEvent
+from dagster_jet.execution.events import ExecutionRestarting, JobEvent
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.testing.failpoints import Death, FailPoints
 

@@ -21,16 +21,10 @@ from dagster_jet.errors import (
     StoreUnavailableError,
     WriteOutcomeUnknownError,
 )
-from dagster_jet.store import (
-    MapKey,
-    MemoryMember,
-    OwnedRegister,
-    Store,
-    StoreConfig,
-    administration,
-)
-from dagster_jet.store.envelope import seal
+from dagster_jet.store import MapKey, MemoryMember, OwnedRegister, Store, StoreConfig
 from dagster_jet.store.members import fan_out
+from dagster_jet.store.upkeep import administration
+from dagster_jet.store.values.envelope import seal
 from tests.simulation.interleaving import Crash, InOnesOwnThread, Interleaving
 from tests.simulation.rebalancing import Violation
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from dagster_jet.engine.snapshot_store import snapshot_of
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest
+from dagster_jet.snapshot.storage.snapshot_store import snapshot_of
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from dagster_jet.snapshot import coordinator as c
-from dagster_jet.snapshot.chunks import ChunkSetName
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
+from dagster_jet.snapshot import protocol as c
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, Saving, ShardState
+from dagster_jet.snapshot.storage.chunks import ChunkSetName
 
 from .chunks import Delta, MissingFromStore, merge
 from .oracle import Violation
@@ -30,10 +32,11 @@ class Attempt(Protocol):
 
 
 class Epoch:
-    def __init__(self, driver: Driver, command: c.RunEpoch) -> None:
+    def __init__(self, driver: Driver, command: c.RunEpoch, view: CoordinatorView) -> None:
         self.driver, self.world, self.command = driver, driver.world, command
         self.rng = driver.world.rng
-        self.states = {v: list(s) for v, s in driver.coordinator.shards.items()}
+        self.states = {v: list(s) for v, s in view.shards.items()}
+        self.watermarks = driver.planner.watermarks(driver.stage_times(), final=command.final)
         self.end = self._plan_end()
         self.rows = tuple(
             row
@@ -44,9 +47,9 @@ class Epoch:
         self.open_tasks = 0
 
     def _plan_end(self) -> list[int]:
-        """S1: the barrier. A terminal epoch takes no new input."""
+        """S1: the barrier, where the engine's planner lets input in."""
         start = self.driver.position
-        if self.command.terminal:
+        if not self.driver.planner.takes_input(self.command):
             return start
         lengths = (len(rows) for rows in self.world.scenario.rows)
         return [
@@ -54,8 +57,24 @@ class Epoch:
             for at, length in zip(start, lengths, strict=True)
         ]
 
+    def _check(self) -> None:
+        """What the planner owes an epoch, apart from rows."""
+        command, driver = self.command, self.driver
+        if command.terminal and not command.final and self.rows:
+            raise Violation("an epoch that ends the execution takes new input")
+        reached, known = driver.reached_ms, driver.known_ms
+        watermark = self.watermarks[WINDOW]
+        assert watermark is not None
+        if watermark < reached:
+            raise Violation(f"the watermark fell back from {reached} to {watermark}")
+        if not command.final and watermark > max(reached, known):
+            raise Violation(f"watermark {watermark}, and rows before it say {known}")
+        if command.final and watermark != FINAL_WATERMARK_MS:
+            raise Violation("the last epoch leaves windows open")
+
     def start(self) -> None:
         """S2: everything that the tasks will do is planned here, so that attempts are alike."""
+        self._check()
         self.acks.append(self._journaled())
         released = self._plan_window()
         stages = self.driver.deployment.stages
@@ -156,11 +175,12 @@ class Epoch:
             failure = ("a user's function raised", False)
         if failure is not None:
             self.driver.answer(
-                "RunEpoch", c.EpochFailed(command.execution_id, command.epoch_id, *failure)
+                command, c.EpochFailed(command.execution_id, command.epoch_id, *failure)
             )
             return
+        self.driver.epoch_ends(self.end, self.watermarks[WINDOW])
         self.driver.answer(
-            "RunEpoch",
+            command,
             c.EpochAcked(
                 command.execution_id,
                 command.epoch_id,

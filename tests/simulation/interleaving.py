@@ -111,10 +111,10 @@ class InOnesOwnThread:
         except BaseException as error:
             return Answer(member_id, None, error)
 
-    def owes(self, member_id: str) -> bool:
+    def has_overdue_calls(self, member_id: str) -> bool:
         return False
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         self._calls.clear()
         self._order.clear()
 

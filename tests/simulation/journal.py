@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_jet.errors import StoreUnavailableError
-from dagster_jet.snapshot.chunks import ChunkSetName
 from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.snapshot.storage.chunks import ChunkSetName
 
 from .chunks import Delta
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from dagster_jet.snapshot.coordinator import Guarantee
+from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.snapshot.manifest import Artifact, Manifest, checksum, validate_manifest
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from .promises import Promises
 
 
-class Violation(AssertionError):
-    """The history is wrong: a row lost or doubled, or something that must lead to it."""
+class Violation(BaseException):
+    """The history is wrong: a row lost or doubled, or something that must lead to it.
+
+    No `Exception`: the engine's own code, which is above the fakes, must not take it for an outage.
+    """
 
 
 class Oracle:
@@ -110,7 +113,7 @@ class Oracle:
         deployment, newest = self.deployments[record.execution_id], record.snapshot
         if newest is None or newest.snapshot_id != deployment.initial_snapshot:
             raise Violation(f"the record lost snapshot {before.snapshot.snapshot_id}")
-        if newest not in before.snapshots or record.line <= before.line:
+        if newest not in before.snapshots or record.timeline <= before.timeline:
             raise Violation(f"not a rewind: {before.snapshots} became {record.snapshots}")
         if newest.manifest_name in self.damaged:
             raise Violation(f"given up for the damaged snapshot {newest.snapshot_id}")

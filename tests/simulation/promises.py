@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+
 from .chunks import merge
 from .recovery import shard_of
 from .scenario import PARTITION_COUNT, PROMISES
@@ -55,10 +57,10 @@ class Promises:
                 del self.prepared[number]
 
 
-def kept_by(driver: Driver) -> list[Callable[[], None]]:
+def kept_by(driver: Driver, view: CoordinatorView) -> list[Callable[[], None]]:
     """Phase 2 of the stage: for each shard an instance that is restored, and no more."""
-    record, states = driver.coordinator.record, driver.coordinator.shards[PROMISES]
-    assert record.snapshot is not None
+    record, states = view.record, view.shards[PROMISES]
+    assert record is not None and record.snapshot is not None
     token = (driver.execution_id, record.snapshot.epoch_id)
 
     def keep(shard: int, ids: tuple[int, ...]) -> Callable[[], None]:

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dagster_jet.store import MapKey, MemoryMember, PartitionTable, ReplicatedMap, Routing
-from dagster_jet.store.envelope import seal, unseal
+from dagster_jet.store import MapKey, MemoryMember, PartitionTable, ReplicaRouting, ReplicatedMap
 from dagster_jet.store.members import fan_out
-from dagster_jet.store.migration import migrate
+from dagster_jet.store.upkeep.migration import migrate
+from dagster_jet.store.values.envelope import seal, unseal
 from tests.simulation.interleaving import Crash, InOnesOwnThread, Interleaving, SteppedMember
 
 KEYS = tuple(MapKey(0, name) for name in "abc")
@@ -54,7 +54,7 @@ class History:
         target = tuple(self.random.sample(ids, self.random.choice([1, 2, 2, 3])))
         if set(target) <= set(holders):
             target = (*target[1:], next(m for m in ids if m not in holders))
-        self.routing = Routing(
+        self.routing = ReplicaRouting(
             PartitionTable(1, (holders,), ids, len(holders) - 1),
             PartitionTable(2, (target,), ids, len(target) - 1),
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dagster_jet.engine.compatibility import check_compatible
 from dagster_jet.errors import JetError, SnapshotInvalidError
-from dagster_jet.snapshot import coordinator as c
-from dagster_jet.snapshot.manifest import Manifest, Run, ShardState, validate_manifest
+from dagster_jet.execution.compatibility import check_compatible
+from dagster_jet.snapshot import protocol as c
+from dagster_jet.snapshot.manifest import ChunkSet, Manifest, Run, ShardState, validate_manifest
 from dagster_jet.snapshot.record import SnapshotRef
 
 from .chunks import Delta, MissingFromStore, merge
@@ -27,8 +27,8 @@ def shard_of(row: int, shards: int) -> int:
     return (row % PARTITION_COUNT) % shards
 
 
-def load(driver: Driver, ref: SnapshotRef) -> None:
-    world, deployment = driver.world, driver.deployment
+def load(driver: Driver, command: c.LoadManifest) -> None:
+    world, deployment, ref = driver.world, driver.deployment, command.ref
     try:
         if world.chance("read_fails"):
             raise MissingFromStore("too few members answered")
@@ -36,16 +36,16 @@ def load(driver: Driver, ref: SnapshotRef) -> None:
         state = {v: chains for v, chains in manifest.shards.items() if v in STATEFUL}
         check_compatible(JOB, replace(manifest, shards=state), deployment.plan, PARTITION_COUNT)
     except MissingFromStore as unavailable:
-        driver.answer("LoadManifest", c.Failed(str(unavailable), restartable=True))
+        driver.answer(command, c.Failed(str(unavailable), restartable=True))
     except SnapshotInvalidError as invalid:
-        _missing(driver, "LoadManifest", ref.manifest_name, str(invalid))
+        _missing(driver, command, ref.manifest_name, str(invalid))
     except JetError as refused:
         world.seen["a pipeline that lacks a stage was refused"] += 1
         world.refuse(driver)
-        driver.answer("LoadManifest", c.Failed(str(refused), restartable=False))
+        driver.answer(command, c.Failed(str(refused), restartable=False))
     else:
         driver.position = list(manifest.sources[SOURCE])
-        driver.answer("LoadManifest", c.ManifestLoaded(manifest))
+        driver.answer(command, c.ManifestLoaded(manifest))
 
 
 def _read(driver: Driver, ref: SnapshotRef) -> Manifest:
@@ -58,7 +58,7 @@ def _read(driver: Driver, ref: SnapshotRef) -> Manifest:
     )
 
 
-def _missing(driver: Driver, command: str, manifest_name: str, what: str) -> None:
+def _missing(driver: Driver, command: c.Command, manifest_name: str, what: str) -> None:
     """To be expected by a sleeper whose successor has moved on, and by who goes back to a snapshot
     that is damaged; otherwise by the owner never."""
     world = driver.world
@@ -69,7 +69,8 @@ def _missing(driver: Driver, command: str, manifest_name: str, what: str) -> Non
     driver.answer(command, c.Failed(what, restartable=False))
 
 
-def restore(driver: Driver, manifest: Manifest) -> None:
+def restore(driver: Driver, command: c.Restore) -> None:
+    manifest = command.manifest
     try:
         stages = driver.deployment.stages
         shards = {vertex: _restore_vertex(driver, manifest, vertex) for vertex in stages}
@@ -77,7 +78,7 @@ def restore(driver: Driver, manifest: Manifest) -> None:
         driver.reader.restore(driver.world.chunks.read_chain(SOURCE, chain).came)
         shards[SOURCE] = (ShardState(chain=chain),)
     except MissingFromStore as missing:
-        _missing(driver, "Restore", manifest.name, f"{manifest.name} needs {missing}")
+        _missing(driver, command, manifest.name, f"{manifest.name} needs {missing}")
         return
     if COUNT in stages and COUNT not in manifest.shards:
         driver.world.seen["a stage was added"] += 1
@@ -85,7 +86,7 @@ def restore(driver: Driver, manifest: Manifest) -> None:
         driver.world.oracle.on_restored(
             manifest, {vertex: _local_state(driver, shards[vertex]) for vertex in stages}
         )
-    driver.answer("Restore", c.Restored(shards))
+    driver.answer(command, c.Restored(shards))
 
 
 def _restore_vertex(driver: Driver, manifest: Manifest, vertex: str) -> tuple[ShardState, ...]:
@@ -112,7 +113,7 @@ def _part(state: Delta, shard: int, count: int) -> Delta:
 
 
 def _shard(
-    driver: Driver, vertex: str, shard: int, state: Delta, chain: tuple[c.ChunkSet, ...]
+    driver: Driver, vertex: str, shard: int, state: Delta, chain: tuple[ChunkSet, ...]
 ) -> ShardState:
     """With the old chain the state has its copy in the store; without, the next one is a base."""
     if not state and not chain:
@@ -129,7 +130,7 @@ def _local_state(driver: Driver, states: tuple[ShardState, ...]) -> Delta:
     )
 
 
-def abort_leftovers(driver: Driver, command: c.AbortLeftovers) -> None:
+def abort_orphans(driver: Driver, command: c.AbortOrphans) -> None:
     """Sink by sink, then the store; a process may die or fall asleep between any two."""
     world = driver.world
     keep: list[Manifest] = []
@@ -139,7 +140,7 @@ def abort_leftovers(driver: Driver, command: c.AbortLeftovers) -> None:
             keep.append(_read(driver, ref))
         except SnapshotInvalidError as invalid:
             if ref is command.keep[0] or not driver.lives_with_damage:
-                _missing(driver, "AbortLeftovers", "", str(invalid))
+                _missing(driver, command, "", str(invalid))
                 return
             world.seen["a damaged older snapshot was dropped"] += 1
             damaged.add(ref.snapshot_id)
@@ -154,16 +155,16 @@ def abort_leftovers(driver: Driver, command: c.AbortLeftovers) -> None:
             gone = sink.roll_back(driver.may_roll_back(command.execution_id, named))
             for token in gone:
                 driver.tell(f"   rolled back {token}")
-            world.after(driver.process, next_sink, Point("during", "AbortLeftovers"))
+            world.after(driver.process, next_sink, Point("during", "AbortOrphans"))
             return
         driver.delete_garbage(command.execution_id, keep, damaged)
-        driver.answer("AbortLeftovers", _aborted(driver, keep, damaged))
+        driver.answer(command, _aborted(driver, keep, damaged))
 
     next_sink()
 
 
-def _aborted(driver: Driver, keep: list[Manifest], damaged: set[int]) -> c.LeftoversAborted:
-    return c.LeftoversAborted(
+def _aborted(driver: Driver, keep: list[Manifest], damaged: set[int]) -> c.OrphansAborted:
+    return c.OrphansAborted(
         retained={
             manifest.snapshot_id: {v: frozenset(n) for v, n in manifest.chunk_sets().items()}
             for manifest in keep

@@ -9,20 +9,14 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 from dagster_jet.errors import StaleConfigurationError, StoreUnavailableError
-from dagster_jet.store import (
-    MapKey,
-    MemoryMember,
-    PartitionTable,
-    ReplicatedMap,
-    Routing,
-    verification,
-)
-from dagster_jet.store.envelope import seal
-from dagster_jet.store.leftovers import drop_leftovers
-from dagster_jet.store.marks import without_marks
+from dagster_jet.store import MapKey, MemoryMember, PartitionTable, ReplicaRouting, ReplicatedMap
+from dagster_jet.store.map.intents import without_intents
 from dagster_jet.store.members import fan_out
-from dagster_jet.store.migration import migrate
-from dagster_jet.store.verification import verify
+from dagster_jet.store.upkeep import verification
+from dagster_jet.store.upkeep.migration import migrate
+from dagster_jet.store.upkeep.orphans import drop_orphans
+from dagster_jet.store.upkeep.verification import verify
+from dagster_jet.store.values.envelope import seal
 from tests.simulation.interleaving import Crash, InOnesOwnThread, Interleaving, SteppedMember
 from tests.simulation.rebalancing import KEYS, PREFIX, History, Violation, stored
 
@@ -39,7 +33,7 @@ class DeletingHistory(History):
         super().__init__(seed)
         ids = tuple(self.places)
         holders = tuple(self.random.sample(ids, 3))
-        self.routing = Routing(PartitionTable(1, (holders,), ids, 2))
+        self.routing = ReplicaRouting(PartitionTable(1, (holders,), ids, 2))
         self.map = ReplicatedMap(self.members, self.routing, PREFIX)
         self.forgetting = self.random.choice(holders)
         self.being_put: set[MapKey] = set()
@@ -93,7 +87,7 @@ class DeletingHistory(History):
             allowed = {None if value is None else seal(value) for value in model.possible}
             for member_id in self.routing.holders(0):
                 (copy,) = self.places[member_id].get_many([stored(key)])
-                copy = without_marks(copy)
+                copy = without_intents(copy)
                 is_lost = copy is None and member_id == self.forgetting
                 if not (model.unfinished or is_lost or copy in allowed):
                     raise Violation(
@@ -107,7 +101,7 @@ class DeletingHistory(History):
 
 
 class LeftoverHistory:
-    """A partition moves to and fro; whoever removes leftovers goes by the table that it knows."""
+    """A partition moves to and fro; whoever removes orphans goes by the table that it knows."""
 
     def __init__(self, seed: int) -> None:
         self.interleaving = Interleaving(seed)
@@ -119,7 +113,7 @@ class LeftoverHistory:
         }
         self.backups = self.random.choice([0, 0, 1])
         self.version = 0
-        self.routing = Routing(self._some_table())
+        self.routing = ReplicaRouting(self._some_table())
         for member_id in self.places:
             if member_id in self.routing.holders(0) or self.random.random() < 0.5:
                 self.places[member_id].put_many({stored(key): seal(b"v") for key in KEYS})
@@ -135,7 +129,7 @@ class LeftoverHistory:
         for key in KEYS:
             for member_id in self.routing.holders(0):
                 (copy,) = self.places[member_id].get_many([stored(key)])
-                if without_marks(copy) != seal(b"v"):
+                if without_intents(copy) != seal(b"v"):
                     raise Violation(f"the holder {member_id} has {copy!r} of {key.name}")
 
     def _some_table(self) -> PartitionTable:
@@ -148,7 +142,7 @@ class LeftoverHistory:
         for _ in range(self.random.randint(2, 5)):
             self.interleaving.step()
             target = self._some_table()
-            self.routing = Routing(self.routing.table, target)
+            self.routing = ReplicaRouting(self.routing.table, target)
             while True:
                 try:
                     if self.random.random() < 0.3:
@@ -159,7 +153,7 @@ class LeftoverHistory:
                 break
             self.interleaving.do_not_crash()
             self.interleaving.step()
-            self.routing = Routing(target)
+            self.routing = ReplicaRouting(target)
 
     def _drop(self) -> None:
         for _ in range(4):
@@ -167,7 +161,7 @@ class LeftoverHistory:
             self.interleaving.step()
             known = self.routing
 
-            def check(known: Routing = known) -> None:
+            def check(known: ReplicaRouting = known) -> None:
                 self.interleaving.step()
                 if self.routing is not known:
                     raise StaleConfigurationError("the table is another one by now.")
@@ -175,6 +169,6 @@ class LeftoverHistory:
             try:
                 if self.random.random() < 0.3:
                     self.interleaving.crash_in(self.random.randint(0, 8))
-                drop_leftovers(self.members, known, check_table=check)
+                drop_orphans(self.members, known, check_table=check)
             except (Crash, StaleConfigurationError):
                 continue

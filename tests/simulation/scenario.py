@@ -6,7 +6,9 @@ import random
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, get_args
 
-from dagster_jet.snapshot.coordinator import Command, CoordinatorConfig, Guarantee, StopKind
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.snapshot.job_state import CoordinatorConfig
+from dagster_jet.snapshot.protocol import Command, StopKind
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -23,8 +25,8 @@ SOURCE = "departures"
 PARTITION_COUNT = 7
 
 COMMANDS = tuple(command.__name__ for command in get_args(Command))
-RECOVERY = ("Claim", "LoadManifest", "Restore", "Commit", "AbortLeftovers")
-LONG_STEPS = ("RunEpoch", "Commit", "AbortLeftovers")
+RECOVERY = ("Claim", "LoadManifest", "Restore", "Commit", "AbortOrphans")
+LONG_STEPS = ("RunEpoch", "Commit", "AbortOrphans")
 """Commands of several durable steps: a process can die in their middle."""
 
 
@@ -88,6 +90,7 @@ class Odds:
     commit_given_up: float = 0.01
     connector_fails: float = 0.04
     stop_asked: float = 0.02
+    completes_early: float = 0.01
     cancelled: float = 0.004
     snapshot_damaged: float = 0.03
 
@@ -114,6 +117,8 @@ class Scenario:
     damages: bool
     """Older retained snapshots may turn out to be damaged."""
     snapshot_id_block: int
+    input_ends: bool
+    """The engine notices by itself that everything is read; else somebody asks it to complete."""
     writers: int
     rows: tuple[tuple[int, ...], ...]
     """Per source partition: row ids, unique over all."""
@@ -141,6 +146,7 @@ class Scenario:
             rewinds=exactly_once and not in_two_phases and rng.random() < 0.4,
             damages=guarantee is not Guarantee.NONE and rng.random() < 0.4,
             snapshot_id_block=rng.choice((3, 4, 64)),
+            input_ends=rng.random() < 0.5,
             writers=rng.randint(1, 2),
             rows=tuple(
                 tuple(100 * partition + i for i in range(length))

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.store import MapKey, OwnedRegister, Store, administration, connection
-from dagster_jet.store.membership import settled
-from dagster_jet.store.migration import Migrated, migrate
+from dagster_jet.store import MapKey, OwnedRegister, Store, connection
+from dagster_jet.store.membership import with_registers_moved
+from dagster_jet.store.upkeep import administration
+from dagster_jet.store.upkeep.migration import Migrated, migrate
 from tests.simulation.changes import PARTITIONS, ChangeHistory, content
 from tests.simulation.rebalancing import Violation
 
@@ -66,27 +67,27 @@ def test_chunks_of_the_former_table_must_not_be_decided_under_the_new_members() 
 
 
 def _registers_stay(admin: Any, view: connection.View) -> connection.View:
-    if view.metadata.is_settled:
+    if view.metadata.registers_have_moved:
         return view
-    return admin._connection.decide(view, settled(view.metadata))  # type: ignore[no-any-return]
+    return admin._connection.decide(view, with_registers_moved(view.metadata))  # type: ignore[no-any-return]
 
 
-_settle = administration.Administration._settle
+_move_registers = administration.Administration._move_registers
 
 
 def _copied_before_registers_move(admin: Any, view: connection.View) -> connection.View:
-    if not view.metadata.is_settled:
+    if not view.metadata.registers_have_moved:
         migrate(view.members, view.metadata.routing, check_still_ours=lambda: None)
-    return _settle(admin, view)
+    return _move_registers(admin, view)
 
 
 @pytest.mark.parametrize(
     "mistakes",
     [
-        {(administration.Administration, "_settle"): _registers_stay},
+        {(administration.Administration, "_move_registers"): _registers_stay},
         {(administration, "migrate"): lambda *_, **__: Migrated()},
         {
-            (administration.Administration, "_settle"): _copied_before_registers_move,
+            (administration.Administration, "_move_registers"): _copied_before_registers_move,
             (administration, "migrate"): lambda *_, **__: Migrated(),
         },
     ],

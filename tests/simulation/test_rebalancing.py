@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.store import Routing, migration, replicated_map
+from dagster_jet.store import ReplicaRouting
+from dagster_jet.store.map import replicated_map
+from dagster_jet.store.upkeep import migration
 from tests.simulation.rebalancing import History, VersionedHistory, Violation
 
 SEEDS = int(os.environ.get("JET_REBALANCING_HISTORIES", "1000"))
@@ -24,11 +26,11 @@ def test_every_history_keeps_every_finished_write(kind: type[History]) -> None:
             raise AssertionError(f"{kind.__name__}({seed}).play()") from error
 
 
-def _receivers_first(routing: Routing, partition: int) -> tuple[tuple[str, ...], ...]:
+def _receivers_first(routing: ReplicaRouting, partition: int) -> tuple[tuple[str, ...], ...]:
     return (routing.receivers(partition), routing.holders(partition))
 
 
-def _receivers_not_deleted(routing: Routing, partition: int) -> tuple[tuple[str, ...], ...]:
+def _receivers_not_deleted(routing: ReplicaRouting, partition: int) -> tuple[tuple[str, ...], ...]:
     holders = routing.holders(partition)
     return (holders[1:], holders[:1])
 
@@ -70,9 +72,9 @@ def _put_back_at_once(members: Any, missing: Any) -> int:
 @pytest.mark.parametrize(
     ("place", "name", "mistake"),
     [
-        (Routing, "put_rounds", _receivers_first),
-        (Routing, "delete_rounds", _receivers_not_deleted),
-        (Routing, "put_rounds", lambda routing, p: (routing.holders(p),)),
+        (ReplicaRouting, "put_rounds", _receivers_first),
+        (ReplicaRouting, "delete_rounds", _receivers_not_deleted),
+        (ReplicaRouting, "put_rounds", lambda routing, p: (routing.holders(p),)),
         (migration._Copying, "equalise", _look_once),
         (replicated_map, "restore", _put_back_at_once),
     ],

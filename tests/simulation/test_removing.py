@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.store import Replacement, ReplicatedMap, leftovers, replicated_map, verification
+from dagster_jet.store import Replacement, ReplicatedMap
+from dagster_jet.store.map import replicated_map
+from dagster_jet.store.upkeep import orphans as orphans
+from dagster_jet.store.upkeep import verification
 from tests.simulation.rebalancing import Violation
 from tests.simulation.removing import DeletingHistory, LeftoverHistory
 
@@ -62,14 +65,14 @@ def _without_a_mark(member: Any, keys: Any, check_table: Any) -> tuple[int, int]
     [
         (DeletingHistory, {(m, "restore"): _at_once for m in (replicated_map, verification)}),
         (DeletingHistory, {(ReplicatedMap, "_in_rounds"): _without_a_look}),
-        (LeftoverHistory, {(leftovers, "_removed"): _by_a_stale_table}),
-        (LeftoverHistory, {(leftovers, "_removed"): _without_a_mark}),
+        (LeftoverHistory, {(orphans, "_removed"): _by_a_stale_table}),
+        (LeftoverHistory, {(orphans, "_removed"): _without_a_mark}),
     ],
     ids=[
         "a repair puts back what is being deleted",
         "a delete does not look again",
-        "leftovers go by a stale table",
-        "leftovers are told by their content",
+        "orphans go by a stale table",
+        "orphans are told by their content",
     ],
 )
 def test_a_mistake_is_found(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.store import administration, verification
 from dagster_jet.store import store as opened
 from dagster_jet.store.quorum import acceptor_on_member
 from dagster_jet.store.register import Reply, acceptor_step
+from dagster_jet.store.upkeep import administration, verification
 from tests.simulation.rebalancing import Violation
 from tests.simulation.returning import ReturningHistory
 
@@ -67,9 +67,9 @@ def _by_who_is_read_first(key: bytes, copies: Any, sealer: Any) -> bytes:
         {(acceptor_on_member, "acceptor_step"): _kept},
         {(acceptor_on_member, "disown"): _refused_and_kept},
         {
-            (verification, "chosen"): _by_who_is_read_first,
-            (opened, "call_the_roll"): lambda configuration: None,
-            (administration, "call_the_roll"): lambda configuration: None,
+            (verification, "reconcile"): _by_who_is_read_first,
+            (opened, "disown_rolled_back_members"): lambda configuration: None,
+            (administration, "disown_rolled_back_members"): lambda configuration: None,
         },
     ],
     ids=[

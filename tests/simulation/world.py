@@ -12,8 +12,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from dagster_jet.engine.source_journals import SourceJournals
+from greenlet import getcurrent
+
+from dagster_jet.execution.epoch_planner import EpochPlanner
+from dagster_jet.execution.loop import Loop
+from dagster_jet.execution.sink_committer import SinkCommitter
+from dagster_jet.execution.snapshot_driver import SnapshotDriver
+from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.snapshot.coordinator import Coordinator
+from dagster_jet.snapshot.job_state import CoordinatorConfig
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 
 from .chunks import ChunkMap
@@ -36,8 +43,12 @@ Action = Callable[[], object]
 class Cast:
     """Who plays; a mutant replaces one of them."""
 
-    coordinator: type[Coordinator] = Coordinator
+    coordinator: Callable[[CoordinatorConfig], Coordinator] = Coordinator
     driver: type[Driver] = Driver
+    loop: type[Loop] = Loop
+    planner: type[EpochPlanner] = EpochPlanner
+    committer: type[SinkCommitter] = SinkCommitter
+    snapshots: type[SnapshotDriver] = SnapshotDriver
     register: type[Register] = Register
     journals: type[SourceJournals] = SourceJournals
 
@@ -62,6 +73,8 @@ class Process:
 class World:
     def __init__(self, seed: int, cast: Cast | None = None) -> None:
         self.seed = seed
+        self.hub = getcurrent()
+        """Where the scheduler runs; fibers give control back to it."""
         self.cast = cast or Cast()
         self.rng = random.Random(seed)
         self.users = random.Random(f"users of {seed}")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dagster_jet.snapshot.coordinator import WriteOutcome
+from dagster_jet.snapshot.protocol import WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
 
 from .scenario import Point
@@ -24,6 +24,8 @@ class RecordWriter:
         self.world, self.process = world, process
         self._waiting: deque[tuple[str, int, ExecutionRecord, Done]] = deque()
         self._is_writing = False
+        self._is_unknown = False
+        """As with the engine's register: once an outcome is unknown nothing more is sent."""
 
     @property
     def is_idle(self) -> bool:
@@ -51,6 +53,9 @@ class RecordWriter:
     def _send(self, command: str, ballot: int, record: ExecutionRecord, done: Done) -> None:
         """Not sent, lost on the way, landed but unheard of, late, or answered."""
         world, register = self.world, self.world.register
+        if self._is_unknown:
+            self._answer(command, WriteOutcome.UNKNOWN, done)
+            return
         if world.chance("record_unavailable"):
             self._answer(command, WriteOutcome.UNAVAILABLE, done)
             return
@@ -77,6 +82,8 @@ class RecordWriter:
             world.after(None, land)
 
     def _answer(self, command: str, outcome: WriteOutcome, done: Done) -> None:
+        self._is_unknown |= outcome is WriteOutcome.UNKNOWN
+
         def hear() -> None:
             self._is_writing = False
             self.world.tell(self.process.name, f"<- {command} {outcome.name}")

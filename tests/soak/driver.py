@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks
-from dagster_jet.engine.events import JobEvent
+from dagster_jet.execution.events import JobEvent
 
 from ..integration.child import windows_over_windows
 
@@ -33,14 +33,20 @@ def number(state: Any, row: dict[str, Any]) -> dict[str, Any]:
 def pipeline(folder: Path) -> Pipeline:
     """Two sources, three stateful stages, four sinks of three formats, cut at one point."""
     p = Pipeline(JOB)
-    rows, counts, rollup = windows_over_windows(p, folder)
+    rows, counts, rollup = windows_over_windows(p, folder, shared=True)
     numbered = rows.group_by("k").map_stateful(
         number, create=int, output_schema="k string, n long", name="numbered"
     )
-    counts.write_to(sinks.files(f"{folder}/out/counts", format="json"), name="counts_out")
-    rollup.write_to(sinks.files(f"{folder}/out/rollup", format="parquet"), name="rollup_out")
-    numbered.write_to(sinks.files(f"{folder}/out/numbered", format="json"), name="numbered_out")
-    rows.write_to(sinks.files(f"{folder}/out/raw", format="csv"), name="raw_out")
+    counts.write_to(
+        sinks.files(f"{folder}/out/counts", format="json", shared=True), name="counts_out"
+    )
+    rollup.write_to(
+        sinks.files(f"{folder}/out/rollup", format="parquet", shared=True), name="rollup_out"
+    )
+    numbered.write_to(
+        sinks.files(f"{folder}/out/numbered", format="json", shared=True), name="numbered_out"
+    )
+    rows.write_to(sinks.files(f"{folder}/out/raw", format="csv", shared=True), name="raw_out")
     return p
 
 

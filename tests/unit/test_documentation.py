@@ -2,22 +2,25 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
-import dagster_jet.processors
+import dagster_jet
+import dagster_jet.operators
 from dagster_jet.pipeline.stateful import StatefulNode
 
-PAGES = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs"
 DOCSTRINGS = [
-    "dagster_jet.core.dag",
-    "dagster_jet.core.edge",
-    "dagster_jet.core.emitter",
-    "dagster_jet.core.event_time",
-    "dagster_jet.engine.local.job",
+    "dagster_jet.dag.graph",
+    "dagster_jet.dag.edge",
+    "dagster_jet.dag.emitter",
+    "dagster_jet.dag.event_time",
+    "dagster_jet.dag.local.job",
     "dagster_jet.testing.verify_processor",
 ]
 
@@ -43,11 +46,11 @@ def test_the_examples_of_a_docstring(module):
 def test_every_operator_says_what_at_least_once_means():
     operators = [
         module
-        for info in pkgutil.iter_modules(dagster_jet.processors.__path__, "dagster_jet.processors.")
+        for info in pkgutil.iter_modules(dagster_jet.operators.__path__, "dagster_jet.operators.")
         for module in [importlib.import_module(info.name)]
         for kind in vars(module).values()
         if isinstance(kind, type) and kind.__module__ == module.__name__
-        if {"step", "merge", "dead_until"} <= vars(kind).keys()
+        if {"step", "merge", "expired_until"} <= vars(kind).keys()
         if not getattr(kind, "_is_protocol", False)
     ]
     kinds = {kind.kind: kind for kind in StatefulNode.__subclasses__()}
@@ -60,3 +63,67 @@ def test_every_operator_says_what_at_least_once_means():
     )
     rows = {row.split("|")[1].strip(" `") for row in section.splitlines() if row.startswith("| `")}
     assert rows == kinds.keys() | {"enrich"}
+
+
+def named_in(text: str) -> set[str]:
+    """The files and folders that a page names in code spans: with a slash, or ending in .py."""
+    outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return set(re.findall(r"`((?:[\w-]+/)+[\w.-]*|\w+\.py)`", outside))
+
+
+def test_every_file_that_the_architecture_names_exists():
+    named = named_in((PAGES / "architecture.md").read_text(encoding="utf-8"))
+    assert len(named) > 40
+    assert not [n for n in named if not any((r / n).exists() for r in (ROOT, ROOT / "dagster_jet"))]
+
+
+def test_every_package_is_in_the_architectures_tree():
+    page = (PAGES / "architecture.md").read_text(encoding="utf-8")
+    (tree,) = re.findall(r"\n## The tree\n(.*?)(?=\n## )", page, re.DOTALL)
+    rows = [row.split("|")[1] for row in tree.splitlines() if row.startswith("| `")]
+    named = {Path(name) for row in rows for name in re.findall(r"`([\w/.]+)`", row)}
+    there = {
+        path.relative_to(ROOT)
+        for path in (ROOT / "dagster_jet").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    described_elsewhere = {Path("dagster_jet/__init__.py")}
+    assert named == there - described_elsewhere
+
+
+@pytest.mark.parametrize(
+    "page", ["../README.md", *sorted(path.name for path in PAGES.glob("*.md"))]
+)
+def test_every_link_between_pages_leads_somewhere(page):
+    text = (PAGES / page).read_text(encoding="utf-8")
+    for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", text)):
+        if target.startswith("http"):
+            continue
+        path = (PAGES / page).parent / target if target else PAGES / page
+        assert path.exists(), f"{page}: {target}"
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+            assert anchor in anchors, f"{page}: {target}#{anchor}"
+
+
+def public_callables():
+    """Every function, method and property that a user reaches from the face, by name."""
+    for name in dagster_jet.__all__:
+        found = getattr(dagster_jet, name)
+        members = vars(found) if inspect.isclass(found) or inspect.ismodule(found) else {}
+        if inspect.ismodule(found):
+            names = getattr(found, "__all__", [n for n in members if not n.startswith("_")])
+            members = {n: v for n, v in members.items() if n in names}
+        for member, value in {"": found, **members}.items():
+            is_ours = (getattr(value, "__module__", "") or "").startswith("dagster_jet")
+            if isinstance(value, property) or (inspect.isfunction(value) and is_ours):
+                if not member.startswith("_"):
+                    yield f"{name}.{member}".rstrip("."), value
+
+
+def test_everything_that_users_call_says_what_it_does():
+    found = dict(public_callables())
+    assert len(found) > 80
+    silent = [name for name, value in found.items() if not inspect.getdoc(value)]
+    assert not silent

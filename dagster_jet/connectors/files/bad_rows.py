@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from dagster_jet.connectors.files.places import literally
-
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame
 
 CORRUPT_COLUMN = "__corrupt"
 FILE_COLUMN = "__file"
 
 
-def first_bad_row(
-    spark: SparkSession,
-    paths: Sequence[str],
-    *,
-    format: str,
-    schema: str,
-    options: Mapping[str, str],
-) -> str | None:
-    """Reads the files once more, forgiving. ``file:line: text``; None if every row fits."""
+def forgiving(schema: str) -> tuple[str, dict[str, str]]:
+    """The schema and options with which files are read once more, bad rows in `CORRUPT_COLUMN`."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
+    return f"{schema}, {CORRUPT_COLUMN} string", options
+
+
+def first_bad_row(frame: DataFrame, open_file: Callable[[str], BinaryIO]) -> str | None:
+    """``file:line: text`` of the first row with a `CORRUPT_COLUMN`; None if every row fits.
+
+    Args:
+        frame: read as `forgiving` says, with the `FILE_COLUMN`.
+        open_file: by its name there.
+    """
     from pyspark.sql import functions as F
 
-    reader = spark.read.options(**options).option("mode", "PERMISSIVE").format(format)
-    reader = reader.schema(f"{schema}, {CORRUPT_COLUMN} string")
-    frame = reader.option("columnNameOfCorruptRecord", CORRUPT_COLUMN).load(
-        [literally(path) for path in paths]
-    )
-    bad = frame.where(F.col(CORRUPT_COLUMN).isNotNull())
-    row = bad.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN)).first()
+    row = frame.where(F.col(CORRUPT_COLUMN).isNotNull()).first()
     if row is None:
         return None
-    path, raw = unquote(urlsplit(row[FILE_COLUMN]).path), row[CORRUPT_COLUMN].strip()
-    number = None
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as lines:
-        number = next((n for n, line in enumerate(lines, start=1) if line.strip() == raw), None)
+    path, raw = row[FILE_COLUMN], row[CORRUPT_COLUMN].strip()
+    path = unquote(urlsplit(path).path) if path.startswith("file:") else path
+    number, wanted = None, raw.encode()
+    with suppress(OSError), open_file(path) as lines:
+        number = next((n for n, line in enumerate(lines, start=1) if line.strip() == wanted), None)
     where = path if number is None else f"{path}:{number}"
     return f"{where}: {raw[:200]}"

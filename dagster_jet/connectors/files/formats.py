@@ -1,4 +1,4 @@
-"""Encoders from Arrow batches to durable files: JSON lines, CSV, Parquet.
+"""Encoders from Arrow batches to files: JSON lines, CSV, Parquet.
 
 JSON text is the same whether Spark renders it (`to_json`) or this module does, so that moving a
 writer next to an operator does not change the output.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -19,19 +17,20 @@ import pyarrow.parquet
 
 
 class Encoder(Protocol):
-    """Writes batches of one schema to one file; `close` makes it durable."""
+    """Writes batches of one schema to one file."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
-    def close(self) -> None: ...
+    def finish(self) -> None:
+        """Writes what the format ends with; the file stays open."""
 
 
-def open_encoder(format: str, path: Path, schema: pa.Schema, *, rendered: bool) -> Encoder:
+def open_encoder(format: str, file: BinaryIO, schema: pa.Schema, *, rendered: bool) -> Encoder:
     """`rendered`: the batches have one string column, each value a finished line."""
     if format == "json":
-        return _LinesEncoder(path, rendered)
+        return _LinesEncoder(file, rendered)
     if format == "csv":
-        return _CsvEncoder(path, schema)
-    return _ParquetEncoder(path, schema)
+        return _CsvEncoder(file, schema)
+    return _ParquetEncoder(file, schema)
 
 
 def can_encode_json(schema: pa.Schema) -> bool:
@@ -48,8 +47,8 @@ def can_encode_json(schema: pa.Schema) -> bool:
 
 
 class _LinesEncoder:
-    def __init__(self, path: Path, rendered: bool) -> None:
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)
+    def __init__(self, file: BinaryIO, rendered: bool) -> None:
+        self._file = file
         self._rendered = rendered
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -67,8 +66,8 @@ class _LinesEncoder:
         text = "\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
         self._file.write((text + "\n").encode())
 
-    def close(self) -> None:
-        _sync_and_close(self._file)
+    def finish(self) -> None:
+        """Every line is complete."""
 
 
 def _as_json_values(column: pa.Array) -> pa.Array:
@@ -92,34 +91,22 @@ def _columns_with_non_finite(batch: pa.RecordBatch) -> list[str]:
 
 
 class _CsvEncoder:
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)
-        self._writer = pyarrow.csv.CSVWriter(self._file, schema)
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        self._writer = pyarrow.csv.CSVWriter(file, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._writer.close()
-        _sync_and_close(self._file)
 
 
 class _ParquetEncoder:
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)
-        self._writer = pyarrow.parquet.ParquetWriter(self._file, schema)
+    def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
+        self._writer = pyarrow.parquet.ParquetWriter(file, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._writer.close()
-        _sync_and_close(self._file)
-
-
-def _sync_and_close(file: BinaryIO) -> None:
-    if file.closed:
-        return
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()

@@ -1,9 +1,9 @@
-"""Files as a transactional sink: staged and fsynced in phase 1, renamed in phase 2.
+"""Files as a transactional sink: staged durably in phase 1, published in phase 2.
 
     <path>/part-<epoch>-<shard>-<execution>.json     committed, never changed afterwards
     <path>/_epochs/<epoch>.json                      what the epoch consists of: the marker
     <path>/_epochs/.owner, .store                    whose folder it is
-    <path>/.staging/<job>/<sink>/...                 phase 1; invisible to readers
+    <path>/.staging/<job>/<sink>/...                 phase 1, invisible to readers
 
 Nothing partial ever stands under a final name. Readers that need whole epochs go by `_epochs`;
 plain listings see whole files. Only files that a marker lists may be moved or deleted: until then
@@ -16,23 +16,33 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.files.checksum import file_checksum
-from dagster_jet.connectors.files.formats import Encoder, can_encode_json, open_encoder
-from dagster_jet.connectors.files.places import local_path
-from dagster_jet.core.durable import make_folder, sync_folder
-from dagster_jet.core.failpoint import fail_point
-from dagster_jet.core.transient import DENIED, is_transient
-from dagster_jet.engine.connector import CommitContext, TransactionId
+from dagster_jet.connectors.contract import (
+    CommitContext,
+    TransactionId,
+    shown_guarantee,
+)
+from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.formats import can_encode_json
+from dagster_jet.connectors.files.places.location import (
+    READ_ONLY,
+    StorageOptions,
+    absolute,
+    scheme_of,
+    storage_options,
+)
+from dagster_jet.connectors.files.places.opening import open_output
+from dagster_jet.connectors.files.places.place import (
+    EPOCHS_FOLDER,
+    OutputPlace,
+)
+from dagster_jet.connectors.files.writer import RENDERED_COLUMN, FilesWriter
+from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -43,46 +53,71 @@ from dagster_jet.errors import (
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
+from dagster_jet.system.failpoint import fail_point
+from dagster_jet.system.transient import DENIED, is_transient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMATS = ("json", "csv", "parquet")
-EPOCHS_FOLDER = "_epochs"
-STAGING_FOLDER = ".staging"
-RENDERED_COLUMN = "__json"
+_OWNER = f"{EPOCHS_FOLDER}/.owner"
+_STORE = f"{EPOCHS_FOLDER}/.store"
 
 
 @dataclass(frozen=True)
 class FilesSink:
-    """Writes a stream as JSON lines, CSV (with header) or Parquet files into a local folder."""
+    """Writes a stream as JSON lines, CSV (with header) or Parquet files into a folder."""
 
     path: str
     format: str
-    max_guarantee: Guarantee = field(default=Guarantee.EXACTLY_ONCE, init=False)
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    storage_options: StorageOptions = ()
+    shared: bool = field(default=False, compare=False, repr=False)
+    """A local folder is the same one on every machine of a cluster."""
     store: str | None = field(default=None, compare=False, repr=False)
     """Which store, and which namespace of it, the job is known to."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", local_path(self.path))
+        object.__setattr__(self, "path", absolute(self.path))
+        storage = storage_options(self.path, dict(self.storage_options))
+        object.__setattr__(self, "storage_options", storage)
+        if scheme_of(self.path) in READ_ONLY:
+            raise ConfigurationError(
+                f"path: {self.path!r} can only be read: its driver cannot make a document only "
+                "where there is none.",
+                cure="Write to a bucket, or to a folder that is mounted: files(..., shared=True).",
+            )
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
             )
 
     def describe(self) -> dict[str, str]:
-        return {"kind": "files", "path": self.path, "format": self.format}
+        shown = {"kind": "files", "path": self.path, "format": self.format}
+        return {**shown, **shown_guarantee(self.max_guarantee)}
 
     def destination(self) -> dict[str, Any]:
-        return {"path": self.path, "format": self.format}
+        place: dict[str, Any] = {"path": self.path, "format": self.format}
+        if self.storage_options:
+            place["storage_options"] = {
+                name: {"env": value.env} if isinstance(value, Secret) else value
+                for name, value in self.storage_options
+            }
+        return place
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> FilesSink:
-        return cls(destination["path"], destination["format"])
+        path, options = destination["path"], destination.get("storage_options", {})
+        named = {n: Secret(v["env"]) if isinstance(v, dict) else v for n, v in options.items()}
+        return cls(path, destination["format"], storage_options=tuple(named.items()))
 
     def with_store(self, store: Store) -> FilesSink:
         """Nothing is kept there, but names of jobs are only unique within its namespace."""
         return replace(self, store=f"store {store.store_id}, namespace {store.config.namespace!r}")
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSink:
+        check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)
+        return self
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         try:
@@ -105,11 +140,9 @@ class FilesSink:
             ) from None
 
     def _check_folder(self, job: str, stage: str, is_new_job: bool) -> None:
-        epochs = Path(self.path) / EPOCHS_FOLDER
-        make_folder(epochs)
-        make_folder(_staging(self.path, job, stage))
-        owner = f"{job}/{stage}"
-        other = _claim(epochs / ".owner", owner)
+        place, owner = self.place(), f"{job}/{stage}"
+        place.make(job, stage)
+        other = _claim(place, _OWNER, owner)
         if other != owner:
             raise ConfigurationError(
                 f"the output folder {self.path!r} belongs to {other!r}.",
@@ -117,10 +150,10 @@ class FilesSink:
                 stage=stage,
                 cure="Give each sink a folder of its own."
                 if other
-                else f"A crash has emptied {epochs / '.owner'}: delete it if the folder is this "
+                else f"A crash has emptied {self.path}/{_OWNER}: delete it if the folder is this "
                 "sink's.",
             )
-        if is_new_job and next(epochs.glob("*.json"), None) is not None:
+        if is_new_job and place.has_epochs():
             raise ConfigurationError(
                 f"{self.path!r} holds epochs of an earlier life of this job, but the store knows "
                 "nothing of it: going on would write its rows twice.",
@@ -130,10 +163,7 @@ class FilesSink:
             )
 
         # A file of its own: folders of older versions have none, and only the first one claims it.
-        if (
-            self.store is not None
-            and (other := _claim(epochs / ".store", self.store)) != self.store
-        ):
+        if self.store is not None and (other := _claim(place, _STORE, self.store)) != self.store:
             raise ConfigurationError(
                 f"the output folder {self.path!r} belongs to {owner!r} of another store or "
                 f"namespace: of {other}; this is {self.store}.",
@@ -158,15 +188,22 @@ class FilesSink:
         return frame.select(F.to_json(F.struct("*"), options).alias(RENDERED_COLUMN))
 
     def open_writer(self, transaction: TransactionId) -> FilesWriter:
-        return FilesWriter(self, transaction)
+        return FilesWriter(self.path, self.storage_options, self.format, transaction)
+
+    def open_committer(self, job: str, stage: str) -> FilesSink:
+        return self  # nothing is kept open between commits
+
+    def close(self) -> None:
+        pass
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        place = self.place()
         epochs: dict[int, list[Artifact]] = {}
         for artifact in artifacts:
             epochs.setdefault(artifact.epoch_id, []).append(artifact)
         try:
             for epoch_id, parts in sorted(epochs.items()):
-                self._commit_epoch(epoch_id, parts, context)
+                self._commit_epoch(place, epoch_id, parts, context)
         except OSError as error:
             kind = SinkUnavailableError if is_transient(error) else SinkError
             raise kind(
@@ -177,38 +214,41 @@ class FilesSink:
                 "nothing is lost, what is staged is committed then.",
             ) from error
 
-    def _commit_epoch(self, epoch_id: int, parts: list[Artifact], context: CommitContext) -> None:
-        marker = self._marker(epoch_id, context)
-        if self._is_committed(marker, parts, context):
+    def _commit_epoch(
+        self, place: OutputPlace, epoch_id: int, parts: list[Artifact], context: CommitContext
+    ) -> None:
+        marker = _marker(epoch_id, context)
+        if self._is_committed(place, marker, parts, context):
             return
-        published = [part for part in parts if self._publish(part, context)]
+        are_there = place.each(lambda part: self._publish(place, part, context), parts)
+        published = [part for part, is_there in zip(parts, are_there, strict=True) if is_there]
         if len(published) < len(parts):
             # Another execution may have committed since we looked, and readers may have moved on
             # what it lists.
-            if self._is_committed(marker, parts, context):
+            if self._is_committed(place, marker, parts, context):
                 return
             for lost in (part for part in parts if part not in published):
-                self._check_lost(lost, context)
-                context.tell_lost(lost)
+                self._check_lost(place, lost, context)
+                context.report_lost(lost)
         fail_point("files.commit.renamed")
-        sync_folder(self.path)
+        place.make_durable()
         fail_point("files.commit.marker")
-        if not self._write_marker(marker, epoch_id, published, context):
-            self._is_committed(marker, parts, context)
+        if not place.create(marker, _content(epoch_id, published, context)):
+            # Another execution was faster, and readers may act upon its marker already.
+            self._is_committed(place, marker, parts, context)
 
     def _is_committed(
-        self, marker: Path, parts: Collection[Artifact], context: CommitContext
+        self, place: OutputPlace, marker: str, parts: Collection[Artifact], context: CommitContext
     ) -> bool:
         """Is the marker there? Then readers may have moved what it lists, and nothing else.
 
         It lists the same files at every repetition, or fewer where `accept_loss` left some out;
         what is staged may only be removed if it is of the same rows.
         """
-        try:
-            content = json.loads(marker.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        text = place.read(marker)
+        if text is None:
             return False
-        listed = {(file["name"], file["checksum"]) for file in content["files"]}
+        listed = {(file["name"], file["checksum"]) for file in json.loads(text)["files"]}
         staged = {(part.target, _hex(part.checksum)) for part in parts}
         if not listed <= staged:
             raise SinkMismatchError(
@@ -216,46 +256,35 @@ class FilesSink:
                 f"staged are {_names(staged)}.",
                 job=context.job,
                 stage=context.sink,
-                position=str(marker),
+                position=f"{self.path}/{marker}",
                 cure="Give each sink a folder of its own; what is staged is still there, and is "
                 "committed at the next start.",
             )
-        sync_folder(marker.parent)  # whoever wrote it may have died before that
         for part in parts:
-            Path(part.token).unlink(missing_ok=True)
+            place.discard(part.token)
         return True
 
-    def _publish(self, artifact: Artifact, context: CommitContext) -> bool:
+    def _publish(self, place: OutputPlace, artifact: Artifact, context: CommitContext) -> bool:
         """Puts a staged file under its final name; False if it is in neither place."""
-        staged, target = Path(artifact.token), Path(self.path) / artifact.target
         fail_point("files.commit.file")
         try:
-            os.rename(staged, target)
-            return True
-        except FileNotFoundError:
-            pass
+            return place.publish(artifact)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             raise SinkMismatchError(
-                f"epoch {artifact.epoch_id}: {str(staged)!r} cannot be renamed to "
-                f"{str(target)!r}, which is on another file system.",
+                f"epoch {artifact.epoch_id}: {artifact.token!r} cannot be renamed to "
+                f"'{self.path}/{artifact.target}', which is on another file system.",
                 job=context.job,
                 stage=context.sink,
                 position=artifact.token,
                 cure="Start once with the sink's old path, which commits what is staged there; "
                 "then move the sink.",
             ) from error
-        try:
-            return file_checksum(target) == artifact.checksum
-        except FileNotFoundError:
-            return False
 
-    def _check_lost(self, artifact: Artifact, context: CommitContext) -> None:
+    def _check_lost(self, place: OutputPlace, artifact: Artifact, context: CommitContext) -> None:
         """Raises unless the rows of an artifact that is nowhere may be left out."""
-        try:
-            os.stat(Path(self.path) / EPOCHS_FOLDER)
-        except FileNotFoundError:
+        if not place.is_there():
             raise SinkError(
                 f"the output folder {self.path!r} is gone: moved, deleted or not mounted.",
                 job=context.job,
@@ -263,7 +292,7 @@ class FilesSink:
                 position=artifact.token,
                 cure="Bring it back; meanwhile the job restarts. Nothing is lost: what is staged "
                 "in it is committed then.",
-            ) from None
+            )
         if context.accept_loss:
             return
         raise ArtifactLostError(
@@ -278,154 +307,57 @@ class FilesSink:
             "rows with JobConfig(accept_loss=True).",
         )
 
-    def _marker(self, epoch_id: int, context: CommitContext) -> Path:
-        suffix = f"-line{context.line}" if context.line > 1 else ""
-        if context.repeatable:
-            suffix += f"-{context.execution_id}"
-        return Path(self.path) / EPOCHS_FOLDER / f"{epoch_id:010d}{suffix}.json"
-
-    def _write_marker(
-        self, marker: Path, epoch_id: int, parts: Iterable[Artifact], context: CommitContext
-    ) -> bool:
-        """False: another execution was faster, and readers may act upon its marker already."""
-        content: dict[str, Any] = {
-            "job": context.job,
-            "sink": context.sink,
-            "line": context.line,
-            "epoch": epoch_id,
-            "files": [
-                {
-                    "name": part.target,
-                    "rows": part.rows,
-                    "bytes": part.bytes,
-                    "checksum": _hex(part.checksum),
-                }
-                for part in parts
-            ],
-        }
-        temporary = marker.with_name(f".{marker.name}.{context.execution_id}")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, marker)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink()
-        sync_folder(marker.parent)
-        return True
-
-    def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
-        removed = 0
-        staging = _staging(self.path, context.job, context.sink)
-        if not staging.exists():  # of a sink that left the pipeline, and its folder with it
-            return 0
-        for staged in staging.iterdir():
-            owner = staged.name.split("-", 1)[0]
-            is_older = owner.isdigit() and int(owner) < context.execution_id
-            if is_older and str(staged) not in keep:
-                staged.unlink(missing_ok=True)
-                removed += 1
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        place, removed = self.place(), 0
+        for token in list(
+            place.orphans(context.job, context.sink, context.execution_id, frozenset(keep))
+        ):
+            place.discard(token)
+            removed += 1
         return removed
 
-
-@dataclass
-class FilesWriter:
-    """One task's file of one epoch. Opened at the first row: no rows, no file."""
-
-    sink: FilesSink
-    transaction: TransactionId
-    _encoder: Encoder | None = None
-    _rows: int = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
-        with self._errors_named():
-            if self._encoder is None:
-                fail_point("files.write.before")
-                path = self._staged()
-                rendered = batch.schema.names == [RENDERED_COLUMN]
-                self._encoder = open_encoder(
-                    self.sink.format, path, batch.schema, rendered=rendered
-                )
-            self._encoder.write(batch)
-        self._rows += batch.num_rows
-
-    def prepare(self) -> tuple[Artifact, ...]:
-        if self._encoder is None:
-            return ()
-        path, transaction = self._staged(), self.transaction
-        with self._errors_named():
-            fail_point("files.prepare.before")
-            self._encoder.close()
-            sync_folder(path.parent)
-            fail_point("files.prepare.after")
-        return (
-            Artifact(
-                sink=transaction.sink,
-                epoch_id=transaction.epoch_id,
-                token=str(path),
-                target=f"part-{transaction.epoch_id:010d}-{transaction.shard:04d}-"
-                f"{transaction.execution_id}.{self.sink.format}",
-                rows=self._rows,
-                bytes=path.stat().st_size,
-                checksum=file_checksum(path),
-            ),
-        )
-
-    def abort(self) -> None:
-        if self._encoder is not None:
-            with suppress(OSError):  # what could not be written cannot be flushed either
-                self._encoder.close()
-            self._staged().unlink(missing_ok=True)
-
-    @contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise SinkError(
-                f"the file {self._staged()} cannot be written: {error}.",
-                stage=self.transaction.sink,
-                cure="Free some space or correct the permissions; meanwhile the job restarts from "
-                "its last snapshot.",
-            ) from error
-
-    def _staged(self) -> Path:
-        t = self.transaction
-        name = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}.{self.sink.format}"
-        return _staging(self.sink.path, t.job, t.sink) / name
+    def place(self) -> OutputPlace:
+        """Where it writes, in this process."""
+        return open_output(self.path, self.storage_options)
 
 
-def _staging(path: str, job: str, sink: str) -> Path:
-    return Path(path) / STAGING_FOLDER / job / sink
-
-
-def _claim(file: Path, owner: str) -> str:
-    """Who owns the file: the first who asked, with its text whole in it or not there at all.
+def _claim(place: OutputPlace, name: str, owner: str) -> str:
+    """Who owns a document: the first who asked, with its text whole in it or not there at all.
 
     Durable on return, also what another one wrote: a claim that a power failure takes back would
     let a second job in beside output of the first.
     """
-    with suppress(FileNotFoundError):  # usually it is there: a full disk needs no room then
-        claimed = file.read_text(encoding="utf-8")
-        sync_folder(file.parent)
-        return claimed
-    mine = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
-    try:
-        with open(mine, "w", encoding="utf-8") as text:
-            text.write(owner)
-            text.flush()
-            os.fsync(text.fileno())
-        with suppress(FileExistsError):
-            os.link(mine, file)
-    finally:
-        mine.unlink(missing_ok=True)
-    sync_folder(file.parent)
-    return file.read_text(encoding="utf-8")
+    claimed = place.read(name)  # usually it is there: a full disk needs no room then
+    if claimed is None:
+        claimed = owner if place.create(name, owner) else place.read(name)
+    return claimed or ""
+
+
+def _marker(epoch_id: int, context: CommitContext) -> str:
+    suffix = f"-line{context.timeline}" if context.timeline > 1 else ""
+    if context.repeatable:
+        suffix += f"-{context.execution_id}"
+    return f"{EPOCHS_FOLDER}/{epoch_id:010d}{suffix}.json"
+
+
+def _content(epoch_id: int, parts: Iterable[Artifact], context: CommitContext) -> str:
+    """A marker's."""
+    content: dict[str, Any] = {
+        "job": context.job,
+        "sink": context.sink,
+        "line": context.timeline,
+        "epoch": epoch_id,
+        "files": [
+            {
+                "name": part.target,
+                "rows": part.rows,
+                "bytes": part.bytes,
+                "checksum": _hex(part.checksum),
+            }
+            for part in parts
+        ],
+    }
+    return json.dumps(content, indent=1)
 
 
 def _hex(checksum: int) -> str:

@@ -17,83 +17,53 @@ At-least-once: after a restart the files of the epochs since the last snapshot a
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, first_bad_row
-from dagster_jet.connectors.files.checksum import file_checksum
-from dagster_jet.connectors.files.places import is_pattern, literally, local_path
-from dagster_jet.engine.connector import InputFate, Lag, Rejection, SourceFrame
+from dagster_jet.connectors.contract import (
+    BadRowRule,
+    InputFate,
+    Lag,
+    SourceFrame,
+    SourceReader,
+)
+from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, forgiving
+from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of_first
+from dagster_jet.connectors.files.places.location import (
+    StorageOptions,
+    absolute,
+    scheme_of,
+    storage_options,
+)
+from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Listing
+from dagster_jet.connectors.files.rows import Rows
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import (
     ConfigurationError,
     InputLostError,
     SourceError,
     SourceUnavailableError,
 )
-from dagster_jet.pipeline.ddl import quoted_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet")
 REASON_COLUMN = "__reason"
-_IGNORED_SUFFIXES = (".tmp", ".crc", ".inprogress", ".part", "._COPYING_")
+_OURS = frozenset({CORRUPT_COLUMN, FILE_COLUMN})
 _FIRST_GUESS_BYTES_PER_ROW = 100.0
-
-
-@dataclass(frozen=True)
-class FilesTable:
-    """A batch table for enrichment: read whole when an execution starts, and anew as often as
-    `enrich(refresh=...)` says."""
-
-    path: str
-    format: str
-    schema: str | None = None
-    options: tuple[tuple[str, str], ...] = ()
-    asset_key: tuple[str, ...] = ()
-    """The asset that this table is, in an orchestrator that knows it; () if none."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", local_path(self.path))
-
-    def describe(self) -> dict[str, str]:
-        return {"kind": "files", "path": self.path, "format": self.format}
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        if not os.path.exists(self.path):
-            raise SourceError(
-                f"the table {self.path!r} does not exist.", cure="Create it, or correct the path."
-            )
-        defaults = {"mode": "FAILFAST"}  # else what does not fit would be null without a word
-        if self.format == "csv":
-            # By name: columns in another order would be taken for each other.
-            defaults |= {"header": "true", "enforceSchema": "false"}
-        reader = spark.read.options(**defaults)
-        if self.schema is not None:
-            reader = reader.schema(self.schema)
-        elif self.format == "csv":
-            reader = reader.option("inferSchema", "true")
-        return reader.options(**dict(self.options)).format(self.format).load(literally(self.path))
-
-    def locate_bad_row(self, spark: SparkSession) -> str | None:
-        """Best effort: file, line and text of a row that does not fit."""
-        if self.format == "parquet" or self.schema is None:
-            return None
-        options = {"header": "true", **dict(self.options)}
-        return first_bad_row(
-            spark, [self.path], format=self.format, schema=self.schema, options=options
-        )
 
 
 @dataclass(frozen=True)
@@ -112,9 +82,16 @@ class FilesSource:
     format: str
     schema: str | None = None
     options: tuple[tuple[str, str], ...] = ()
+    storage_options: StorageOptions = ()
+    shared: bool = field(default=False, compare=False, repr=False)
+    """A local folder is the same one on every machine of a cluster."""
+    must_fit: bool = field(default=False, compare=False, repr=False)
+    """The schema is the first file's, and every other file must have the same columns."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", local_path(self.path, may_be_pattern=True))
+        object.__setattr__(self, "path", absolute(self.path, may_be_pattern=True))
+        storage = storage_options(self.path, dict(self.storage_options))
+        object.__setattr__(self, "storage_options", storage)
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"format: {self.format!r} is unknown.", cure=f"Use one of {', '.join(FORMATS)}."
@@ -125,6 +102,14 @@ class FilesSource:
                 cure='Give column names and types: schema="id long, at timestamp".',
             )
 
+        self.rows.check()
+
+    @property
+    def rows(self) -> Rows:
+        """How its files are read."""
+        options = dict(self.options)
+        return Rows(self.path, self.storage_options, self.format, self.schema, options)
+
     def describe(self) -> dict[str, str]:
         return {
             "kind": "files",
@@ -133,42 +118,48 @@ class FilesSource:
             "schema": self.schema or "",
         }
 
-    def open(self, job: str, stage: str, rejection: Rejection | None) -> FilesReader:
-        return FilesReader(self, job, stage, rejection)
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesSource:
+        check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)
+        if self.schema is not None:
+            return self
+        return replace(self, schema=schema_of_first(self._place(), job, stage), must_fit=True)
+
+    def _place(self) -> InputPlace:
+        return open_input(self.path, self.storage_options)
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> FilesReader:
+        return FilesReader(self, job, stage, bad_rows)
 
 
-@dataclass(frozen=True, order=True)
-class InputFile:
-    """One finished file as it was when it was planned."""
+@dataclass(frozen=True)
+class Found:
+    """What a poll has found: all finished files, and which of those that were read have another
+    time by now, and the same content."""
 
-    mtime_ns: int
-    path: str
-    size: int
-    checksum: int | None = field(default=None, compare=False)
-    """Known once it was read; None too in snapshots of 0.1."""
-
-    def shown(self, bytes_per_row: float) -> str:
-        return f"{self.path} ({self.size} bytes, about {round(self.size / bytes_per_row)} rows)"
+    files: Sequence[InputFile]
+    recognised: Sequence[InputFile]
 
 
 @dataclass
-class FilesReader:
+class FilesReader(SourceReader):
     """The driver's side: lists, plans, remembers."""
 
     source: FilesSource
     job: str
     stage: str
-    rejection: Rejection | None
+    bad_rows: BadRowRule | None
     _read: dict[str, InputFile] = field(default_factory=dict)
     _waiting: list[InputFile] = field(default_factory=list)
     _journal: list[InputFile] = field(default_factory=list)
     _last: InputFile | None = None
     _bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
-    _configured: DataFrameReader | None = None
-    _told_of_subfolders: bool = False
+    _has_named_subfolders: bool = False
+    _without_checksum: frozenset[str] = frozenset()
+    """Paths of the split that is being read: `verify` says whether they have changed."""
 
     def __post_init__(self) -> None:
-        with suppress(SourceUnavailableError):  # `poll` tells, where the job can restart
+        self._place: InputPlace = open_input(self.source.path, self.source.storage_options)
+        with suppress(SourceUnavailableError):  # `poll` tells, where the job can wait
             self._list()
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
@@ -189,7 +180,7 @@ class FilesReader:
 
     def _warn_of_another_folder(self) -> None:
         """A folder that has moved would be read again, whole; a new one is meant to be read."""
-        folder = os.path.join(_folder_of(self.source.path), "")
+        folder = os.path.join(self._place.folder_url, "")
         if not self._read or any(path.startswith(folder) for path in self._read):
             return
         if waiting := len(self._list()):
@@ -205,31 +196,39 @@ class FilesReader:
                 waiting,
             )
 
-    def poll(self) -> Lag:
-        listed = self._list()
+    def poll(self) -> Found:
+        listed, recognised = self._list(), []
         for file in listed:
             known = self._read.get(file.path)
-            if known is not None and known != file:
-                self._recognise(known, file)
-        self._waiting = sorted(f for f in listed if f.path not in self._read)
-        return self.waiting()
+            if known is not None and known != file and file.path not in self._without_checksum:
+                recognised.append(self._recognise(known, file))
+        return Found(listed, recognised)
 
-    def _recognise(self, known: InputFile, file: InputFile) -> None:
+    def accept(self, found: Found) -> None:
+        for again in found.recognised:
+            if self._read[again.path] != again:
+                self._read[again.path] = again
+                self._journal.append(again)  # so that it is not compared at every start
+        self._waiting = sorted(f for f in found.files if f.path not in self._read)
+
+    def _recognise(self, known: InputFile, file: InputFile) -> InputFile:
         """A file that was read has another time: `touch`, or a copy that was put back."""
         cure = "Put the old content back, and the new rows into a file of their own: files must be "
         cure += "finished before they are moved in."
         if known.size != file.size:
             now = f"now {file.size} bytes"
+        elif known.etag:
+            if known.etag == file.etag:
+                return file
+            now = f"other content, by its ETag, at {_when(file.mtime_ns)}"
         elif known.checksum is None:
             now = f"at {_when(file.mtime_ns)}, it was of {_when(known.mtime_ns)}"
             cure += " If it is the old content, give it its old time (touch -d): the snapshot was "
             cure += "taken without checksums."
         else:
             with self._errors_named(file.path):
-                if file_checksum(file.path) == known.checksum:
-                    self._read[file.path] = again = replace(file, checksum=known.checksum)
-                    self._journal.append(again)  # so that it is not compared at every start
-                    return
+                if self._place.checksum(file) == known.checksum:
+                    return replace(file, checksum=known.checksum)
             now = f"other content, at {_when(file.mtime_ns)}"
         raise SourceError(
             f"the file was read with {known.size} bytes and has changed since ({now}).",
@@ -255,52 +254,55 @@ class FilesReader:
             file = self._waiting.pop(0)
             budget -= file.size
             taken.append(file)
+        if self.source.must_fit and self.source.schema is not None:
+            for file in taken:
+                with self._errors_named(file.path):
+                    check_schema(self._place, file, self.source.schema, self.job, self.stage)
         for file in taken:
             self._read[file.path] = file
         self._journal.extend(taken)
+        self._without_checksum = frozenset(file.path for file in taken)
         self._last = taken[-1]
         return tuple(taken)
 
     def frame(self, spark: SparkSession, split: tuple[InputFile, ...]) -> SourceFrame:
         from pyspark.sql import functions as F
 
-        frame = self._spark_reader(spark).load([literally(file.path) for file in split])
-        if not self._sets_rejects_aside or self.rejection is None:
-            return SourceFrame(frame)
-        columns = [quoted_name(name) for name in frame.columns if name != CORRUPT_COLUMN]
+        if not self._keeps_dead_letters or self.bad_rows is None:
+            return SourceFrame(self._rows.frame(spark, split))
+        frame = self._rows.frame(spark, split, with_file=True)
+        columns = [quoted_name(name) for name in frame.columns if name not in _OURS]
         reason = F.when(F.col(CORRUPT_COLUMN).isNotNull(), "does not fit the schema")
-        for column in self.rejection.required:
+        for column in self.bad_rows.required:
             reason = reason.when(F.col(quoted_name(column)).isNull(), f"{column} is null")
-        shared = frame.withColumn(FILE_COLUMN, F.col("_metadata.file_path"))
-        shared = shared.withColumn(REASON_COLUMN, reason)
-        rejects = shared.where(F.col(REASON_COLUMN).isNotNull()).select(
+        shared = frame.withColumn(REASON_COLUMN, reason)
+        dead_letters = shared.where(F.col(REASON_COLUMN).isNotNull()).select(
             F.lit(self.stage).alias("source"),
             F.col(FILE_COLUMN).alias("position"),
             F.col(REASON_COLUMN).alias("reason"),
             F.coalesce(CORRUPT_COLUMN, F.to_json(F.struct(*columns))).alias("raw"),
         )
         good = shared.where(F.col(REASON_COLUMN).isNull()).select(*columns)
-        return SourceFrame(good, rejects, shared)
+        return SourceFrame(good, dead_letters, shared)
 
     @property
-    def _sets_rejects_aside(self) -> bool:
-        return self.rejection is not None and self.source.format != "parquet"
+    def _keeps_dead_letters(self) -> bool:
+        return self.bad_rows is not None and self.source.format != "parquet"
 
-    def _spark_reader(self, spark: SparkSession) -> DataFrameReader:
-        """Configured once per execution: every option is a call into the JVM."""
-        if self._configured is None:
-            reader = spark.read.options(**dict(self.source.options)).format(self.source.format)
-            schema = self.source.schema
-            if self._sets_rejects_aside:
-                schema = f"{schema}, {CORRUPT_COLUMN} string"
-                reader = reader.option("columnNameOfCorruptRecord", CORRUPT_COLUMN)
-            elif self.source.format != "parquet":
-                reader = reader.option("mode", "FAILFAST")
-            self._configured = reader.schema(schema) if schema is not None else reader
-        return self._configured
+    @cached_property
+    def _rows(self) -> Rows:
+        """Configured once per execution."""
+        rows = self.source.rows
+        if self._keeps_dead_letters and rows.schema is not None:
+            schema, options = forgiving(rows.schema)
+            return replace(rows, schema=schema, options={**rows.options, **options})
+        if self.source.format != "parquet":
+            return replace(rows, options={**rows.options, "mode": "FAILFAST"})
+        return rows
 
     def verify(self, split: tuple[InputFile, ...], rows: int) -> None:
-        self.check_input(split)
+        if not self._place.reads_what_was_planned:
+            self.check_input(split)
         if rows > 0:
             size = sum(file.size for file in split)
             self._bytes_per_row = max(1.0, 0.5 * self._bytes_per_row + 0.5 * size / rows)
@@ -308,7 +310,7 @@ class FilesReader:
     def check_input(self, split: tuple[InputFile, ...]) -> None:
         for file in split:
             with self._errors_named(file.path):
-                found = _stat(file.path)
+                found = self._place.find(file.path)
             if found == file:
                 continue
             if found is None:
@@ -338,15 +340,7 @@ class FilesReader:
             )
 
     def locate_bad_row(self, spark: SparkSession, split: tuple[InputFile, ...]) -> str | None:
-        if self.source.format == "parquet" or self.source.schema is None:
-            return None
-        return first_bad_row(
-            spark,
-            [file.path for file in split],
-            format=self.source.format,
-            schema=self.source.schema,
-            options=dict(self.source.options),
-        )
+        return self.source.rows.first_bad(spark, split)
 
     def position(self) -> dict[str, Any]:
         return {
@@ -360,13 +354,14 @@ class FilesReader:
             return None
         taken, self._journal = [self._with_checksum(file) for file in self._journal], []
         self._read.update((file.path, file) for file in taken)
+        self._without_checksum = frozenset()
         return _as_table(taken)
 
     def _with_checksum(self, file: InputFile) -> InputFile:
         """Read while Spark reads it, too. If it changes meanwhile, `verify` says so."""
         if file.checksum is None:
             with suppress(OSError):  # `verify` says that, too, or it is not known again by content
-                return replace(file, checksum=file_checksum(file.path))
+                return replace(file, checksum=self._place.checksum(file))
         return file
 
     def fates(self, journaled: Sequence[Mapping[str, Any]]) -> list[InputFate]:
@@ -383,50 +378,35 @@ class FilesReader:
     def whole_journal(self) -> pa.Table:
         return _as_table(list(self._read.values()))
 
-    def take_lost(self) -> int:
-        return 0  # a file that vanishes after it was planned is an error
-
-    def _list(self) -> list[InputFile]:
+    def _list(self) -> tuple[InputFile, ...]:
         with self._errors_named(self.source.path):
-            names = [name for name in self._names() if _is_finished(os.path.basename(name))]
-            files = [_stat(name) for name in names]
-        if None in files and not self._told_of_subfolders:
-            self._tell_of_subfolders([n for n, f in zip(names, files, strict=True) if f is None])
-        return [file for file in files if file is not None]
+            try:
+                listing = self._place.listing()
+            except (FileNotFoundError, NotADirectoryError):
+                raise SourceError(
+                    f"the source folder {self.source.path!r} does not exist.",
+                    job=self.job,
+                    stage=self.stage,
+                    cure="Create it, or correct the path.",
+                ) from None
+        if listing.subfolders and not self._has_named_subfolders:
+            self._has_named_subfolders = True
+            self._name_subfolders(listing)
+        return listing.files
 
-    def _tell_of_subfolders(self, no_files: list[str]) -> None:
+    def _name_subfolders(self, listing: Listing) -> None:
         """Once: whoever writes `date=.../part.json` would wait for it for ever."""
-        subfolders = [name for name in no_files if os.path.isdir(name)]
-        if subfolders:
-            self._told_of_subfolders = True
-            _logger.warning(
-                "job %r, stage %r: %d subfolders in %s are passed over, such as %s: a source reads "
-                "the files of one folder. Name deeper ones by a pattern (%s).",
-                self.job,
-                self.stage,
-                len(subfolders),
-                _folder_of(self.source.path),
-                min(subfolders),
-                os.path.join(os.path.dirname(min(subfolders)), "*", f"*.{self.source.format}"),
-            )
-
-    def _names(self) -> list[str]:
-        """Absolute paths, each once."""
-        path = self.source.path
-        if is_pattern(path):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.scandir(_folder_of(path)).close()  # glob finds nothing where this raises
-            return list(dict.fromkeys(map(os.path.abspath, glob.glob(path))))
-        try:
-            with os.scandir(_folder_of(path)) as entries:
-                return [entry.path for entry in entries]
-        except (FileNotFoundError, NotADirectoryError):
-            raise SourceError(
-                f"the source folder {path!r} does not exist.",
-                job=self.job,
-                stage=self.stage,
-                cure="Create it, or correct the path.",
-            ) from None
+        first = min(listing.subfolders)
+        _logger.warning(
+            "job %r, stage %r: %d subfolders in %s are passed over, such as %s: a source reads "
+            "the files of one folder. Name deeper ones by a pattern (%s).",
+            self.job,
+            self.stage,
+            len(listing.subfolders),
+            self._place.folder_url,
+            first,
+            os.path.join(os.path.dirname(first), "*", f"*.{self.source.format}"),
+        )
 
     @contextmanager
     def _errors_named(self, path: str) -> Iterator[None]:
@@ -434,7 +414,7 @@ class FilesReader:
             yield
         except OSError as error:
             raise SourceUnavailableError(
-                f"the file system cannot be read now: {error.strerror}.",
+                f"the file system cannot be read now: {error.strerror or error}.",
                 job=self.job,
                 stage=self.stage,
                 position=error.filename or path,
@@ -443,33 +423,13 @@ class FilesReader:
             ) from error
 
 
-def _folder_of(path: str) -> str:
-    """Absolute: the folder, or the innermost one that a pattern cannot leave."""
-    if is_pattern(path):
-        while glob.has_magic(path):
-            path = os.path.dirname(path)
-    return os.path.abspath(path)
-
-
-def _is_finished(name: str) -> bool:
-    return not name.startswith((".", "_")) and not name.endswith(_IGNORED_SUFFIXES)
-
-
-def _stat(path: str) -> InputFile | None:
-    """None where there is no file (any more)."""
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return InputFile(status.st_mtime_ns, path, status.st_size)
-
-
 def _of_row(row: Mapping[str, Any]) -> InputFile:
     """From a journal. Older ones have paths as they were spelled, and no checksums."""
-    path = os.path.abspath(row["path"])
-    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"))
+    path = row["path"]
+    if scheme_of(path) == "file":
+        path = os.path.abspath(path)
+    etag = row.get("etag") or ""
+    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"), etag)
 
 
 def _when(mtime_ns: int) -> str:
@@ -483,5 +443,6 @@ def _as_table(files: list[InputFile]) -> pa.Table:
             "size": pa.array([f.size for f in files], pa.int64()),
             "mtime_ns": pa.array([f.mtime_ns for f in files], pa.int64()),
             "checksum": pa.array([f.checksum for f in files], pa.uint64()),
+            "etag": pa.array([f.etag or None for f in files], pa.string()),
         }
     )

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.engine.connector import Rejection, SourceFrame
+from dagster_jet.connectors.contract import BadRowRule, SourceFrame
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import SourceError
-from dagster_jet.maps.keys import decode_key
+from dagster_jet.maps.key_encoding import decode_key
 from dagster_jet.maps.log_state import LogState
-from dagster_jet.pipeline.ddl import quoted_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -69,19 +69,19 @@ class ValueColumn:
         return frame.withColumn(VALUE, self._parse("FAILFAST", "").getField("v"))
 
     def split(
-        self, frame: DataFrame, rejection: Rejection, stage: str, position: Column
+        self, frame: DataFrame, bad_rows: BadRowRule, stage: str, position: Column
     ) -> SourceFrame:
-        """Parse, and set rows aside that do not fit or lack a required column."""
+        """Parse, and split off rows that do not fit or lack a required column: dead letters."""
         from pyspark.sql import functions as F
 
         columns = frame.columns
         shared = frame.withColumn(_PARSED, self._parse("PERMISSIVE", f", {_CORRUPT} string"))
         is_bad = F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
         reason = F.when(is_bad & F.lit(self.schema is not None), "does not fit the schema")
-        for column in rejection.required:
+        for column in bad_rows.required:
             reason = reason.when(F.col(quoted_name(column)).isNull(), f"{column} is null")
         shared = shared.withColumn(_REASON, reason)
-        rejects = shared.where(F.col(_REASON).isNotNull()).select(
+        dead_letters = shared.where(F.col(_REASON).isNotNull()).select(
             F.lit(stage).alias("source"),
             position.alias("position"),
             F.col(_REASON).alias("reason"),
@@ -90,7 +90,7 @@ class ValueColumn:
         good = shared.where(F.col(_REASON).isNull())
         if self.schema is not None:
             good = good.withColumn(VALUE, F.col(f"{_PARSED}.v"))
-        return SourceFrame(good.select(*columns), rejects, shared)
+        return SourceFrame(good.select(*columns), dead_letters, shared)
 
     def first_bad(self, frame: DataFrame, position: Column) -> str | None:
         """Return position and text of a row that does not fit; None if all do."""

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
 from dagster_jet.connectors.maps.columns import (
     ValueColumn,
     arrow_value_type,
     existing,
     key_text,
 )
-from dagster_jet.engine.connector import Lag, Rejection, SourceFrame
 from dagster_jet.errors import SourceError
 from dagster_jet.maps import JetMap
 from dagster_jet.store import Store
@@ -53,10 +53,10 @@ class MapEntriesSource:
     def with_store(self, store: Store) -> MapEntriesSource:
         return replace(self, bound=JetMap(store, self.map, None))
 
-    def open(self, job: str, stage: str, rejection: Rejection | None) -> MapEntriesReader:
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> MapEntriesReader:
         """Asks the store nothing yet: a store that is away for a moment is met by `poll`."""
         assert self.bound is not None, "the engine puts it on the job's store first"
-        return MapEntriesReader(self, self.bound, job, stage, rejection)
+        return MapEntriesReader(self, self.bound, job, stage, bad_rows)
 
     def value_column(self) -> ValueColumn:
         """How values become a column, by the map's format."""
@@ -65,14 +65,14 @@ class MapEntriesSource:
 
 
 @dataclass
-class MapEntriesReader:
+class MapEntriesReader(SourceReader):
     """The driver's side: which partitions are next."""
 
     source: MapEntriesSource
     map: JetMap
     job: str
     stage: str
-    rejection: Rejection | None
+    bad_rows: BadRowRule | None
     _next: int = 0
     _is_known: bool = False
     _rows_per_partition: float = _FIRST_GUESS_ROWS_PER_PARTITION
@@ -91,22 +91,23 @@ class MapEntriesReader:
         """How values become a column."""
         return self.source.value_column()
 
-    def poll(self) -> Lag:
+    def poll(self) -> None:
         if not self._is_known:
             existing(self.map.log.read_applied(), self.job, self.stage, self.map.name)
             self.value.check(self.job, self.stage, self.map.name)
-            self._is_known = True
-        return self.waiting()
+
+    def accept(self, found: None) -> None:
+        self._is_known = True
 
     def waiting(self) -> Lag:
-        partitions = self.map.partition_count - self._next
+        partitions = self.map.partition_count - self._next if self._is_known else 0
         # At least one per partition: whether they are empty shows when they are read.
         items = max(partitions, int(partitions * self._rows_per_partition))
         return Lag(items=items, details={"partitions": partitions})
 
     def plan(self, max_rows: int) -> range | None:
         left = self.map.partition_count - self._next
-        if left == 0:
+        if left == 0 or not self._is_known:
             return None
         count = min(left, max(1, int(max_rows / max(1.0, self._rows_per_partition))))
         taken = range(self._next, self._next + count)
@@ -115,11 +116,11 @@ class MapEntriesReader:
 
     def frame(self, spark: SparkSession, split: range) -> SourceFrame:
         raw = self._raw(spark, split)
-        if self.rejection is None:
+        if self.bad_rows is None:
             return SourceFrame(self.value.parsed(raw))
         from pyspark.sql import functions as F
 
-        return self.value.split(raw, self.rejection, self.stage, F.col("key"))
+        return self.value.split(raw, self.bad_rows, self.stage, F.col("key"))
 
     def verify(self, split: range, rows: int) -> None:
         self._rows_per_partition = max(0.01, rows / len(split))
@@ -131,15 +132,6 @@ class MapEntriesReader:
 
     def position(self) -> dict[str, Any]:
         return {"partitions": self._next}
-
-    def take_journal(self) -> pa.Table | None:
-        return None  # the position says all
-
-    def whole_journal(self) -> pa.Table:
-        return pa.table({})
-
-    def take_lost(self) -> int:
-        return 0
 
     def _raw(self, spark: SparkSession, split: range) -> DataFrame:
         tasks = min(spark.sparkContext.defaultParallelism, len(split))

@@ -20,13 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.contract import (
+    SOURCE_PARTITION_COLUMN,
+    BadRowRule,
+    Lag,
+    SourceFrame,
+    SourceReader,
+)
 from dagster_jet.connectors.maps.columns import (
     ValueColumn,
     arrow_value_type,
     existing,
     key_text,
 )
-from dagster_jet.engine.connector import PARTITION_COLUMN, Lag, Rejection, SourceFrame
 from dagster_jet.errors import ConfigurationError, SourceError
 from dagster_jet.maps import PUT, JetMap, Journal, Record
 from dagster_jet.maps.log_state import LogState
@@ -92,10 +98,10 @@ class MapJournalSource:
     def with_store(self, store: Store) -> MapJournalSource:
         return replace(self, bound=JetMap(store, self.map, None))
 
-    def open(self, job: str, stage: str, rejection: Rejection | None) -> MapJournalReader:
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> MapJournalReader:
         """Asks the store nothing yet: a store that is away for a moment is met by `poll`."""
         assert self.bound is not None, "the engine puts it on the job's store first"
-        return MapJournalReader(self, self.bound, job, stage, rejection)
+        return MapJournalReader(self, self.bound, job, stage, bad_rows)
 
     def value_column(self) -> ValueColumn:
         """How values become a column, by the map's format."""
@@ -103,15 +109,23 @@ class MapJournalSource:
         return ValueColumn(self.value_schema, format)
 
 
+@dataclass(frozen=True)
+class Tails:
+    """What a poll has found: where the journal ends now, and where a new job begins."""
+
+    state: LogState
+    first: dict[int, int] | None
+
+
 @dataclass
-class MapJournalReader:
+class MapJournalReader(SourceReader):
     """The driver's side: follows the tails, plans ranges, counts what was lost."""
 
     source: MapJournalSource
     map: JetMap
     job: str
     stage: str
-    rejection: Rejection | None
+    bad_rows: BadRowRule | None
     _next: dict[int, int] | None = None
     """Per partition, the next event to plan; None before the first poll of a new job."""
     _state: LogState | None = None
@@ -121,27 +135,34 @@ class MapJournalReader:
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._next = {int(partition): number for partition, number in position["next"].items()}
 
-    def poll(self) -> Lag:
+    def poll(self) -> Tails:
         state = existing(self.map.log.read_applied(), self.job, self.stage, self.map.name)
+        following, first = self._next, None
         if self._state is None:
             self.value.check(self.job, self.stage, self.map.name)
             _ = self.journal  # says so if there is none
-        self._state = state
-        if self._next is None:
-            self._next = self._first_positions(state)
-        for partition, number in self._next.items():
+        if following is None:
+            following = first = self._first_positions(state)
+        for partition, number in list(following.items()):
             if number > state.tails.get(partition, 0):
                 raise self._gone(
                     f"the journal of partition {partition} ends at "
                     f"{state.tails.get(partition, 0)}, event {number} is next"
                 )
-        return self.waiting()
+        return Tails(state, first)
+
+    def accept(self, found: Tails) -> None:
+        self._state = found.state
+        if self._next is None:
+            self._next = found.first
 
     def waiting(self) -> Lag:
         events = sum(stop - start for _, start, stop in self._waiting_ranges())
         return Lag(items=events, details={"events": events})
 
     def plan(self, max_rows: int) -> JournalSplit | None:
+        if self._state is None:
+            return None
         assert self._next is not None
         alive = self._skip_dropped()
         # Begin behind the partition that the last plan ended with: none waits for ever.
@@ -173,9 +194,9 @@ class MapJournalReader:
     def frame(self, spark: SparkSession, split: JournalSplit) -> SourceFrame:
         raw = self._raw(spark, split)
         observed = tuple(map(str, split.observed))
-        if self.rejection is None:
+        if self.bad_rows is None:
             return SourceFrame(self.value.parsed(raw), partitions=observed)
-        frame = self.value.split(raw, self.rejection, self.stage, _position_column())
+        frame = self.value.split(raw, self.bad_rows, self.stage, _position_column())
         return replace(frame, partitions=observed)
 
     def verify(self, split: JournalSplit, rows: int) -> None:
@@ -187,12 +208,6 @@ class MapJournalReader:
 
     def position(self) -> dict[str, Any]:
         return {"next": {str(p): number for p, number in sorted((self._next or {}).items())}}
-
-    def take_journal(self) -> pa.Table | None:
-        return None  # the position says all
-
-    def whole_journal(self) -> pa.Table:
-        return pa.table({})
 
     def take_lost(self) -> int:
         lost, self._lost = self._lost, 0
@@ -254,7 +269,7 @@ class MapJournalReader:
         )
         schema = (
             f"kind string, key string, value {self.value.raw_type}, partition int, "
-            f"sequence bigint, timestamp timestamp, {PARTITION_COLUMN} int"
+            f"sequence bigint, timestamp timestamp, {SOURCE_PARTITION_COLUMN} int"
         )
         return spark.range(0, tasks, 1, tasks).mapInArrow(task, schema)
 
@@ -304,7 +319,7 @@ class JournalTask:
             ],
             names=[
                 *("kind", "key", "value", "partition", "sequence", "timestamp"),
-                PARTITION_COLUMN,
+                SOURCE_PARTITION_COLUMN,
             ],
         )
 

@@ -14,16 +14,27 @@ last snapshot are set again, and the journal has those changes twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import xxhash
 
-from dagster_jet.core.failpoint import fail_point
-from dagster_jet.engine.connector import CommitContext, TransactionId
+from dagster_jet.connectors.contract import (
+    CommitContext,
+    SinkWriter,
+    TransactionId,
+    carry_out_here,
+    shown_guarantee,
+)
+from dagster_jet.connectors.staging import (
+    CHUNK_BYTES_MAX,
+    SegmentWriter,
+    StoreArea,
+    remove_orphans,
+    segments_by_epoch,
+)
 from dagster_jet.errors import (
     ArtifactLostError,
     BadRowError,
@@ -34,19 +45,21 @@ from dagster_jet.errors import (
     WriteOutcomeUnknownError,
 )
 from dagster_jet.maps import DELETE, PUT, JetMap
-from dagster_jet.maps.keys import encode_key, partition_of
+from dagster_jet.maps.changes import MapChange, decode_changes, encode_changes, size_of
+from dagster_jet.maps.key_encoding import encode_key, partition_of
 from dagster_jet.maps.log_state import Producer
-from dagster_jet.maps.record import Change, decode_changes, encode_changes, size_of
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
-from dagster_jet.store import MapKey, ReplicatedMap, Store
+from dagster_jet.store import Store
+from dagster_jet.system.failpoint import fail_point
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 CHUNK_CHANGES_MAX = 5_000
-CHUNK_BYTES_MAX = 1 << 20
+IN_PROCESS_BYTES_MAX = 1 << 20
+"""Up to so much of an epoch is applied on the driver: a Spark job takes longer."""
 _KEY, _VALUE, _ORDER = "__key", "__value", "__order"
 FORMATS = ("json", "bytes")
 
@@ -67,7 +80,7 @@ class MapSink:
     key: tuple[str, ...]
     value: str | tuple[str, ...] | None = None
     order_by: str | None = None
-    max_guarantee: Guarantee = field(default=Guarantee.EXACTLY_ONCE, init=False)
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     bound: JetMap | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +88,8 @@ class MapSink:
             raise ConfigurationError("key: name at least one column.")
 
     def describe(self) -> dict[str, str]:
-        return {"kind": "map", "map": self.map, "key": ", ".join(self.key)}
+        shown = {"kind": "map", "map": self.map, "key": ", ".join(self.key)}
+        return {**shown, **shown_guarantee(self.max_guarantee)}
 
     def destination(self) -> dict[str, Any]:
         return {"map": self.map}
@@ -128,6 +142,12 @@ class MapSink:
     def open_writer(self, transaction: TransactionId) -> MapWriter:
         return MapWriter(self._map, transaction)
 
+    def open_committer(self, job: str, stage: str) -> MapSink:
+        return self  # nothing is kept open between commits
+
+    def close(self) -> None:
+        pass
+
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         try:
             self._commit(artifacts, context)
@@ -140,59 +160,51 @@ class MapSink:
             ) from error
 
     def _commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        staged = _staging(self._map, context.job, context.sink)
-        epochs: dict[int, list[Artifact]] = {}
-        for artifact in artifacts:
-            epochs.setdefault(artifact.epoch_id, []).append(artifact)
-        for epoch_id, parts in sorted(epochs.items()):
-            chunks = [
-                (part, key) for part in _in_order(parts) for key in _chunk_keys(staged, part.token)
-            ]
+        chunks = ChunkCommit(self, context.job, context.sink)
+        for epoch_id, segments in segments_by_epoch(chunks.area, artifacts):
+            numbered = [(segment, name) for segment in segments for name in segment.names]
             state = self._map.create()
-            for number, (part, chunk) in enumerate(chunks):
-                producer = _producer(context, epoch_id, number)
-                if not state.has(producer) and not self._commit_chunk(
-                    staged, chunk, producer, context
-                ):
-                    context.tell_lost(part)
+            todo = [
+                (name, _producer(context, epoch_id, number), segment.artifact)
+                for number, (segment, name) in enumerate(numbered)
+                if not state.has(_producer(context, epoch_id, number))
+            ]
+            work = partial(chunks, [(name, producer) for name, producer, _ in todo])
+            if sum(segment.artifact.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX:
+                [lost] = carry_out_here([work])
+            else:
+                # One piece: the map's log takes chunks in the order of their numbers.
+                [lost] = context.in_tasks([work])
+            for name, producer, artifact in todo:
+                if name in lost:
+                    self._accept_loss(name, producer, artifact, context)
+            if len(todo) < len(numbered):
+                # Whoever decided the others may have died before they were applied.
+                self._map.log.read_applied()
             fail_point("maps.commit.applied")
-            staged.delete_all([chunk for _, chunk in chunks])
+            for segment in segments:
+                segment.remove()
 
-    def abort_leftovers(self, context: CommitContext, keep: Collection[str]) -> int:
-        staged = _staging(self._map, context.job, context.sink)
-        kept = {token.rpartition("/")[0] for token in keep}
-        doomed = [
-            key
-            for key in staged.keys("")
-            if (name := key.name.rpartition("/")[0]) not in kept
-            and int(name.partition("-")[0]) < context.execution_id
-        ]
-        staged.delete_all(doomed)
-        return len(doomed)
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        return remove_orphans(self._area(context.job, context.sink), context.execution_id, keep)
 
-    def _commit_chunk(
-        self, staged: ReplicatedMap, chunk: MapKey, producer: Producer, context: CommitContext
-    ) -> bool:
-        """False: it is lost, and the loss is accepted."""
-        fail_point("maps.commit.chunk")
-        data = staged.get(chunk, every_replica=True)
-        if data is not None:
-            self._map.apply(list(decode_changes(data)), producer)
-            return True
-        # Another execution may have committed it, and removed it, since we looked.
-        if self._map.create().has(producer):
-            return True
+    def _accept_loss(
+        self, name: str, producer: Producer, artifact: Artifact, context: CommitContext
+    ) -> None:
         if context.accept_loss:
-            return False
+            context.report_lost(artifact)
+            return
         raise ArtifactLostError(
-            f"the staged changes {chunk.name!r} are gone, and the map {self.map!r} does not have "
-            "them.",
+            f"the staged changes {name!r} are gone, and the map {self.map!r} does not have them.",
             job=context.job,
             stage=context.sink,
             position=f"epoch {producer.number[-2]}",
             cure="Bring the store's lost members back, or let the job go on without these changes "
             "with JobConfig(accept_loss=True).",
         )
+
+    def _area(self, job: str, stage: str) -> StoreArea:
+        return StoreArea(self._map.store, job, stage)
 
     @property
     def _map(self) -> JetMap:
@@ -240,18 +252,52 @@ class MapSink:
         return F.when(has_value, text.cast("binary"))
 
 
+@dataclass(frozen=True)
+class ChunkCommit:
+    """Applies staged chunks to a map: on the driver, or in a task on a store that it opens there,
+    so that the rows do not pass the driver."""
+
+    sink: MapSink
+    job: str
+    stage: str
+
+    @property
+    def area(self) -> StoreArea:
+        return self.sink._area(self.job, self.stage)
+
+    def __call__(self, chunks: Sequence[tuple[str, Producer]]) -> list[str]:
+        """In this order. Returns those that are neither staged nor decided."""
+        handle = self.sink._map.store
+        if isinstance(handle, Store):
+            return self._apply(chunks)
+        with Store.open(handle.config, create=False) as store:
+            return replace(self, sink=self.sink.with_store(store))._apply(chunks)
+
+    def _apply(self, chunks: Sequence[tuple[str, Producer]]) -> list[str]:
+        area, map = self.area, self.sink._map
+        lost = []
+        for name, producer in chunks:
+            fail_point("maps.commit.chunk")
+            data = area.get(name)
+            if data is not None:
+                map.apply(list(decode_changes(data)), producer)
+            elif not (state := map.log.read_applied()) or not state.has(producer):
+                lost.append(name)  # else another execution has just committed it
+        return lost
+
+
 @dataclass
-class MapWriter:
+class MapWriter(SinkWriter):
     """One task's changes of one epoch, staged in chunks."""
 
     map: JetMap
     transaction: TransactionId
-    _changes: list[Change] = field(default_factory=list)
+    _changes: list[MapChange] = field(default_factory=list)
     _size: int = 0
-    _chunks: int = 0
-    _rows: int = 0
-    _bytes: int = 0
-    _digest: Any = field(default_factory=xxhash.xxh3_64)
+
+    def __post_init__(self) -> None:
+        area = StoreArea(self.map.store, self.transaction.job, self.transaction.sink)
+        self._segment = SegmentWriter(area, self.transaction, self.map.name)
 
     def write(self, batch: pa.RecordBatch) -> None:
         for change in self._read(batch):
@@ -265,29 +311,12 @@ class MapWriter:
 
     def prepare(self) -> tuple[Artifact, ...]:
         self._flush()
-        if self._chunks == 0:
-            return ()
-        fail_point("maps.prepare.after")
-        transaction = self.transaction
-        return (
-            Artifact(
-                sink=transaction.sink,
-                epoch_id=transaction.epoch_id,
-                token=f"{_transaction_name(transaction)}/{self._chunks}",
-                target=self.map.name,
-                rows=self._rows,
-                bytes=self._bytes,
-                checksum=self._digest.intdigest(),
-            ),
-        )
+        return self._segment.finish()
 
     def abort(self) -> None:
-        staged = self._staged()
-        staged.delete_all(
-            _chunk_keys(staged, f"{_transaction_name(self.transaction)}/{self._chunks}")
-        )
+        self._segment.remove()
 
-    def _read(self, batch: pa.RecordBatch) -> Iterator[Change]:
+    def _read(self, batch: pa.RecordBatch) -> Iterator[MapChange]:
         columns = [column.to_pylist() for column in batch.columns]
         count = self.map.partition_count
         for *key_columns, value in zip(*columns, strict=True):
@@ -300,24 +329,12 @@ class MapWriter:
                 )
             key = key_columns[0] if len(key_columns) == 1 else tuple(key_columns)
             kind = DELETE if value is None else PUT
-            yield Change(kind, partition_of(key, count), encode_key(key), value or b"")
+            yield MapChange(kind, partition_of(key, count), encode_key(key), value or b"")
 
     def _flush(self) -> None:
-        if not self._changes:
-            return
-        fail_point("maps.stage.before")
-        data = encode_changes(self._changes)
-        staged = self._staged()
-        name = _transaction_name(self.transaction)
-        staged.put_all({staged.key(_chunk_name(name, self._chunks)): data})
-        self._digest.update(data)
-        self._chunks += 1
-        self._rows += len(self._changes)
-        self._bytes += len(data)
-        self._changes, self._size = [], 0
-
-    def _staged(self) -> ReplicatedMap:
-        return _staging(self.map, self.transaction.job, self.transaction.sink)
+        if self._changes:
+            self._segment.append(encode_changes(self._changes), len(self._changes))
+            self._changes, self._size = [], 0
 
 
 def _key_column(name: str, type: DataType) -> Column:
@@ -343,27 +360,4 @@ def _producer(context: CommitContext, epoch_id: int, number: int) -> Producer:
     name = _producer_name(context.job, context.sink)
     if context.repeatable:
         return Producer(f"{name}#", (context.execution_id, epoch_id, number), is_sink=True)
-    return Producer(name, (context.line, epoch_id, number), is_sink=True)
-
-
-def _staging(map: JetMap, job: str, sink: str) -> ReplicatedMap:
-    return map.store.map(f"jobs/{job}/staged/{sink}")
-
-
-def _transaction_name(t: TransactionId) -> str:
-    return f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}"
-
-
-def _chunk_name(transaction: str, number: int) -> str:
-    return f"{transaction}/{number:06d}"
-
-
-def _chunk_keys(staged: ReplicatedMap, token: str) -> list[MapKey]:
-    """The staged chunks of an artifact; its token is the transaction's name and their number."""
-    name, _, chunks = token.rpartition("/")
-    return [staged.key(_chunk_name(name, number)) for number in range(int(chunks))]
-
-
-def _in_order(parts: Collection[Artifact]) -> list[Artifact]:
-    """The same order at every attempt: chunks are numbered in it."""
-    return sorted(parts, key=lambda part: part.token)
+    return Producer(name, (context.timeline, epoch_id, number), is_sink=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.maps.columns import existing
 from dagster_jet.connectors.maps.entries import MapEntriesSource
-from dagster_jet.pipeline.ddl import quoted_name
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:

@@ -89,9 +89,9 @@ def _memory() -> _Scheme:
 
 
 def _redis() -> _Scheme:
-    from dagster_jet.store.members import redis, redis_server
+    from dagster_jet.store.members import redis, redis_client
 
-    return _Scheme(lambda url: redis_server.member_id(redis_server.parsed(url)), redis.RedisMember)
+    return _Scheme(lambda url: redis_client.member_id(redis_client.parsed(url)), redis.RedisMember)
 
 
 def _s3() -> _Scheme:

@@ -28,11 +28,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from dagster_jet.aws.access import code_of
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
-from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, parsed
-from dagster_jet.store.members.backoff import attempts
+from dagster_jet.store.members.aws import SeenVersions, member_access, parsed
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
+from dagster_jet.system.backoff import attempts
 
 EXAMPLE = "dynamodb://table?region=eu-west-1"
 _OWN_OPTIONS = ("prefix", "create")
@@ -85,7 +86,7 @@ class DynamoDbMember:
         self._table = found.host
         self._prefix = found.options.get("prefix", _PREFIX)
         self._may_create = found.choice("create", ("0", "1"), "1") == "1"
-        self._aws = AwsAccess("dynamodb", found, self._member_id, timeout_s=5)
+        self._aws = member_access("dynamodb", found, self._member_id, timeout_s=5)
         self._seen_versions = SeenVersions(self._member_id)
         self._is_ready = False
 
@@ -230,9 +231,9 @@ class DynamoDbMember:
     def _values_of(self, places: Sequence[_Place]) -> dict[_Place, tuple[_Item, bytes]]:
         """Return head and value of each place that has one."""
         found: dict[_Place, tuple[_Item, bytes]] = {}
-        unsettled: Collection[_Place] = places
+        unread: Collection[_Place] = places
         for _ in attempts(5):
-            heads = self._heads(unsettled)
+            heads = self._heads(unread)
             split = {place: head for place, head in heads.items() if "gen" in head}
             for place, head in heads.items():
                 if "val" in head:
@@ -241,11 +242,11 @@ class DynamoDbMember:
                 if value is not None:
                     found[place] = (split[place], value)
             # Parts that are gone were replaced since their head was read: read it again.
-            unsettled = [place for place in split if place not in found]
-            if not unsettled:
+            unread = [place for place in split if place not in found]
+            if not unread:
                 return found
         raise StoreUnavailableError(
-            f"the store member {self._member_id} lacks parts of {len(unsettled)} values."
+            f"the store member {self._member_id} lacks parts of {len(unread)} values."
         )
 
     def _joined(self, heads: Mapping[_Place, _Item]) -> dict[_Place, bytes | None]:

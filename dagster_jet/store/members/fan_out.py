@@ -1,6 +1,6 @@
-"""Ask several members at once: a batch takes as long as the slowest member, not as all of them.
+"""Calls to several members at once: a batch takes as long as the slowest member, not their sum.
 
-Every call has a bound, whatever the member's own time-outs are: a disk that hangs has none.
+Every call has a deadline, whatever the member's own time-outs are: a disk that hangs has none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
-from dagster_jet.store.members.lane import Call, lane_of
+from dagster_jet.store.members.bulkhead import Call, bulkhead_of
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ BRIEF_SECONDS_MAX = 20.0
 """For a call that moves next to nothing: a register, an identity, a ping. Longer than a folder
 waits for another process that writes (``writer_gate.py``)."""
 
-PATIENCE_SECONDS = 0.25
-"""Once enough members have answered: how long the others are waited for."""
+GRACE_SECONDS = 0.25
+"""How long the others are waited for once enough members have answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Answers(Generic[T]):
 
         self._calls[member_id] = Call(work, within_s)
         try:
-            lane_of(member_id).begin(self._calls[member_id])
+            bulkhead_of(member_id).begin(self._calls[member_id])
         except StoreUnavailableError as error:
             self._arrived.put(Answer(member_id, None, error, is_begun=False))
 
@@ -84,8 +84,8 @@ class Answers(Generic[T]):
         """
         end = None if within_s is None else time.monotonic() + within_s
         while True:
-            late = min(self._calls, key=lambda member_id: self._calls[member_id].late_after)
-            until = self._calls[late].late_after
+            late = min(self._calls, key=lambda member_id: self._calls[member_id].deadline)
+            until = self._calls[late].deadline
             try:
                 answer = self._arrived.get(
                     timeout=max(0, min(until, end or until) - time.monotonic())
@@ -94,24 +94,24 @@ class Answers(Generic[T]):
                 if end is not None and end < until:
                     return None
                 answer = Answer(late, None, hangs(late))
-                self._leave(late)
+                self._abandon(late)
             else:
                 if answer.member_id not in self._calls:
                     continue  # it came just after it was given up
                 del self._calls[answer.member_id]
             return answer
 
-    def owes(self, member_id: str) -> bool:
-        """Whether a member has not even answered what was asked earlier and is not waited for."""
-        return lane_of(member_id).owes()
+    def has_overdue_calls(self, member_id: str) -> bool:
+        """Whether a member has not even answered an earlier call that was abandoned."""
+        return bulkhead_of(member_id).has_overdue_calls()
 
-    def leave(self) -> None:
-        """Wait for nobody any more."""
+    def abandon(self) -> None:
+        """Stop waiting for all members."""
         for member_id in self.waiting:
-            self._leave(member_id)
+            self._abandon(member_id)
 
-    def _leave(self, member_id: str) -> None:
-        lane_of(member_id).leave(self._calls.pop(member_id))
+    def _abandon(self, member_id: str) -> None:
+        bulkhead_of(member_id).abandon(self._calls.pop(member_id))
 
 
 new_answers: Callable[[], Answers[object]] = Answers
@@ -145,7 +145,7 @@ def fan_out(
     try:
         while answers.waiting:
             is_enough = enough is not None and len(results) >= enough
-            answer = answers.next(patience(answers) if is_enough else None)
+            answer = answers.next(grace_seconds(answers) if is_enough else None)
             if answer is None:
                 failures.update({member_id: hangs(member_id) for member_id in answers.waiting})
                 break
@@ -156,7 +156,7 @@ def fan_out(
             else:
                 raise answer.error
     finally:
-        answers.leave()
+        answers.abandon()
     order = list(calls)
     return (
         {member_id: results[member_id] for member_id in order if member_id in results},
@@ -164,9 +164,9 @@ def fan_out(
     )
 
 
-def patience(answers: Answers[T]) -> float:
-    """Return how long to wait for the rest: not at all for those that still owe older answers."""
-    return 0 if all(answers.owes(m) for m in answers.waiting) else PATIENCE_SECONDS
+def grace_seconds(answers: Answers[T]) -> float:
+    """Return how long to wait for the rest: not at all if all of them have calls overdue."""
+    return 0 if all(answers.has_overdue_calls(m) for m in answers.waiting) else GRACE_SECONDS
 
 
 def seconds_for(size: int) -> float:

@@ -200,7 +200,7 @@ class FileMember:
             nonlocal emptied
             values = FileValues(batch)
             result = work(values, places)
-            emptied = values.settle({place.segment for place in places.values()})
+            emptied = values.finish({place.segment for place in places.values()})
             return result
 
         result = self._shared.run(in_batch, write=True)

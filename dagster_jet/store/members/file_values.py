@@ -20,7 +20,7 @@ _COUNT = struct.Struct(">Q")
 
 
 class FileValues:
-    """What a batch sees and changes; ``settle`` ends it."""
+    """What a batch sees and changes; ``finish`` ends it."""
 
     def __init__(self, batch: Batch) -> None:
         self._transaction, self._spaces = batch
@@ -56,7 +56,7 @@ class FileValues:
             )
         )
 
-    def settle(self, written: set[bytes]) -> set[bytes]:
+    def finish(self, written: set[bytes]) -> set[bytes]:
         """Count what the segments have now; return those, also of the ones just written, that
         have nothing (any more)."""
         emptied = set()

@@ -14,8 +14,8 @@ import os
 import re
 import stat
 
-from dagster_jet.core.durable import sync_folder
 from dagster_jet.errors import StoreUnwritableError
+from dagster_jet.system.durable import sync_folder
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
@@ -64,16 +64,16 @@ def refuse_network(folder: str, member_id: str, mounts: str | None = None) -> No
     Args:
         folder: which one.
         member_id: for the message.
-        mounts: the mounts of this process, as Linux tells them; None: to be asked. Where the
-            system does not tell them, nothing is refused.
+        mounts: the mounts of this process, as Linux lists them; None: to be read. Where the
+            system does not list them, nothing is refused.
 
     Raises:
         StoreUnwritableError: names the file system.
     """
     if mounts is None:
         try:
-            with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as told:
-                mounts = told.read()
+            with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as listed:
+                mounts = listed.read()
         except OSError:
             return
     kind = file_system_of(folder, mounts)

@@ -79,8 +79,8 @@ class FolderUsers:
 def own_namespace() -> str:
     """Return a name of this process's PID namespace, unique on its host since it was started."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as told:
-            boot = told.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id:
+            boot = boot_id.read().strip()
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return "host"  # no Linux: no namespaces either

@@ -27,7 +27,6 @@ from typing import NamedTuple, TypeVar
 
 import lmdb
 
-from dagster_jet.core.durable import sync_folder
 from dagster_jet.errors import (
     StoreError,
     StoreMismatchError,
@@ -43,6 +42,7 @@ from dagster_jet.store.members.folder import (
 from dagster_jet.store.members.folder_users import FolderUsers
 from dagster_jet.store.members.segments import Segments, UnknownPlaceError
 from dagster_jet.store.members.writer_gate import WriterGate
+from dagster_jet.system.durable import sync_folder
 
 T = TypeVar("T")
 
@@ -275,7 +275,7 @@ class LmdbEnvironment:
     def _unwritable(self, error: Exception) -> StoreUnwritableError:
         said = str(error)
         if self._is_disk_full():
-            # LMDB tells a write that only partly fits as an input/output error.
+            # LMDB reports a write that only partly fits as an input/output error.
             said = f"{os.strerror(errno.ENOSPC)} ({said})"
         return StoreUnwritableError(
             f"the store member {self.member_id} cannot be created or written: {said}.",

@@ -39,7 +39,7 @@ class Replacement:
 class IncompleteListingError(StoreUnavailableError):
     """A member cannot list all of its keys: a part of what it holds cannot be read.
 
-    What can be listed is told all the same, for those who repair it from other replicas.
+    What can be listed is in the error, for those who repair it from other replicas.
     """
 
     def __init__(self, member_id: str, listed: Sequence[bytes], damaged: Sequence[str]) -> None:

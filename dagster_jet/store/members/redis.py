@@ -3,7 +3,7 @@
 Each server is one member by itself: several independent servers, not replicas of each other, not a
 cluster. Durable means what the server's persistence gives: with ``appendonly yes`` and
 ``appendfsync always`` a call that returned is on the disk; without persistence, a server that dies
-is lost as a whole and the other replicas carry on (``redis_server.py`` tells the two apart).
+is lost as a whole and the other replicas carry on (``redis_client.py`` tells the two apart).
 
 All keys live under one prefix, so that a server may be shared::
 
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.store.members.member import Replacement, Versioned
-from dagster_jet.store.members.redis_server import RedisServer, Script
+from dagster_jet.store.members.redis_client import RedisClient, Script
 
 _BATCH_BYTES = 4 * 2**20
 """One request: what a server handles without making others wait noticeably, far within a time-out.
@@ -94,7 +94,7 @@ class RedisMember:
     """
 
     def __init__(self, url: str) -> None:
-        self._server = RedisServer(url)
+        self._server = RedisClient(url)
         self._values = self._server.prefix + b"v:"
         self._value_keys = self._server.prefix + b"values"
         self._versioned = self._server.prefix + b"r:"

@@ -5,7 +5,7 @@ Objects, under the URL's prefix::
     values/<name>       a group of values (``s3_group.py``); one holds what a shard writes at once
     versioned/<name>    one versioned value: version(8) key length(2), the key, the value
     ping                written by ``ping``
-    probe/<name>        tells at the first use whether the server keeps the conditions
+    probe/<name>        shows at the first use whether the server keeps the conditions
 
 A fresh group is one PUT. Changing one that exists is reading, changing and writing it again under
 the condition that its ETag is still the one that was read (``If-None-Match`` and ``If-Match``);
@@ -14,7 +14,7 @@ one PUT per shard, a restore two GETs per shard and one per 16 MiB, whatever the
 
 S3 answers after the data is stored on several devices, and reads see the last write. Servers that
 speak S3 and ignore the conditions would lose writes without a word: each process tries them before
-its first register or write (``s3_conditions.py``).
+its first register or write (``dagster_jet.aws.conditions``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.aws.access import code_of
+from dagster_jet.aws.conditions import REFUSED, ignored_condition
+from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store.members import s3_group
-from dagster_jet.store.members.aws import AwsAccess, SeenVersions, code_of, parsed
-from dagster_jet.store.members.backoff import attempts
+from dagster_jet.store.members.aws import SeenVersions, member_access, parsed
 from dagster_jet.store.members.member import IncompleteListingError, Replacement, Versioned
 from dagster_jet.store.members.network_url import NetworkUrl
-from dagster_jet.store.members.s3_conditions import REFUSED, check_conditions
 from dagster_jet.store.members.s3_group import BadObjectError, Extent, Index, NewerObjectError
+from dagster_jet.system.backoff import attempts
 
 EXAMPLE = "s3://bucket/prefix?region=eu-west-1"
 
@@ -91,7 +92,7 @@ class S3Member:
         self._ping = f"{prefix}ping"
         self._probe = f"{prefix}probe/"
         self._server = found.options.get("endpoint_url", "")
-        self._aws = AwsAccess("s3", found, self._member_id, timeout_s=20)
+        self._aws = member_access("s3", found, self._member_id, timeout_s=20)
         self._seen_versions = SeenVersions(self._member_id)
         self._remembered: dict[str, _Group] = {}
 
@@ -361,7 +362,14 @@ class S3Member:
         return {key: _cut(pieces, extent) for key, extent in wanted.items()}
 
     def _check_conditions(self) -> None:
-        check_conditions(self._aws, self._server, self._bucket, self._probe)
+        ignored = ignored_condition(self._aws, self._server, self._bucket, self._probe)
+        if ignored is not None:
+            raise StoreUnwritableError(
+                f"the store member {self._member_id} is on a server that ignores {ignored.value}: "
+                "writes of two processes at one moment would be lost.",
+                cure="Use AWS S3, or a server (a newer version of this one) that keeps the "
+                "conditions If-None-Match and If-Match of PUT, GET and DELETE.",
+            )
 
     # --- requests -------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from dagster_jet.core.durable import sync_folder
 from dagster_jet.store.members.folder import FILE_MODE, FOLDER_MODE
+from dagster_jet.system.durable import sync_folder
 
 _FOLDER = "segments"
 _SUFFIX = ".values"

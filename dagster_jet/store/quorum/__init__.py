@@ -11,7 +11,7 @@ discovery.py           finds out which members a store has now
 from dagster_jet.store.quorum.client import OwnedRegister, RegisterClient, RegisterValue
 from dagster_jet.store.quorum.discovery import Discovered, discover_configuration
 from dagster_jet.store.quorum.movement import list_registers, move_register, move_registers
-from dagster_jet.store.quorum.roll_call import call_the_roll
+from dagster_jet.store.quorum.rolled_back_members import disown_rolled_back_members
 from dagster_jet.store.register import Ballot, Configuration
 
 __all__ = [
@@ -21,8 +21,8 @@ __all__ = [
     "OwnedRegister",
     "RegisterClient",
     "RegisterValue",
-    "call_the_roll",
     "discover_configuration",
+    "disown_rolled_back_members",
     "list_registers",
     "move_register",
     "move_registers",

@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dagster_jet.errors import StoreError, StoreUnavailableError, StoreUnwritableError
-from dagster_jet.store.envelope import BadCopyError, seal, unseal
 from dagster_jet.store.identity import disown
 from dagster_jet.store.members.member import Member, Versioned
 from dagster_jet.store.register import (
     AcceptorState,
+    Choose,
     Read,
     Reply,
+    ReplyStatus,
     Request,
     Seal,
-    Settle,
-    Verdict,
     acceptor_step,
 )
+from dagster_jet.store.values.envelope import BadCopyError, seal, unseal
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
             state = _state_in(member, name, stored)
             begins = state.configuration < request.configuration
             floor = 0
-            if begins and not isinstance(request, Seal | Settle):
+            if begins and not isinstance(request, Seal | Choose):
                 if stored is None and not isinstance(request, Read):
                     listed = member.compare_and_set(key, 0, seal(state.to_bytes()))
                     if not listed:
@@ -74,7 +74,7 @@ def ask(member: Member, name: str, request: Request, member_id: str) -> Reply | 
         except (StoreUnavailableError, StoreUnwritableError) as error:
             return Silence(error, may_have_applied=False)
         new, reply = acceptor_step(state, request, floor, member_id)
-        if reply.verdict is Verdict.FORGETFUL:
+        if reply.status is ReplyStatus.FORGETFUL:
             disown(member)
         if new == state:
             return reply

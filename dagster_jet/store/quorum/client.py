@@ -18,13 +18,13 @@ from dagster_jet.errors import (
     WriteOutcomeUnknownError,
 )
 from dagster_jet.store.members.member import Member
-from dagster_jet.store.quorum.driver import Failures, drive, listed, stale, unavailable
 from dagster_jet.store.quorum.movement import move_register
+from dagster_jet.store.quorum.rounds import Failures, drive, listed, stale, unavailable
 from dagster_jet.store.register import (
     NO_BALLOT,
     AcceptorState,
     Ballot,
-    Claim,
+    ClaimBallot,
     Configuration,
     Inquire,
     Operation,
@@ -44,7 +44,7 @@ _LONGEST_PAUSE_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RegisterValue:
-    """A settled value of a register: who wrote it, its number, and its bytes."""
+    """The chosen value of a register: who wrote it, its number, and its bytes."""
 
     ballot: Ballot
     sequence: int
@@ -120,7 +120,7 @@ class RegisterClient:
             owner: a name no other process uses at the same time.
 
         Returns:
-            The owned register, holding the newest value there is, settled under this ballot.
+            The owned register, holding the newest value there is, chosen under this ballot.
 
         Raises:
             FencedError: a ballot of this number or a higher one exists.
@@ -136,7 +136,7 @@ class RegisterClient:
             raise unavailable(self.name, operation, failures)
         return OwnedRegister(self, operation.state)
 
-    def _claim(self, number: int, owner: str) -> Claim:
+    def _claim(self, number: int, owner: str) -> ClaimBallot:
         """Return a claim with a ballot of this number that this owner has not used yet."""
         found = self._inquire()
         highest = _highest(found)
@@ -147,7 +147,7 @@ class RegisterClient:
         ballot = Ballot(number, owner, attempt, secrets.token_hex(8))
         if not ballot.supersedes(highest):
             raise self._fenced(ballot, highest)
-        return Claim(self.configuration, ballot, self._heard, found)
+        return ClaimBallot(self.configuration, ballot, self._heard, found)
 
     def _inquire(self) -> Collection[AcceptorState]:
         operation, failures = self._run(lambda: Inquire(self.configuration, self._heard))

@@ -3,12 +3,12 @@
 A change of the members goes through these steps, each of which can be repeated by anybody:
 
 1. *Announce*: the value of the register "store" names the new configuration and the one before. It
-   is written by an owner that found the present one settled. Nothing below may begin before this
+   is written by an owner that found the present one stable. Nothing below may begin before this
    write is confirmed; from then on the change can only be finished, and undone by another change.
 2. ``move_registers``: all registers, the register "store" included, are moved. Owners and readers
-   that still work with the old members are told so (``StaleConfigurationError``); those that
+   that still work with the old members get ``StaleConfigurationError``; those that
    already know the new ones move a register themselves when they need it.
-3. *Settle*: once ``move_registers`` has returned, the value of "store" may leave out the previous
+3. *Stable*: once ``move_registers`` has returned, the value of "store" may leave out the previous
    members. They are not needed any more; before, they are.
 """
 
@@ -23,7 +23,7 @@ from dagster_jet.errors import ConfigurationError, StoreUnavailableError
 from dagster_jet.store.members.fan_out import fan_out
 from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import list_names, raise_floor
-from dagster_jet.store.quorum.driver import drive, listed, stale, unavailable
+from dagster_jet.store.quorum.rounds import drive, listed, stale, unavailable
 from dagster_jet.store.register import Ballot, Close, Configuration, Inquire, Move, Outcome
 
 _ATTEMPTS_MAX = 100
@@ -35,8 +35,8 @@ def move_registers(
     """Move every register there is into a configuration whose change is under way.
 
     When this returns, every register that was ever written is on a majority of the new members,
-    and none can be begun on the previous ones any more: the configuration may be settled. After a
-    crash inside, some registers have moved; call it again.
+    and none can be begun on the previous ones any more: the configuration may count as stable.
+    After a crash inside, some registers have moved; call it again.
 
     Args:
         configuration: announced, with ``previous``.
@@ -105,7 +105,7 @@ def move_register(configuration: Configuration[Member], name: str) -> None:
 
 
 def close_register(configuration: Configuration[Member], name: str) -> Close:
-    """Settle a register's last state in a configuration that is known to have a successor.
+    """Choose a register's last state in a configuration that is known to have a successor.
 
     Raises:
         StoreUnavailableError: no majority of the members answers.
@@ -150,6 +150,6 @@ def _compete(
 def _previous(configuration: Configuration[Member]) -> Configuration[Member]:
     if configuration.previous is None:
         raise ConfigurationError(
-            f"{configuration!r} is settled: there is nothing to move its registers from.",
+            f"{configuration!r} is stable: there is nothing to move its registers from.",
         )
     return configuration.previous

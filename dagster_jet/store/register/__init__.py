@@ -21,11 +21,11 @@ What makes it safe, with M = any majority of the members:
 2. One *attempt* of an owner uses a ballot once. An owner that died and came back under the same
    name claims with a higher ``attempt``; otherwise it would number its writes from a value it has
    not seen and two values could share (ballot, sequence).
-3. A value on M under one (ballot, sequence) is *settled*: any later owner's promises include one
+3. A value on M under one (ballot, sequence) is *chosen*: any later owner's promises include one
    of those members, so it adopts that value or a newer one before it writes anything else.
 4. A claim writes back what it adopts, also that there is no value yet. So when it succeeds, no
    value of a lower ballot that lies on a few members can come to light any more.
-5. A reader returns only settled values. What it finds on fewer members it first writes back,
+5. A reader returns only chosen values. What it finds on fewer members it first writes back,
    **under the ballot it was written with**, as if the owner's delayed message arrived: a member
    that has promised a higher ballot refuses. Then the value may or may not be adopted by the claim
    under way, so the reader must not return it: it reads again or reports that it cannot know.
@@ -33,7 +33,7 @@ What makes it safe, with M = any majority of the members:
    old one serve nobody, and the state that leaves it is decided once (``reconfiguration.py``). An
    operation belongs to one configuration; an owner claims again after a change.
 7. A member that came back older is not counted. Every operation passes on how often each member
-   has changed its state, as far as it knows; a member that is told more than it remembers says so
+   has changed its state, as far as it knows; a member that hears of more than it remembers says so
    (``acceptor.py``), and what others know of a member is compared with its own answer (``Round``).
    So it is found out as soon as one member that answers, or the client itself, has heard of
    something that it forgot. It comes back as a new one, by a change of the members.
@@ -45,14 +45,14 @@ from dagster_jet.store.register.acceptor import (
     NEVER_INSTALLED,
     Accept,
     AcceptorState,
+    Choose,
     Install,
     Promise,
     Read,
     Reply,
+    ReplyStatus,
     Request,
     Seal,
-    Settle,
-    Verdict,
     Witness,
     acceptor_step,
     merged,
@@ -60,7 +60,7 @@ from dagster_jet.store.register.acceptor import (
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
 from dagster_jet.store.register.configuration import Configuration
 from dagster_jet.store.register.operations import (
-    Claim,
+    ClaimBallot,
     Inquire,
     Operation,
     Outcome,
@@ -76,7 +76,8 @@ __all__ = [
     "Accept",
     "AcceptorState",
     "Ballot",
-    "Claim",
+    "Choose",
+    "ClaimBallot",
     "Close",
     "Configuration",
     "Inquire",
@@ -88,11 +89,10 @@ __all__ = [
     "Read",
     "ReadLatest",
     "Reply",
+    "ReplyStatus",
     "Request",
     "Round",
     "Seal",
-    "Settle",
-    "Verdict",
     "Witness",
     "Write",
     "acceptor_step",

@@ -2,18 +2,18 @@
 
 An acceptor lives in one configuration at a time and only moves up:
 
-    never ──Install (or the first request of a settled configuration)──▶ installed in k
+    never ──Install (or the first request of a stable configuration)──▶ installed in k
     installed in k ──Seal──▶ sealed: answers movers only ──Install──▶ installed in k+1
 
 *Never* is the state of a member without data: a new store's, or one that has joined. It counts in
-a quorum of a settled configuration, where it has merely missed everything so far, as any member
+a quorum of a stable configuration, where it has merely missed everything so far, as any member
 may. While a change is under way it does not count: the majority that holds the value may still be
 one of the configuration before.
 
 A member may come back *older*: restored from a copy, or a replica of it in its place. So it counts
 its ``changes`` of the register, everybody who hears of that count passes it on with the next
-request, and who takes the request keeps it (``witnessed``). A member that is told a higher count
-than its own has forgotten something, and says so instead of answering (``Verdict.FORGETFUL``).
+request, and who takes the request keeps it (``witnessed``). A member that hears of a higher count
+than its own has forgotten something, and says so instead of answering (``ReplyStatus.FORGETFUL``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT_VERSION = 3
 NEVER_INSTALLED = -1
 
 Witness: TypeAlias = tuple[tuple[str, int], ...]
-"""(member, how many changes of a register it has told of), sorted; of members of one configuration.
+"""(member, how many changes of a register it has reported), sorted; of one configuration's members.
 
 The count is the member's own, over all configurations, since it got its identity. It is passed on
 within one configuration only: in the next one the same name may stand for another member."""
@@ -54,7 +54,7 @@ class AcceptorState:
         configuration: the one this state belongs to.
         sealed_by: the newest mover this member has promised to take no part in ``configuration``
             any more; None while it takes part.
-        settled_by: the mover that wrote this state as the last one of ``configuration``.
+        chosen_by: the mover that wrote this state as the last one of ``configuration``.
         changes: how often this member has changed what it keeps for the register.
         witnessed: what it has heard of all members' ``changes``, in ``configuration``.
     """
@@ -65,7 +65,7 @@ class AcceptorState:
     value: bytes | None = None
     configuration: int = NEVER_INSTALLED
     sealed_by: Ballot | None = None
-    settled_by: Ballot | None = None
+    chosen_by: Ballot | None = None
     changes: int = 0
     witnessed: Witness = ()
 
@@ -81,7 +81,7 @@ class AcceptorState:
     def installed_in(self, configuration: int) -> AcceptorState:
         """Return this state as a configuration begins with it."""
         return replace(
-            self, configuration=configuration, sealed_by=None, settled_by=None, witnessed=()
+            self, configuration=configuration, sealed_by=None, chosen_by=None, witnessed=()
         )
 
     def to_bytes(self) -> bytes:
@@ -94,7 +94,7 @@ class AcceptorState:
             "has_value": self.value is not None,
             "configuration": self.configuration,
             "sealed_by": _to_json(self.sealed_by),
-            "settled_by": _to_json(self.settled_by),
+            "settled_by": _to_json(self.chosen_by),
             "changes": self.changes,
             "witnessed": self.witnessed,
         }
@@ -122,7 +122,7 @@ class AcceptorState:
             value=value if head["has_value"] else None,
             configuration=head.get("configuration", 0),
             sealed_by=_from_json(head.get("sealed_by")),
-            settled_by=_from_json(head.get("settled_by")),
+            chosen_by=_from_json(head.get("settled_by")),
             changes=head.get("changes", 0),
             witnessed=tuple((member, count) for member, count in head.get("witnessed", ())),
         )
@@ -154,18 +154,18 @@ class _OfConfiguration:
 
     Attributes:
         configuration: the number of the configuration it belongs to.
-        settled: its sender knows that configuration as settled.
+        stable: its sender knows that configuration as stable.
         witness: what its sender has heard of the members' changes.
     """
 
     configuration: int = 0
-    settled: bool = True
+    stable: bool = True
     witness: Witness = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Promise(_OfConfiguration):
-    """Ask a member to promise a ballot and to tell what it holds."""
+    """Ask a member to promise a ballot and to say what it holds."""
 
     ballot: Ballot
 
@@ -186,7 +186,7 @@ class Read(_OfConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class Seal(_OfConfiguration):
-    """Ask a member to leave ``configuration`` on behalf of a mover, and to tell what it holds.
+    """Ask a member to leave ``configuration`` on behalf of a mover, and to say what it holds.
 
     Movers compete as owners do, with ballots of their own.
     """
@@ -195,7 +195,7 @@ class Seal(_OfConfiguration):
 
 
 @dataclass(frozen=True, slots=True)
-class Settle(_OfConfiguration):
+class Choose(_OfConfiguration):
     """Ask a member to take a state as the last one of ``configuration``."""
 
     ballot: Ballot
@@ -209,10 +209,10 @@ class Install(_OfConfiguration):
     state: AcceptorState
 
 
-Request: TypeAlias = Promise | Accept | Read | Seal | Settle | Install
+Request: TypeAlias = Promise | Accept | Read | Seal | Choose | Install
 
 
-class Verdict(Enum):
+class ReplyStatus(Enum):
     """A member's answer to a request, in a word."""
 
     GRANTED = "granted"
@@ -224,7 +224,7 @@ class Verdict(Enum):
     UNINSTALLED = "uninstalled"
     """The member waits to be installed in the request's configuration."""
     FORGETFUL = "forgetful"
-    """The member has told of more changes than it remembers: it came back older. It did nothing."""
+    """The member has reported more changes than it remembers: it came back older. Nothing done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +233,12 @@ class Reply:
 
     Attributes:
         request: the request that is answered; late and repeated answers are known by it.
-        verdict: the answer in a word.
+        status: the answer in a word.
         state: the member's state after the request.
     """
 
     request: Request
-    verdict: Verdict
+    status: ReplyStatus
     state: AcceptorState
 
 
@@ -262,7 +262,7 @@ def acceptor_step(
         member: whose state it is, as the configuration names it.
     """
     if request.witness and state.changes < dict(request.witness).get(member, 0):
-        return state, Reply(request, Verdict.FORGETFUL, state)
+        return state, Reply(request, ReplyStatus.FORGETFUL, state)
     new, reply = _step(state, request, floor)
     if new == state:
         return state, reply
@@ -272,36 +272,36 @@ def acceptor_step(
 
 
 def _step(state: AcceptorState, request: Request, floor: int) -> tuple[AcceptorState, Reply]:
-    if isinstance(request, Seal | Settle):
+    if isinstance(request, Seal | Choose):
         return _moved_out(state, request)
     here = request.configuration
     if state.configuration > here or (state.configuration == here and state.sealed_by is not None):
-        return state, Reply(request, Verdict.STALE, state)
+        return state, Reply(request, ReplyStatus.STALE, state)
     before = state
     if state.configuration < here:
         if floor > here:
             # The registers of this configuration have been listed, without this one. Beginning it
             # now would make a register that no change of the members moves any more.
-            return state, Reply(request, Verdict.STALE, state)
+            return state, Reply(request, ReplyStatus.STALE, state)
         if isinstance(request, Install):
             installed = replace(request.state.installed_in(here), changes=state.changes)
-            return installed, Reply(request, Verdict.GRANTED, installed)
-        if not request.settled:
-            return state, Reply(request, Verdict.UNINSTALLED, state)
+            return installed, Reply(request, ReplyStatus.GRANTED, installed)
+        if not request.stable:
+            return state, Reply(request, ReplyStatus.UNINSTALLED, state)
         state = _begun(state, here)
     if isinstance(request, Install):
         # Installed already, and perhaps further on: the first to install it was right as well.
-        return before, Reply(request, Verdict.GRANTED, state)
+        return before, Reply(request, ReplyStatus.GRANTED, state)
     if isinstance(request, Read):
-        return before, Reply(request, Verdict.GRANTED, state)
+        return before, Reply(request, ReplyStatus.GRANTED, state)
     if not request.ballot.supersedes(state.promised):
-        return before, Reply(request, Verdict.FENCED, state)
+        return before, Reply(request, ReplyStatus.FENCED, state)
     if isinstance(request, Promise):
         promised = replace(state, promised=request.ballot)
-        return promised, Reply(request, Verdict.GRANTED, promised)
+        return promised, Reply(request, ReplyStatus.GRANTED, promised)
     if (request.ballot, request.sequence) < state.place:
         # A delayed accept of the same owner, overtaken by its own next one.
-        return before, Reply(request, Verdict.FENCED, state)
+        return before, Reply(request, ReplyStatus.FENCED, state)
     accepted = replace(
         state,
         promised=request.ballot,
@@ -309,20 +309,20 @@ def _step(state: AcceptorState, request: Request, floor: int) -> tuple[AcceptorS
         sequence=request.sequence,
         value=request.value,
     )
-    return accepted, Reply(request, Verdict.GRANTED, accepted)
+    return accepted, Reply(request, ReplyStatus.GRANTED, accepted)
 
 
-def _moved_out(state: AcceptorState, request: Seal | Settle) -> tuple[AcceptorState, Reply]:
+def _moved_out(state: AcceptorState, request: Seal | Choose) -> tuple[AcceptorState, Reply]:
     here = request.configuration
     if state.configuration > here:
-        return state, Reply(request, Verdict.STALE, state)
+        return state, Reply(request, ReplyStatus.STALE, state)
     if state.configuration < here:
-        # A configuration that gets a successor is settled: this member has only missed everything.
+        # A configuration that gets a successor is stable: this member has only missed everything.
         state, before = _begun(state, here), state
     else:
         before = state
     if state.sealed_by is not None and not request.ballot.supersedes(state.sealed_by):
-        return before, Reply(request, Verdict.FENCED, state)
+        return before, Reply(request, ReplyStatus.FENCED, state)
     if isinstance(request, Seal):
         sealed = replace(state, sealed_by=request.ballot)
     else:
@@ -330,11 +330,11 @@ def _moved_out(state: AcceptorState, request: Seal | Settle) -> tuple[AcceptorSt
             request.state,
             configuration=here,
             sealed_by=request.ballot,
-            settled_by=request.ballot,
+            chosen_by=request.ballot,
             changes=state.changes,
             witnessed=state.witnessed,
         )
-    return sealed, Reply(request, Verdict.GRANTED, sealed)
+    return sealed, Reply(request, ReplyStatus.GRANTED, sealed)
 
 
 def _begun(state: AcceptorState, configuration: int) -> AcceptorState:

@@ -1,4 +1,4 @@
-"""Which members a register is on, and which it was on before. Pure: members are only names here."""
+"""Configurations: which members a register is on, and was on before. Pure; members are names."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Configuration(Generic[M]):
         members: all of them by id, also those that are down: majorities are counted among all.
         previous: the configuration before, while the change from it is under way: not every
             register may have moved yet. None: every register that was ever written is on a
-            majority of ``members`` (the configuration is *settled*); this is what
-            ``move_registers`` establishes, and only a settled one may get a successor.
+            majority of ``members`` (the configuration is *stable*); this is what
+            ``move_registers`` establishes, and only a stable one may get a successor.
 
     Raises:
-        ConfigurationError: no member, or a ``previous`` that is not the settled predecessor.
+        ConfigurationError: no member, or a ``previous`` that is not the stable predecessor.
     """
 
     number: int
@@ -39,12 +39,12 @@ class Configuration(Generic[M]):
             return
         if self.previous.number + 1 != self.number or self.previous.previous is not None:
             raise ConfigurationError(
-                f"configuration {self.number} must follow a settled configuration "
+                f"configuration {self.number} must follow a stable configuration "
                 f"{self.number - 1}, not {self.previous!r}."
             )
 
     @property
-    def is_settled(self) -> bool:
+    def is_stable(self) -> bool:
         """Whether no change is under way, as far as this process knows."""
         return self.previous is None
 

@@ -10,13 +10,13 @@ from typing import Any
 from dagster_jet.store.register.acceptor import (
     Accept,
     AcceptorState,
+    Choose,
     Promise,
     Read,
     Reply,
+    ReplyStatus,
     Request,
     Seal,
-    Settle,
-    Verdict,
     Witness,
     merged,
 )
@@ -38,7 +38,7 @@ class Outcome(Enum):
     """Members of a configuration that is just beginning wait for the register's state: move it
     (``Move``), then do the same again."""
     DOUBTED = "doubted"
-    """Members have told others of more changes than they told here: either they made them since,
+    """Members have reported more changes to others than to us: either they made them since,
     or they forgot them. Do the same again with what was ``heard``, and they have to say which."""
     UNKNOWN = "unknown"
     """No majority confirmed, yet something may have been written and become the value."""
@@ -59,7 +59,7 @@ class Round:
         self.configuration = configuration
         self.members = tuple(configuration.members)
         self.request = request
-        self.answers: dict[str, Verdict] = {}
+        self.answers: dict[str, ReplyStatus] = {}
         self.states: dict[str, AcceptorState] = {}
         self.silent: dict[str, bool] = {}
         """Members that did not answer; True: they may have carried the request out."""
@@ -78,14 +78,14 @@ class Round:
 
     @property
     def doubted(self) -> dict[str, AcceptorState]:
-        """The states of members that have told of more changes than they know of here."""
+        """The states of members that have reported more changes than they know of here."""
         heard = dict(self.heard)
         return {m: s for m, s in self.states.items() if s.changes < heard.get(m, 0)}
 
     @property
     def granted(self) -> dict[str, AcceptorState]:
         """The states of the members that granted the request, and are not in doubt."""
-        said = self.said(Verdict.GRANTED)
+        said = self.said(ReplyStatus.GRANTED)
         if not self.heard:
             return said
         doubted = self.doubted
@@ -99,23 +99,23 @@ class Round:
     @property
     def may_have_written(self) -> bool:
         """Whether any member carried the request out, or may have."""
-        return bool(self.said(Verdict.GRANTED)) or any(self.silent.values())
+        return bool(self.said(ReplyStatus.GRANTED)) or any(self.silent.values())
 
-    def said(self, verdict: Verdict) -> dict[str, AcceptorState]:
+    def said(self, status: ReplyStatus) -> dict[str, AcceptorState]:
         """Return the states of the members that gave this answer."""
-        return {member: self.states[member] for member, v in self.answers.items() if v is verdict}
+        return {member: self.states[member] for member, v in self.answers.items() if v is status}
 
     def receive(self, member: str, reply: Reply) -> None:
         """Take a reply. One to another request, or one that comes twice, is dropped."""
         if reply.request != self.request or member not in self.members or member in self.answers:
             return
         self.silent.pop(member, None)  # given up too early; the answer counts after all
-        self.answers[member] = reply.verdict
+        self.answers[member] = reply.status
         self.states[member] = state = reply.state
         if state.changes or state.witnessed:
             is_here = state.configuration == self.configuration.number
-            told = state.witnessed if is_here else ()
-            self.heard = merged(self.heard, told, ((member, state.changes),))
+            witnessed = state.witnessed if is_here else ()
+            self.heard = merged(self.heard, witnessed, ((member, state.changes),))
 
     def no_answer(self, member: str, *, may_have_applied: bool) -> None:
         """Give up on a member."""
@@ -124,8 +124,8 @@ class Round:
 
     def fenced_by(self) -> Ballot | None:
         """Return the highest ballot for which a member refused, None if none did."""
-        refused = self.said(Verdict.FENCED).values()
-        if isinstance(self.request, Seal | Settle):
+        refused = self.said(ReplyStatus.FENCED).values()
+        if isinstance(self.request, Seal | Choose):
             return max((s.sealed_by for s in refused if s.sealed_by is not None), default=None)
         return max((state.promised for state in refused), default=None)
 
@@ -189,11 +189,11 @@ class Operation:
             self.fenced_by = self.current.fenced_by()
 
     def _end_without_majority(self, *, wrote: bool) -> None:
-        if self.current.said(Verdict.FENCED):
+        if self.current.said(ReplyStatus.FENCED):
             self._end(Outcome.FENCED)
-        elif self.current.said(Verdict.STALE):
+        elif self.current.said(ReplyStatus.STALE):
             self._end(Outcome.STALE)
-        elif self.current.said(Verdict.UNINSTALLED):
+        elif self.current.said(ReplyStatus.UNINSTALLED):
             self._end(Outcome.UNINSTALLED)
         elif self.current.doubted:
             self._end(Outcome.DOUBTED)
@@ -204,7 +204,7 @@ class Operation:
 
 
 class Inquire(Operation):
-    """Ask all who can be reached what they hold; SUCCEEDED: a majority told (``states``)."""
+    """Ask all who can be reached what they hold; SUCCEEDED: a majority answered (``states``)."""
 
     def __init__(
         self, configuration: Configuration[Any], heard: Mapping[int, Witness] | None = None
@@ -225,13 +225,13 @@ class Inquire(Operation):
             self._end_without_majority(wrote=False)
 
 
-class Claim(Operation):
+class ClaimBallot(Operation):
     """Win a ballot: promises from a majority, then the newest value found, written back.
 
     After SUCCEEDED ``state`` is the adopted value under the new ballot, and no value of a lower
     ballot can be written or come to light any more. That a register is empty is written back like
     a value, for the same reason. A claim that ends otherwise may have fenced the former owner, and
-    may have settled a value of theirs that was pending; it has written nothing of its own.
+    may have chosen a value of theirs that was pending; it has written nothing of its own.
 
     Args:
         configuration: whose members are asked.
@@ -250,7 +250,7 @@ class Claim(Operation):
     ) -> None:
         super().__init__(
             configuration,
-            Promise(ballot, configuration=configuration.number, settled=configuration.is_settled),
+            Promise(ballot, configuration=configuration.number, stable=configuration.is_stable),
             heard,
         )
         self.ballot = ballot
@@ -259,8 +259,8 @@ class Claim(Operation):
     def _decide(self) -> None:
         if isinstance(self.current.request, Promise):
             if self.current.has_majority:
-                told = (*self.current.granted.values(), *self._found)
-                newest = max(told, key=lambda state: state.place)
+                answered = (*self.current.granted.values(), *self._found)
+                newest = max(answered, key=lambda state: state.place)
                 self.state = AcceptorState(
                     self.ballot,
                     self.ballot,
@@ -269,7 +269,7 @@ class Claim(Operation):
                     configuration=self.configuration.number,
                 )
                 self._next(accept_of(self.configuration, self.state))
-            elif self.current.said(Verdict.STALE) or self.current.said(Verdict.FENCED):
+            elif self.current.said(ReplyStatus.STALE) or self.current.said(ReplyStatus.FENCED):
                 # One refusal is enough: going on could only split the votes with the other claim.
                 self._end_without_majority(wrote=False)
             elif not self.current.waiting:
@@ -314,7 +314,7 @@ class Write(Operation):
 
 
 class ReadLatest(Operation):
-    """Return the newest value of a majority, settled.
+    """Return the newest value of a majority, chosen.
 
     FENCED: a claim under way refuses the write-back; whether it adopts the value found is open, so
     there is no answer yet: read again. UNKNOWN and UNAVAILABLE both mean that a majority could not
@@ -351,14 +351,14 @@ class ReadLatest(Operation):
         known = self.current.states
         self._next(accept_of(self.configuration, self.state))
         for member in holders:
-            self.current.answers[member] = Verdict.GRANTED
+            self.current.answers[member] = ReplyStatus.GRANTED
             self.current.states[member] = known[member]
         self._decide()
 
 
 def read_of(configuration: Configuration[Any]) -> Read:
-    """Return the request to tell what a member holds in a configuration."""
-    return Read(configuration=configuration.number, settled=configuration.is_settled)
+    """Return the request that asks what a member holds in a configuration."""
+    return Read(configuration=configuration.number, stable=configuration.is_stable)
 
 
 def accept_of(configuration: Configuration[Any], state: AcceptorState) -> Accept:
@@ -370,5 +370,5 @@ def accept_of(configuration: Configuration[Any], state: AcceptorState) -> Accept
         state.sequence,
         state.value,
         configuration=configuration.number,
-        settled=configuration.is_settled,
+        stable=configuration.is_stable,
     )

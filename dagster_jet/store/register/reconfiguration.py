@@ -4,17 +4,17 @@
 state does this register leave? Movers answer it as owners win a register, with ballots of their
 own that no owner's ballot can stand against:
 
-1. **Seal**: a majority promises the mover to serve no owner and no reader any more, and tells what
+1. **Seal**: a majority promises the mover to serve no owner and no reader any more, and says what
    it holds. Whatever was confirmed in this configuration is among these answers.
-2. **Settle**: the mover writes one state to a majority: what an earlier mover had settled, else
+2. **Choose**: the mover writes one state to a majority: what an earlier mover had chosen, else
    the newest value with the highest promise. From here on every mover finds this state: two movers
    never carry different states into the next configuration.
-3. **Install**: the settled state goes to the new members. They take it once, in place of whatever
+3. **Install**: the chosen state goes to the new members. They take it once, in place of whatever
    they held before, and serve the new configuration from then on.
 
 Why not simply install what the seal has found? A value on a minority may or may not be among the
 answers of a majority. Two movers could carry different states over, each to some of the members; a
-value that a claim had already passed over would then lie on a majority, and be taken for settled.
+value that a claim had already passed over would then lie on a majority, and be taken for chosen.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 from dagster_jet.store.register.acceptor import (
     AcceptorState,
+    Choose,
     Install,
     Read,
+    ReplyStatus,
     Seal,
-    Settle,
-    Verdict,
     Witness,
 )
 from dagster_jet.store.register.ballot import NO_BALLOT, Ballot
@@ -37,7 +37,7 @@ from dagster_jet.store.register.operations import Operation, Outcome, read_of
 
 
 class Close(Operation):
-    """Settle the last state of a register in a configuration that has a successor.
+    """Choose the last state of a register in a configuration that has a successor.
 
     Must only be begun when the successor has been decided: it ends the register's service in this
     configuration. After SUCCEEDED ``state`` is what the next configuration begins with; where a
@@ -66,18 +66,18 @@ class Close(Operation):
         if self.current.has_majority:
             if isinstance(request, Seal):
                 self.state = self._last_state()
-                self._next(Settle(self.mover, self.state, configuration=self._closing.number))
+                self._next(Choose(self.mover, self.state, configuration=self._closing.number))
             else:
                 self._closed()
-        elif self.current.said(Verdict.FENCED):
+        elif self.current.said(ReplyStatus.FENCED):
             self._end(Outcome.FENCED)
         elif not self.current.waiting:
             self._end_without_majority(wrote=False)
 
     def _has_met_the_successor(self) -> bool:
-        for state in self.current.said(Verdict.STALE).values():
+        for state in self.current.said(ReplyStatus.STALE).values():
             if state.serves(self._closing.number + 1):
-                # Only settled states are installed, so this one knows all that was confirmed here.
+                # Only chosen states are installed, so this one knows all that was confirmed here.
                 # Another member that takes it over looks as if it had received what this one has.
                 self.state = state
                 self._closed()
@@ -87,13 +87,13 @@ class Close(Operation):
         return False
 
     def _last_state(self) -> AcceptorState:
-        told = self.current.granted.values()
-        settled = [state for state in told if state.settled_by is not None]
-        if settled:
-            return max(settled, key=lambda state: state.settled_by or NO_BALLOT)
-        newest = max(told, key=lambda state: state.place)
+        answered = self.current.granted.values()
+        chosen = [state for state in answered if state.chosen_by is not None]
+        if chosen:
+            return max(chosen, key=lambda state: state.chosen_by or NO_BALLOT)
+        newest = max(answered, key=lambda state: state.place)
         return AcceptorState(
-            max(state.promised for state in told),
+            max(state.promised for state in answered),
             newest.accepted_ballot,
             newest.sequence,
             newest.value,
@@ -130,7 +130,7 @@ class Move(Close):
             if not self.current.waiting:
                 self._looked()
         elif isinstance(request, Install):
-            if not self.current.waiting:  # all who can be reached; the others can be told later
+            if not self.current.waiting:  # all who can be reached; the others follow later
                 if self.current.has_majority:
                     self._end(Outcome.SUCCEEDED)
                 else:
@@ -140,7 +140,7 @@ class Move(Close):
 
     def _looked(self) -> None:
         installed = self.current.granted
-        if self.current.said(Verdict.STALE):
+        if self.current.said(ReplyStatus.STALE):
             self._end(Outcome.STALE)
         elif len(self.current.answers) < self.current.majority:
             self._end(Outcome.UNAVAILABLE)
@@ -153,7 +153,7 @@ class Move(Close):
     def _closed(self) -> None:
         self._ask(
             self.configuration,
-            Install(self.state, configuration=self.configuration.number, settled=False),
+            Install(self.state, configuration=self.configuration.number, stable=False),
         )
 
 

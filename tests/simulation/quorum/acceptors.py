@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dagster_jet.store.register import AcceptorState, Operation, Read, Reply, Request, Seal, Settle
+from dagster_jet.store.register import AcceptorState, Choose, Operation, Read, Reply, Request, Seal
 
 from .mutants import Cast
 
@@ -62,7 +62,7 @@ class Acceptor:
         if call.seen is None:
             call.seen = self.state
             begins = self.state.configuration < call.request.configuration
-            if not begins or isinstance(call.request, Seal | Settle):
+            if not begins or isinstance(call.request, Seal | Choose):
                 return self._finish(call, cast)
             if not isinstance(call.request, Read):
                 self.listed = True

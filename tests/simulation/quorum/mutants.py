@@ -17,7 +17,7 @@ class Cast:
     """Who plays: the real ones, or a mutant in the place of one of them."""
 
     step: Step = r.acceptor_step
-    claim: type[r.Claim] = r.Claim
+    claim: type[r.ClaimBallot] = r.ClaimBallot
     write: type[r.Write] = r.Write
     read: type[r.ReadLatest] = r.ReadLatest
     move: type[r.Move] = r.Move
@@ -39,7 +39,7 @@ def ignores_the_ballot(state, request, floor, member):
 
 def counts_an_uninstalled_member(state, request, floor, member):
     """A member without data speaks for the register while the register is still moving."""
-    new, reply = r.acceptor_step(state, replace(request, settled=True), floor, member)
+    new, reply = r.acceptor_step(state, replace(request, stable=True), floor, member)
     return new, replace(reply, request=request)
 
 
@@ -47,7 +47,7 @@ def serves_although_sealed(state, request, floor, member):
     """A sealed member still tells readers what it holds."""
     new, reply = r.acceptor_step(state, request, floor, member)
     if isinstance(request, r.Read) and state.configuration == request.configuration:
-        reply = replace(reply, verdict=r.Verdict.GRANTED)
+        reply = replace(reply, status=r.ReplyStatus.GRANTED)
     return new, reply
 
 
@@ -74,7 +74,7 @@ def installs_twice(state, request, floor, member):
     if isinstance(request, r.Install) and state.serves(request.configuration):
         new = request.state.installed_in(request.configuration)
         new = replace(new, changes=state.changes + 1)
-        return new, r.Reply(request, r.Verdict.GRANTED, new)
+        return new, r.Reply(request, r.ReplyStatus.GRANTED, new)
     return r.acceptor_step(state, request, floor, member)
 
 
@@ -108,7 +108,7 @@ class BelievesAfterARefusal(r.ReadLatest):
     """A reader returns a value that a claim under way may drop."""
 
     def _end_without_majority(self, *, wrote):
-        refused = self.current.said(r.Verdict.FENCED)
+        refused = self.current.said(r.ReplyStatus.FENCED)
         if refused and isinstance(self.current.request, r.Accept):
             self._end(r.Outcome.SUCCEEDED)
         else:
@@ -129,7 +129,7 @@ class AcceptsAMinority(r.Write):
         self.current = _Minority(configuration, self.current.request)
 
 
-class ClaimsWithAMinority(r.Claim):
+class ClaimsWithAMinority(r.ClaimBallot):
     """Half of the members are enough for a promise."""
 
     def __init__(self, configuration, ballot, *heard):
@@ -144,7 +144,7 @@ class ReusesASequence(r.Write):
         super().__init__(configuration, replace(owned, sequence=0), value, heard)
 
 
-class AdoptsTheFirst(r.Claim):
+class AdoptsTheFirst(r.ClaimBallot):
     """A claim goes on from the value of the member that answered first."""
 
     def _next(self, request):
@@ -153,14 +153,14 @@ class AdoptsTheFirst(r.Claim):
         super()._next(replace(request, sequence=first.sequence, value=first.value))
 
 
-class ClaimsWithoutWritingBack(r.Claim):
+class ClaimsWithoutWritingBack(r.ClaimBallot):
     """A claim trusts that what it has found on a few members is on a majority."""
 
     def _next(self, request):
         self._end(r.Outcome.SUCCEEDED)
 
 
-class ForgetsEmptiness(r.Claim):
+class ForgetsEmptiness(r.ClaimBallot):
     """A claim that finds no value leaves nothing behind that would shut out a late one."""
 
     def _next(self, request):
@@ -203,7 +203,7 @@ class InstallsWhatTheSealFound(r.Move):
     """The state that leaves is not decided: every mover carries over what it has found itself."""
 
     def _next(self, request):
-        if isinstance(request, r.Settle):
+        if isinstance(request, r.Choose):
             self._closed()
         else:
             super()._next(request)
@@ -224,13 +224,13 @@ class _One(operations.Round):
         return 1
 
 
-class PrefersTheNewestToTheSettled(r.Move):
-    """A second mover overrules what the first has settled."""
+class PrefersTheNewestToTheChosen(r.Move):
+    """A second mover overrules what the first has chosen."""
 
     def _last_state(self):
         told = self.current.granted
         for member, state in told.items():
-            self.current.states[member] = replace(state, settled_by=None)
+            self.current.states[member] = replace(state, chosen_by=None)
         return super()._last_state()
 
 
@@ -269,7 +269,7 @@ MUTANTS: dict[str, Cast] = {
             InstallsWithoutSeal,
             InstallsWhatTheSealFound,
             SealsOne,
-            PrefersTheNewestToTheSettled,
+            PrefersTheNewestToTheChosen,
         )
     },
     lists_before_the_floor.__name__: Cast(listing=lists_before_the_floor),

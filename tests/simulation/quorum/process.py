@@ -128,7 +128,7 @@ def move(members: Members, diary: Diary, name: str, rng: random.Random) -> None:
     while True:
         here = members.discover(known).configuration
         letters = "".join(here.members)
-        if not here.is_settled:
+        if not here.is_stable:
             move_registers(here)
         # Whoever claims first decides; the value found under the claim says what is to be done.
         register = RegisterClient(here, METADATA)
@@ -137,8 +137,8 @@ def move(members: Members, diary: Diary, name: str, rng: random.Random) -> None:
         owned = register.claim(highest.number + 1, f"{name}-{os.getpid()}")
         assert owned.value is not None
         now = members.parse(owned.value)
-        if now.number == here.number and now.is_settled == here.is_settled:
-            if here.is_settled:
+        if now.number == here.number and now.is_stable == here.is_stable:
+            if here.is_stable:
                 new = "".join(rng.sample(ALL, rng.choice([2, 3, 3, 3, 4])))
                 owned.write(value_of(here.number + 1, new, letters))
             else:

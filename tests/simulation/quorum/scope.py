@@ -36,9 +36,9 @@ from dagster_jet.store.register import (
     Promise,
     Read,
     Reply,
+    ReplyStatus,
     Request,
     Seal,
-    Verdict,
 )
 
 from .mutants import Cast
@@ -301,7 +301,7 @@ class Scope:
                 request, waiting, may_give_up = round_
                 for member in waiting:
                     new, reply = self._step(acceptors[member], request)
-                    if may_give_up and self.replies.values[reply].verdict is not Verdict.GRANTED:
+                    if may_give_up and self.replies.values[reply].status is not ReplyStatus.GRANTED:
                         continue  # it does not help to hear this: as if there were no answer
                     there = self._with_acceptor(state, member, new)
                     event = (process, "hears", member, reply)
@@ -393,7 +393,7 @@ class Scope:
             operation = self.cast.move(step.configuration, step.ballot)
             for member in step.configuration.members if step.has_looked else ():
                 request = operation.current.request
-                operation.receive(member, Reply(request, Verdict.UNINSTALLED, AcceptorState()))
+                operation.receive(member, Reply(request, ReplyStatus.UNINSTALLED, AcceptorState()))
         call = Begin(process.script, step.kind, step.value, ballot)
         calls = () if step.kind == "move" else (call,)
         return _running(process, operation), calls
@@ -501,7 +501,7 @@ class Scope:
         text = f"process {process.script}, step {process.at}, {event[1]}"
         if event[1] == "hears":
             reply = self.replies.values[event[3]]
-            text += f" from {event[2]}: {reply.verdict.value}, {reply.request} -> {reply.state}"
+            text += f" from {event[2]}: {reply.status.value}, {reply.request} -> {reply.state}"
         elif event[1] == "gives up":
             text += f" on {event[2]}"
         return text

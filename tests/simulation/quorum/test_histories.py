@@ -20,7 +20,7 @@ HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "1000"))
 BLOCKS = 10
 
 MUST_HAVE_HAPPENED = (
-    *(f"Claim: {o}" for o in ("succeeded", "fenced", "stale", "uninstalled", "unknown")),
+    *(f"ClaimBallot: {o}" for o in ("succeeded", "fenced", "stale", "uninstalled", "unknown")),
     *(f"Write: {o}" for o in ("succeeded", "fenced", "stale", "unknown", "unavailable")),
     *(f"ReadLatest: {o}" for o in ("succeeded", "fenced", "stale", "uninstalled", "unavailable")),
     *(f"Move: {o}" for o in ("succeeded", "fenced", "stale", "unavailable")),
@@ -29,7 +29,7 @@ MUST_HAVE_HAPPENED = (
     "there was nothing to move",
     "a member's disk was lost",
     "a member came back older",
-    *(f"{kind}: doubted" for kind in ("Claim", "ReadLatest")),
+    *(f"{kind}: doubted" for kind in ("ClaimBallot", "ReadLatest")),
 )
 
 

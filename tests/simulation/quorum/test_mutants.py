@@ -23,7 +23,7 @@ CLOSER: dict[str, dict[str, float]] = {
 DISPUTES = (
     "InstallsWhatTheSealFound",
     "keeps_its_own_at_install",
-    "PrefersTheNewestToTheSettled",
+    "PrefersTheNewestToTheChosen",
 )
 """Only seen where two movers meet a write and a claim that passed it over: too rare for seeds."""
 

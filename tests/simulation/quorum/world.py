@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from dagster_jet.store.register import (
     AcceptorState,
     Ballot,
-    Claim,
+    ClaimBallot,
     Configuration,
     Inquire,
     Operation,
@@ -62,7 +62,7 @@ class Process:
 
 @dataclass
 class Sweep:
-    """Somebody who moves all registers (there is one) and then settles the configuration."""
+    """Somebody who moves all registers (there is one) and then makes the configuration stable."""
 
     configuration: Configuration[None]
     raised: set[str] = field(default_factory=set)
@@ -134,7 +134,7 @@ class World:
                     break
                 self.sweep_on(self.sweeps[0])
                 self.run_dry()
-            if not self.members.is_settled:
+            if not self.members.is_stable:
                 raise Violation("a change of the members cannot be finished")
         self.processes = [last] = [Process("last", "own", self.members)]
         for _ in range(2):
@@ -195,7 +195,7 @@ class World:
             record,
         )
 
-    def new_claim(self, process: Process) -> Claim:
+    def new_claim(self, process: Process) -> ClaimBallot:
         known = max(acceptor.state.promised for acceptor in self.acceptors.values())
         step = 1 if self.is_calm else self.random.choice([0, 0, 1, 1, 2])
         number = max(1, known.number + step)
@@ -358,7 +358,7 @@ class World:
     def return_older(self) -> None:
         """A member is restored from a copy, or a replica takes its place. Whoever talked to it is
         cut off. All others know of something that it forgets: else nobody could tell."""
-        if not self.members.is_settled:
+        if not self.members.is_stable:
             return
         letter = self.random.choice(list(self.members.members))
         acceptor, number = self.acceptors[letter], self.members.number
@@ -377,7 +377,7 @@ class World:
     # --- changes of the members ---------------------------------------------------------------
 
     def change_members(self) -> None:
-        if not self.members.is_settled or self.members.number > 12:
+        if not self.members.is_stable or self.members.number > 12:
             return
         old = list(self.members.members)
         others = [letter for letter in self.acceptors if letter not in old]
@@ -418,7 +418,7 @@ class World:
                 self.move(sweep.mover)
             else:
                 self.seen["there was nothing to move"] += 1
-                self.settle(sweep)
+                self.make_stable(sweep)
         else:
             letter = self.random.choice(list(previous.members))
             acceptor = self.acceptors[letter]
@@ -441,7 +441,7 @@ class World:
     def list_on(self, sweep: Sweep, letter: str) -> None:
         sweep.lists[letter] = self.acceptors[letter].listed
 
-    def settle(self, sweep: Sweep) -> None:
+    def make_stable(self, sweep: Sweep) -> None:
         if self.members.number == sweep.configuration.number:
             self.members = replace(self.members, previous=None)
             self.seen["a change was finished"] += 1
@@ -481,7 +481,7 @@ class World:
             self.move(process, operation.fenced_by)
         elif sweep is not None:
             if operation.outcome is Outcome.SUCCEEDED:
-                self.settle(sweep)
+                self.make_stable(sweep)
             elif operation.outcome is Outcome.STALE:
                 self.sweeps.remove(sweep)
         elif operation.outcome is Outcome.SUCCEEDED:
@@ -525,7 +525,7 @@ class World:
             self.leave_open(process)
             return
         record.value, record.end, process.record = operation.state.value, self.now, None
-        if isinstance(operation, Claim):
+        if isinstance(operation, ClaimBallot):
             process.owned, record.ballot = operation.state, operation.ballot
             self.claimed.append((self.now, operation.ballot))
             winners = {b.owner for _, b in self.claimed if b.number == operation.ballot.number}

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
-from dagster_jet.engine.lease import new_lease, wall_clock_ms
-from dagster_jet.engine.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.ownership.lease import new_lease, wall_clock_ms
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, Lease
 from dagster_jet.store import Store, StoreConfig
 
@@ -64,4 +64,7 @@ def test_a_request_that_a_dying_job_does_not_carry_out_is_an_error(
     left_by(store, replace(new_lease("o", 1_000, "run-1"), host="elsewhere"))
     asked = run(tmp_path, "job", "shop", "suspend")
     assert asked.exit_code == 2, asked.stdout
-    assert "nobody has carried it out" in asked.stderr or "NOT_RUNNING" in asked.stderr
+    assert (
+        "it was not carried out: execution 4 is dead" in asked.stderr
+        or "NOT_RUNNING" in asked.stderr
+    )

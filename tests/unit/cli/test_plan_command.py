@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
-from dagster_jet.engine.record_keeper import record_register
+from dagster_jet.ownership.record_keeper import record_register
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 from dagster_jet.store import Store, StoreConfig
@@ -23,15 +23,19 @@ MODULE = """
 from dagster_jet import Pipeline, aggregates, sinks, sources, windows
 
 
-def flights(hours=1, key="origin", name="hourly"):
+def flights(hours=1, key="origin", name="hourly", guarantee="exactly-once"):
     p = Pipeline("flights")
     schema = "origin string, carrier string, at timestamp"
     rows = p.read_from(sources.files("in", format="json", schema=schema), name="flights")
     window = windows.sliding(f"{hours} hours", "1 hour")
     keyed = rows.with_timestamps("at").group_by(key).window(window)
     counts = keyed.aggregate(n=aggregates.count(), name=name)
-    counts.write_to(sinks.files("out", format="json"), name="out")
+    counts.write_to(sinks.files("out", format="json", guarantee=guarantee), name="out")
     return p
+
+
+def weaker():
+    return flights(guarantee="at-least-once")
 
 
 def wider():
@@ -90,7 +94,7 @@ def snapshot(store: str) -> None:
         snapshot_id=3,
         epoch_id=9,
         execution_id=1,
-        line=1,
+        timeline=1,
         plan_fingerprint="",
         partition_count=7,
         sources={},
@@ -122,7 +126,7 @@ def snapshot(store: str) -> None:
 
 
 def states(shown: Result) -> dict[str, str]:
-    return {row["stage"]: row["state"] for row in json.loads(shown.stdout)}
+    return {row["stage"]: row["state"] for row in json.loads(shown.stdout) if row["state"]}
 
 
 def test_a_job_that_never_ran_begins_with_everything_new(run: Run) -> None:
@@ -153,6 +157,16 @@ def test_what_could_not_go_on_is_told_with_its_reason_and_exit_code_1(run: Run) 
         "kind": "aggregate",
         "state": "incompatible",
         "reason": "keys was ['origin'], is ['carrier']",
+        "guarantee": None,
+    }
+
+
+def test_what_sources_and_sinks_guarantee_is_told(run: Run) -> None:
+    rows = json.loads(run("weaker", "--json").stdout)
+    assert {row["stage"]: row["guarantee"] for row in rows} == {
+        "flights": "exactly-once",
+        "hourly": None,
+        "out": "at-least-once",
     }
 
 

@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dagster_jet.cli import app
-from dagster_jet.engine.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 from dagster_jet.store import MapKey, Store, StoreConfig
@@ -118,7 +118,7 @@ def test_an_interrupted_repair_says_how_to_go_on(run: Run, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dagster_jet.store.administration.verify", interrupted)
+        patched.setattr("dagster_jet.store.upkeep.administration.verify", interrupted)
         shown = run("store", "repair")
     assert shown.exit_code == 1
     assert "'dagster-jet store repair' goes on from here" in shown.stdout
@@ -134,7 +134,7 @@ def manifest(execution: int, snapshot: int) -> Manifest:
         snapshot_id=snapshot,
         epoch_id=1,
         execution_id=execution,
-        line=1,
+        timeline=1,
         plan_fingerprint="",
         partition_count=12,
         sources={},

@@ -15,9 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.files.sink import FilesSink
-from dagster_jet.core import failpoint
-from dagster_jet.engine.connector import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
@@ -28,6 +27,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.system import failpoint
 
 
 @pytest.fixture(autouse=True)

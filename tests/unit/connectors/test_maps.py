@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet import sinks, sources
+from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.maps.journal import JournalTask, MapJournalReader, _shares
 from dagster_jet.connectors.maps.sink import MapSink
-from dagster_jet.core import failpoint
-from dagster_jet.core.failpoint import FailPointError
-from dagster_jet.engine.connector import CommitContext, TransactionId
 from dagster_jet.errors import (
     ArtifactLostError,
     BadRowError,
@@ -22,10 +20,13 @@ from dagster_jet.errors import (
     SourceError,
     StoreUnavailableError,
 )
+from dagster_jet.execution.source_polling import poll_now
 from dagster_jet.maps import JetMap, JournalConfig
-from dagster_jet.maps.keys import partition_of
+from dagster_jet.maps.key_encoding import partition_of
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.system import failpoint
+from dagster_jet.system.failpoint import FailPointError
 
 PARTITIONS = 5
 
@@ -49,7 +50,7 @@ def journal_reader(store: Store, **options: Any) -> MapJournalReader:
 
 def read(reader: MapJournalReader, max_rows: int = 10_000) -> list[tuple[str, str, str | None]]:
     """One epoch as the engine runs it, without Spark: kind, key, value."""
-    reader.poll()
+    poll_now(reader)
     split = reader.plan(max_rows)
     if split is None:
         return []
@@ -72,7 +73,7 @@ def test_events_are_read_once_and_again_from_a_position(store: Store) -> None:
     assert len(first) == 11 and read(reader) == [] and reader.waiting().items == 0
     position = reader.position()
     m.delete("k3")
-    assert reader.poll().items == 1
+    assert poll_now(reader).items == 1
     assert read(reader) == [("delete", "k3", None)]
     again = journal_reader(store)
     again.restore(position, None)
@@ -98,7 +99,7 @@ def test_a_backlog_is_read_in_step_and_holds_the_watermark_back(store: Store) ->
     (few, few_key), (many, many_key) = sorted(keys.items())[:2]
     m.put_all([(few_key, n) for n in range(10)] + [(many_key, n) for n in range(100)])
     reader = journal_reader(store)
-    reader.poll()
+    poll_now(reader)
     assert reader.partitions() == {str(few): 10, str(many): 100}
     split = reader.plan(55)
     assert split is not None and split.observed == (few, many)
@@ -113,7 +114,7 @@ def test_where_a_new_job_begins(store: Store) -> None:
     m = JetMap.open(store, "m", journal=JournalConfig(4))
     m.put_all([("a", n) for n in range(6)])
     newest, oldest = journal_reader(store, start="newest"), journal_reader(store)
-    newest.poll()
+    poll_now(newest)
     assert [value for _, _, value in read(oldest)] == ["2", "3", "4", "5"]
     assert oldest.take_lost() == 0, "nobody has promised the first two"
     m.put("a", 6)
@@ -157,7 +158,7 @@ def test_events_that_outlived_their_time_are_counted(
     m = JetMap.open(store, "m", journal=JournalConfig(100, "1 second"))
     monkeypatch.setattr("time.time", lambda: 1_000.0)
     reader = journal_reader(store)
-    reader.poll()
+    poll_now(reader)
     m.put_all([("a", n) for n in range(5)])
     monkeypatch.setattr("time.time", lambda: 1_002.0)
     m.put("a", 5)
@@ -170,12 +171,12 @@ def test_events_that_outlived_their_time_are_counted(
 def test_sources_say_what_is_missing(store: Store) -> None:
     for source in (sources.map_journal("m"), sources.map_entries("m")):
         with pytest.raises(SourceError, match="'m' does not exist"):
-            source.with_store(store).open("j", "in", None).poll()
+            poll_now(source.with_store(store).open("j", "in", None))
     JetMap.open(store, "m", format="bytes").put("a", b"")
     with pytest.raises(SourceError, match=r"has no journal.*JournalConfig\(\)"):
-        journal_reader(store).poll()
+        poll_now(journal_reader(store))
     with pytest.raises(SourceError, match="'bytes' values"):
-        sources.map_entries("m", schema="a int").with_store(store).open("j", "in", None).poll()
+        poll_now(sources.map_entries("m", schema="a int").with_store(store).open("j", "in", None))
     with pytest.raises(ConfigurationError, match="start"):
         sources.map_journal("m", start="middle")
 
@@ -185,7 +186,7 @@ def test_a_journal_that_is_not_the_one_that_was_read(store: Store) -> None:
     reader = journal_reader(store)
     reader.restore({"next": {"0": 99}}, None)
     with pytest.raises(SourceError, match="event 99 is next"):
-        reader.poll()
+        poll_now(reader)
 
 
 def test_an_event_that_no_member_has(store: Store) -> None:
@@ -231,7 +232,7 @@ def context(execution: int = 1, **changes: Any) -> CommitContext:
     return replace(CommitContext("j", "out", 1, execution, recovering=False), **changes)
 
 
-def leftovers(store: Store) -> list[str]:
+def orphans(store: Store) -> list[str]:
     return [key.name for key in store.map("jobs/j/staged/out").keys("")]
 
 
@@ -251,7 +252,7 @@ def test_nothing_shows_before_phase_2(store: Store, journaled: JetMap) -> None:
     assert dict(journaled.items()) == {"gone": 1}
     sink.commit(artifacts, context())
     assert dict(journaled.items()) == {"a": 1}
-    assert leftovers(store) == []
+    assert orphans(store) == []
 
 
 def test_commits_repeated_late_and_out_of_order_change_nothing(
@@ -271,7 +272,7 @@ def test_commits_repeated_late_and_out_of_order_change_nothing(
 @pytest.mark.parametrize(
     "point", ["maps.commit.chunk", "maps.decide.before", "maps.decide.after", "maps.apply.after"]
 )
-@pytest.mark.parametrize("hit", [1, 2, 3])
+@pytest.mark.parametrize("hit", [1, 2, 3, 4])
 def test_a_commit_that_fails_anywhere_is_repeated(
     store: Store, journaled: JetMap, point: str, hit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,7 +288,7 @@ def test_a_commit_that_fails_anywhere_is_repeated(
     other.commit(tuple(reversed(artifacts)), context(2, recovering=True))
     assert dict(journaled.items()) == {**{f"k{n}": n for n in range(5)}, "x": 1}
     assert len(events(store)) == 6
-    assert leftovers(store) == []
+    assert orphans(store) == []
 
 
 def test_an_outage_of_the_store_is_waited_for_in_place(store: Store, journaled: JetMap) -> None:
@@ -308,7 +309,7 @@ def test_a_later_line_counts_more(store: Store, journaled: JetMap) -> None:
     sink = bound(store)
     old = staged(sink, 9, {"a": "9"})
     sink.commit(old, context())
-    sink.commit(staged(sink, 3, {"a": "3"}, execution=2), context(2, line=2))
+    sink.commit(staged(sink, 3, {"a": "3"}, execution=2), context(2, timeline=2))
     sink.commit(old, context())
     assert journaled.get("a") == 3
 
@@ -332,12 +333,12 @@ def test_staged_changes_that_are_gone(store: Store, journaled: JetMap) -> None:
     assert dict(journaled.items()) == {"b": 2}
 
 
-def test_leftovers_of_older_executions_are_removed(store: Store) -> None:
+def test_orphans_of_older_executions_are_removed(store: Store) -> None:
     sink = bound(store)
     keep, own = staged(sink, 1, {"a": "1"}), staged(sink, 2, {"c": "1"}, execution=2)
     staged(sink, 2, {"b": "1"})
-    assert sink.abort_leftovers(context(2), [artifact.token for artifact in keep]) == 1
-    assert len(leftovers(store)) == 2
+    assert sink.abort_orphans(context(2), [artifact.token for artifact in keep]) == 1
+    assert len(orphans(store)) == 2
     sink.commit(keep + own, context(2))
 
 
@@ -348,9 +349,9 @@ def test_an_aborted_writer_leaves_nothing(store: Store, monkeypatch: pytest.Monk
     keys, values = pa.array(["a", "b", None]), pa.array([b"1", b"2", b"3"])
     with pytest.raises(BadRowError, match="no key"):
         writer.write(pa.record_batch([keys, values], names=["k", "v"]))
-    assert leftovers(store) != []
+    assert orphans(store) != []
     writer.abort()
-    assert leftovers(store) == []
+    assert orphans(store) == []
 
 
 def test_sinks_that_cannot_work_are_refused(store: Store) -> None:

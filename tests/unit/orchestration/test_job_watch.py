@@ -11,10 +11,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_jet.engine.events import JobEvent, SnapshotCommitted
 from dagster_jet.errors import ExecutorLostError, FencedError, JetError, SourceError
+from dagster_jet.execution.events import JobEvent, SnapshotCommitted
+from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEventIterator
-from dagster_jet.orchestration.event_mailbox import EventMailbox
 from dagster_jet.orchestration.job_watch import JobWatch
 from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
@@ -33,7 +33,7 @@ class ScriptedJob:
 
     script: Callable[[ScriptedJob], object]
     name: str = "j"
-    mailbox: EventMailbox = field(default_factory=EventMailbox)
+    event_buffer: EventBuffer = field(default_factory=EventBuffer)
     done: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)
     calls: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class ScriptedJob:
 
     def commit(self, number: int) -> None:
         event: JobEvent = snapshot(number)
-        self.mailbox.put(event)
+        self.event_buffer.put(event)
 
     def result(self) -> Any:
         if self.error is not None:
@@ -77,7 +77,7 @@ def start_watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda
     job.start()
     return JobWatch(
         job=job,
-        mailbox=job.mailbox,
+        event_buffer=job.event_buffer,
         assets=[OUT],
         schedule=ReportSchedule(0),
         log=Log(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 from dagster._core.definitions.data_version import DataProvenance
 
-from dagster_jet.engine.events import (
+from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionRestarting,
     ExecutionStarted,
@@ -15,7 +15,7 @@ from dagster_jet.engine.events import (
     StageProgress,
 )
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.event_mailbox import EventMailbox
+from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 
@@ -145,21 +145,21 @@ def test_at_most_one_report_per_interval_and_the_newest_counts() -> None:
     assert schedule.take_last(now=229) is None
 
 
-def test_the_mailbox_keeps_the_newest_snapshot_and_everything_else_in_order() -> None:
-    mailbox = EventMailbox()
+def test_the_event_buffer_keeps_the_newest_snapshot_and_everything_else_in_order() -> None:
+    event_buffer = EventBuffer()
     restarting = ExecutionRestarting("j", 2, "executor lost", 1, 500)
     given: list[JobEvent] = [
         started(None), snapshot(1), EpochCompleted("j", 2, 1, 5, 3.0), restarting, snapshot(2),
         started(2), snapshot(3),
     ]  # fmt: skip
     for event in given:
-        mailbox.put(event)
-    assert mailbox.drain() == [started(None), restarting, started(2), snapshot(3)]
-    assert mailbox.drain() == []
+        event_buffer.put(event)
+    assert event_buffer.drain() == [started(None), restarting, started(2), snapshot(3)]
+    assert event_buffer.drain() == []
 
 
-def test_a_mailbox_that_nobody_drains_stays_bounded() -> None:
-    mailbox = EventMailbox(capacity=3)
+def test_an_event_buffer_that_nobody_drains_stays_bounded() -> None:
+    event_buffer = EventBuffer(capacity=3)
     for number in range(1_000):
-        mailbox.put(snapshot(number))
-    assert mailbox.drain() == [snapshot(999)]
+        event_buffer.put(snapshot(number))
+    assert event_buffer.drain() == [snapshot(999)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_jet.orchestration.sightings import Moment, Sightings
+from dagster_jet.orchestration.sightings import Moment, Sightings, Thing, What
+
+LEASE, RENEWED, RUN = Thing(What.LEASE, "1"), Thing(What.LEASE, "2"), Thing(What.RUN, "x")
 
 
 def at(ms: int, boot: str = "b") -> Moment:
@@ -12,17 +14,17 @@ def at(ms: int, boot: str = "b") -> Moment:
 
 
 def test_what_stands_still_keeps_its_first_sighting() -> None:
-    seen = Sightings().after(["lease 1", "run x"], at(1_000))
-    seen = Sightings.from_cursor(seen.to_cursor()).after(["lease 1", "lease 2"], at(9_000))
-    assert seen.age_ms("lease 1", at(9_500)) == 8_500
-    assert seen.age_ms("lease 2", at(9_500)) == 500, "renewed"
-    assert seen.age_ms("run x", at(9_500)) == 0, "gone"
+    seen = Sightings().after([LEASE, RUN], at(1_000))
+    seen = Sightings.from_cursor(seen.to_cursor()).after([LEASE, RENEWED], at(9_000))
+    assert seen.age_ms(LEASE, at(9_500)) == 8_500
+    assert seen.age_ms(RENEWED, at(9_500)) == 500, "renewed"
+    assert seen.age_ms(RUN, at(9_500)) == 0, "gone"
 
 
 def test_another_boot_or_machine_starts_the_watch_again() -> None:
-    seen = Sightings().after(["lease 1"], at(9_000))
-    assert seen.after(["lease 1"], at(50_000, "another")).age_ms("lease 1", at(50_001)) == 1
-    assert seen.after(["lease 1"], at(1_000)).age_ms("lease 1", at(1_001)) == 1, "or an unnamed one"
+    seen = Sightings().after([LEASE], at(9_000))
+    assert seen.after([LEASE], at(50_000, "another")).age_ms(LEASE, at(50_001)) == 1
+    assert seen.after([LEASE], at(1_000)).age_ms(LEASE, at(1_001)) == 1, "or an unnamed one"
 
 
 def test_the_clock_of_a_boot_is_one_for_all_its_processes() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.orchestration.supervision import (
+    Desired,
     Supervision,
     read_supervision,
     reserve_generation,
@@ -88,9 +89,9 @@ def test_a_store_that_knows_less_than_dagster_skips_used_run_keys(store: Store) 
 
 def test_a_pause_wins_over_a_reservation_under_way(store: Store) -> None:
     reserve(store, expected=0)
-    set_desired(store, "j", "paused")
+    set_desired(store, "j", Desired.PAUSED)
     assert reserve(store, expected=1) is None
-    resumed = set_desired(store, "j", "running")
+    resumed = set_desired(store, "j", Desired.RUNNING)
     assert resumed is not None and (resumed.generation, resumed.attempts) == (1, 0)
     assert reserve(store, expected=1) is not None
 

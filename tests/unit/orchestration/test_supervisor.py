@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_jet.orchestration.supervision import Supervision
+from dagster_jet.orchestration.supervision import Desired, Supervision
 from dagster_jet.orchestration.supervisor import (
     RestartPolicy,
     RunHint,
@@ -54,6 +54,7 @@ ASKED = Supervision(
     execution_id_seen=2,
     snapshot_id_seen=4,
 )
+PAUSED = replace(ASKED, desired=Desired.PAUSED)
 UNTAKEN = replace(ASKED, execution_id_seen=3)
 """The request that no execution has answered yet."""
 STUCK = replace(ASKED, snapshot_id_seen=5)
@@ -70,7 +71,7 @@ def doing(what: Doing, for_ms: int, trouble: str = "") -> ExecutionRecord:
 CASES = {
     "never ran, never asked": (Situation(None, None, NOW), Verdict.START, "never run"),
     "only a pause was ever written": (
-        Situation(None, Supervision("j", desired="paused"), NOW),
+        Situation(None, Supervision("j", desired=Desired.PAUSED), NOW),
         Verdict.WAIT,
         "paused",
     ),
@@ -97,7 +98,7 @@ CASES = {
     "draining after a cancel": (
         Situation(
             replace(RUNNING, status=JobStatus.COMPLETING),
-            replace(ASKED, desired="paused"),
+            PAUSED,
             NOW,
             100,
             True,
@@ -136,7 +137,7 @@ CASES = {
         "COMPLETED",
     ),
     "completed wins over paused": (
-        Situation(replace(DOWN, status=JobStatus.COMPLETED), replace(ASKED, desired="paused"), NOW),
+        Situation(replace(DOWN, status=JobStatus.COMPLETED), PAUSED, NOW),
         Verdict.DONE,
         "COMPLETED",
     ),
@@ -151,7 +152,7 @@ CASES = {
         "connection reset",
     ),
     "paused by a user's cancel": (
-        Situation(DOWN, replace(ASKED, desired="paused"), NOW),
+        Situation(DOWN, PAUSED, NOW),
         Verdict.WAIT,
         "paused",
     ),

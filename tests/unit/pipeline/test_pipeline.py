@@ -6,8 +6,8 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.core.durations import to_ms
 from dagster_jet.errors import ConfigurationError, PipelineError
-from dagster_jet.pipeline.durations import to_ms
 
 
 def flights(p: Pipeline, name: str = "flights"):

@@ -7,46 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_jet.snapshot.coordinator import (
-    SNAPSHOT_ID_BLOCK,
-    AbortLeftovers,
-    AwaitSaved,
-    CancelRequested,
-    Claim,
-    Claimed,
-    CollectGarbage,
-    Command,
-    Commit,
-    Committed,
-    Coordinator,
-    CoordinatorConfig,
-    EpochAcked,
-    EpochFailed,
-    Event,
-    Failed,
-    Guarantee,
-    LeftoversAborted,
-    LoadManifest,
-    ManifestFailed,
-    ManifestLoaded,
-    ManifestWritten,
-    Opportunity,
-    Phase,
-    Publish,
-    Published,
-    Purpose,
-    RecordAnswer,
-    Restore,
-    Restored,
-    RunEpoch,
-    Saved,
-    Settling,
-    Stop,
-    StopKind,
-    WriteManifest,
-    WriteOutcome,
-    WriteRecord,
-)
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.snapshot.coordinator import Coordinator
+from dagster_jet.snapshot.epoch_cycle import CycleState
+from dagster_jet.snapshot.job_state import SNAPSHOT_ID_BLOCK, CoordinatorConfig
 from dagster_jet.snapshot.manifest import (
     Ack,
     Artifact,
@@ -56,6 +20,41 @@ from dagster_jet.snapshot.manifest import (
     Saving,
     ShardState,
     checksum,
+)
+from dagster_jet.snapshot.pending_snapshot import PendingState
+from dagster_jet.snapshot.protocol import (
+    AbortOrphans,
+    AwaitSaved,
+    CancelRequested,
+    Claim,
+    Claimed,
+    CollectGarbage,
+    Command,
+    Commit,
+    Committed,
+    EpochAcked,
+    EpochFailed,
+    Event,
+    Failed,
+    LoadManifest,
+    ManifestFailed,
+    ManifestLoaded,
+    ManifestWritten,
+    OrphansAborted,
+    Publish,
+    Published,
+    Purpose,
+    RecordAnswer,
+    Restore,
+    Restored,
+    RunEpoch,
+    Saved,
+    Stop,
+    StopKind,
+    Tick,
+    WriteManifest,
+    WriteOutcome,
+    WriteRecord,
 )
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
 
@@ -80,7 +79,7 @@ def answer(purpose: Purpose, outcome: WriteOutcome = WRITTEN, at: int = 0) -> Re
 def aborted(
     at: int = 0, retained: Mapping[int, Mapping[str, frozenset[str]]] | None = None
 ) -> Event:
-    return LeftoversAborted(retained or {}, {"inbox": 0}, {}, at)
+    return OrphansAborted(retained or {}, {"inbox": 0}, {}, at)
 
 
 def artifact(epoch_id: int, by: int = 1) -> Artifact:
@@ -111,8 +110,8 @@ def acked(epoch: RunEpoch, at: int = 0, error: str | None = None) -> EpochAcked:
     )
 
 
-def opportunity(at: int, stop: StopKind | None = None) -> Opportunity:
-    return Opportunity(at, wants_epoch=True, stop=stop)
+def tick(at: int, stop: StopKind | None = None) -> Tick:
+    return Tick(at, wants_epoch=True, stop=stop)
 
 
 def tell(job: Coordinator, *events: Event) -> list[Command]:
@@ -128,12 +127,12 @@ def running_job(**settings: object) -> Coordinator:
     job = Coordinator(replace(CONFIG, **settings))
     tell(job, Claimed(NEW_JOB), answer(Purpose.STARTING), aborted())
     tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
-    assert job.phase is Phase.READY
+    assert job.cycle.state is CycleState.READY
     return job
 
 
 def run_epoch(job: Coordinator, at: int, stop: StopKind | None = None) -> RunEpoch:
-    (command,) = tell(job, opportunity(at, stop))
+    (command,) = tell(job, tick(at, stop))
     assert isinstance(command, RunEpoch)
     return command
 
@@ -161,7 +160,7 @@ def test_a_new_job_pins_its_starting_positions_before_data() -> None:
     assert isinstance(reserve, WriteRecord)
     assert reserve.record.reserved_snapshot_id == SNAPSHOT_ID_BLOCK
 
-    assert tell(job, answer(Purpose.STARTING)) == [AbortLeftovers(1, ())]
+    assert tell(job, answer(Purpose.STARTING)) == [AbortOrphans(1, ())]
 
     (write,) = tell(job, aborted())
     assert isinstance(write, WriteManifest)
@@ -175,7 +174,7 @@ def test_a_new_job_pins_its_starting_positions_before_data() -> None:
     assert decision.record.snapshot.committed, "nothing to commit: phase 2 is over"
 
     assert tell(job, answer(Purpose.SNAPSHOT)) == []
-    assert job.phase is Phase.READY
+    assert job.cycle.state is CycleState.READY
 
 
 def test_no_snapshot_is_attempted_under_ids_that_may_not_be_reserved() -> None:
@@ -192,7 +191,7 @@ def crashed(*, committed: bool, completed: bool = False) -> tuple[ExecutionRecor
         snapshot_id=5,
         epoch_id=9,
         execution_id=1,
-        line=1,
+        timeline=1,
         plan_fingerprint="v1",
         partition_count=271,
         sources={"inbox": 9},
@@ -220,7 +219,7 @@ def test_a_restart_commits_again_before_it_rolls_back() -> None:
     note, abort = tell(job, Committed(2, 5, 10))
     assert isinstance(note, WriteRecord)
     assert note.record.snapshots[0].committed
-    assert abort == AbortLeftovers(2, note.record.snapshots)
+    assert abort == AbortOrphans(2, note.record.snapshots)
 
     (running,) = tell(job, answer(Purpose.COMMITTED), aborted(10))
     assert isinstance(running, WriteRecord)
@@ -235,7 +234,7 @@ def test_what_is_noted_as_committed_is_not_committed_again() -> None:
     (abort,) = tell(
         job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest), Restored({})
     )
-    assert isinstance(abort, AbortLeftovers)
+    assert isinstance(abort, AbortOrphans)
 
 
 def test_a_completed_job_commits_what_is_left_and_ends() -> None:
@@ -267,9 +266,9 @@ def test_what_is_newer_is_left_once_the_older_snapshot_is_restored() -> None:
     (rewound,) = tell(job, Restored({}))
     assert isinstance(rewound, WriteRecord) and rewound.purpose is Purpose.REWOUND
     assert [ref.snapshot_id for ref in rewound.record.snapshots] == [5]
-    assert (rewound.record.line, rewound.record.rewound_to) == (2, 5)
-    assert job.record.line == 1, "until it is written, nothing has happened"
-    assert tell(job, answer(Purpose.REWOUND)) == [AbortLeftovers(2, rewound.record.snapshots)]
+    assert (rewound.record.timeline, rewound.record.rewound_to) == (2, 5)
+    assert job.record.timeline == 1, "until it is written, nothing has happened"
+    assert tell(job, answer(Purpose.REWOUND)) == [AbortOrphans(2, rewound.record.snapshots)]
     tell(job, aborted(10))
     epoch = run_epoch(job, at=1010)
     assert epoch.epoch_id == 10 and epoch.snapshot_id == 65, "ids are not used a second time"
@@ -282,7 +281,7 @@ def test_a_rewind_that_fails_leaves_the_record_as_it_was(restored: bool) -> None
     (stop,) = tell(job, Failed("a chunk is missing", restartable=False))
     assert isinstance(stop, Stop) and stop.status is JobStatus.FAILED
     assert [ref.snapshot_id for ref in job.record.snapshots] == [7, 5]
-    assert (job.record.line, job.record.rewound_to) == (1, None)
+    assert (job.record.timeline, job.record.rewound_to) == (1, None)
 
 
 @pytest.mark.parametrize("outcome", [UNKNOWN, WriteOutcome.UNAVAILABLE])
@@ -301,7 +300,7 @@ def test_a_damaged_older_snapshot_is_dropped_and_the_job_goes_on() -> None:
     tell(job, Claimed(replace(record, snapshots=(ref, *older))), answer(Purpose.STARTING))
     tell(job, ManifestLoaded(manifest), Restored({"hourly": (ShardState(chain=(chunks(5),)),)}))
     retained = {i: {"hourly": frozenset({chunks(5).name})} for i in (5, 3)}
-    (running,) = tell(job, LeftoversAborted(retained, {}, {}, 10, damaged=frozenset({4})))
+    (running,) = tell(job, OrphansAborted(retained, {}, {}, 10, damaged=frozenset({4})))
     assert isinstance(running, WriteRecord)
     assert [r.snapshot_id for r in running.record.snapshots] == [5, 3]
     # What it may have shared with them is not garbage when they are dropped in their turn.
@@ -352,11 +351,11 @@ def test_phase_2_runs_beside_one_epoch_and_the_second_waits() -> None:
     beside = run_epoch(job, at=20)
     assert beside.snapshot_id is None, "a snapshot would need a third transaction"
     tell(job, acked(beside))
-    assert tell(job, opportunity(30)) == []
-    assert tell(job, opportunity(30, StopKind.SUSPEND)) == []
+    assert tell(job, tick(30)) == []
+    assert tell(job, tick(30, StopKind.SUSPEND)) == []
 
     tell(job, Committed(1, 2, 40))
-    assert tell(job, opportunity(45)) == [], "the note is still on its way"
+    assert tell(job, tick(45)) == [], "the note is still on its way"
     tell(job, answer(Purpose.COMMITTED, at=50))
     assert run_epoch(job, at=60).snapshot_id == 3
 
@@ -416,13 +415,13 @@ def test_answers_of_a_dead_execution_change_nothing() -> None:
 def test_a_failed_snapshot_is_discarded_and_tried_again_under_a_new_id() -> None:
     job = running_job()
     tell(job, acked(run_epoch(job, at=1000), 1000), ManifestFailed(99, "somebody else's", 1000))
-    assert job.settling is Settling.MANIFEST
+    assert job.pending.state is PendingState.MANIFEST
 
     (discard,) = tell(job, ManifestFailed(2, "disk full", 1000))
     assert discard == CollectGarbage(
         ("manifest/000000000002-1",), {"hourly": frozenset({"hourly/2"})}
     )
-    assert (job.phase, job.last_snapshot_failure) == (Phase.READY, "disk full")
+    assert (job.cycle.state, job.pending.last_failure) == (CycleState.READY, "disk full")
     assert job.shards["hourly"][0].unsaved, "still without a copy in the store"
 
     epoch = run_epoch(job, at=2000)
@@ -438,7 +437,7 @@ def test_the_first_failure_after_a_restart_does_not_end_the_execution() -> None:
     tell(job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest), Restored({}))
     tell(job, aborted(0))
     assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
-    assert job.phase is Phase.READY
+    assert job.cycle.state is CycleState.READY
 
 
 @pytest.mark.parametrize("outcome", [WRITTEN, UNKNOWN, WriteOutcome.UNAVAILABLE])
@@ -455,7 +454,7 @@ def test_snapshots_may_fail_for_as_long_as_they_like(outcome: WriteOutcome) -> N
         for command in commands:
             assert isinstance(command, WriteRecord), "nothing else is due: the job lives on"
             assert command.record.snapshots == job.record.snapshots
-            assert tell(job, opportunity(number * 1000, StopKind.SUSPEND)) == [], "one at a time"
+            assert tell(job, tick(number * 1000, StopKind.SUSPEND)) == [], "one at a time"
             said = outcomes.pop() if outcomes else WRITTEN
             if said is WRITTEN:
                 reserved = command.record.reserved_snapshot_id
@@ -468,28 +467,28 @@ def test_snapshots_may_fail_for_as_long_as_they_like(outcome: WriteOutcome) -> N
 def test_without_ids_no_snapshot_is_begun_and_a_stop_is_carried_out() -> None:
     job = running_job()
     number = 0
-    while job._has_ids:
+    while job.pending.has_ids:
         number += 1
         epoch = run_epoch(job, at=number * 1000)
         tell(job, acked(epoch, number * 1000, error="no space left"))
         tell(job, answer(Purpose.RESERVED, WriteOutcome.UNAVAILABLE, number * 1000))
-    (again,) = tell(job, opportunity((number + 1) * 1000))
+    (again,) = tell(job, tick((number + 1) * 1000))
     assert isinstance(again, WriteRecord) and again.purpose is Purpose.RESERVED
     tell(job, answer(Purpose.RESERVED, WriteOutcome.UNAVAILABLE, (number + 1) * 1000))
-    (stop,) = tell(job, opportunity((number + 2) * 1000, StopKind.SUSPEND))
+    (stop,) = tell(job, tick((number + 2) * 1000, StopKind.SUSPEND))
     assert isinstance(stop, Stop) and stop.status is JobStatus.SUSPENDED
 
 
 def test_chunks_that_could_not_be_stored_fail_the_snapshot_not_the_epoch() -> None:
     job = running_job()
     assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
-    assert job.phase is Phase.READY
+    assert job.cycle.state is CycleState.READY
     assert job.counters["hourly"].rows_in == 1
 
 
 def undecided(job: Coordinator, stop: StopKind | None = None) -> None:
     tell(job, acked(run_epoch(job, at=1000, stop=stop), 1000), ManifestWritten(2, 1000))
-    assert job.settling is Settling.RECORD
+    assert job.pending.state is PendingState.RECORD
 
 
 def test_a_record_that_was_certainly_not_written_fails_the_snapshot() -> None:
@@ -497,7 +496,7 @@ def test_a_record_that_was_certainly_not_written_fails_the_snapshot() -> None:
     undecided(job)
     (discard,) = tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE, at=1000))
     assert isinstance(discard, CollectGarbage)
-    assert job.phase is Phase.READY
+    assert job.cycle.state is CycleState.READY
 
 
 def test_after_an_unknown_outcome_nothing_is_committed_and_nothing_cleaned_up() -> None:
@@ -514,7 +513,7 @@ def test_a_fenced_execution_stops_and_touches_nothing() -> None:
     (stop,) = tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.FENCED))
     assert isinstance(stop, Stop)
     assert not stop.restart and not stop.write_status
-    assert tell(job, Committed(1, 2, 0), opportunity(9000)) == []
+    assert tell(job, Committed(1, 2, 0), tick(9000)) == []
 
 
 @pytest.mark.parametrize("outcome", [WRITTEN, WriteOutcome.UNAVAILABLE])
@@ -524,7 +523,7 @@ def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
     job = running_job()
     undecided(job)
     assert tell(job, Failed("a source ended", restartable=False)) == []
-    assert tell(job, opportunity(9000)) == [], "nothing new is begun"
+    assert tell(job, tick(9000)) == [], "nothing new is begun"
     first, stop = tell(job, answer(Purpose.SNAPSHOT, outcome, at=1000))
     assert isinstance(first, Commit if outcome is WRITTEN else CollectGarbage)
     assert stop == Stop(JobStatus.FAILED, StopCause.ERROR, "a source ended", write_status=True)
@@ -534,9 +533,9 @@ def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
 def test_a_cancel_waits_for_the_decision_that_is_on_its_way() -> None:
     job = running_job()
     undecided(job)
-    assert tell(job, opportunity(1001, StopKind.CANCEL)) == []
+    assert tell(job, tick(1001, StopKind.CANCEL)) == []
     tell(job, answer(Purpose.SNAPSHOT, at=1002))
-    (stop,) = tell(job, opportunity(1003, StopKind.CANCEL))
+    (stop,) = tell(job, tick(1003, StopKind.CANCEL))
     assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
 
 
@@ -568,7 +567,7 @@ def test_one_epoch_runs_while_a_snapshot_is_being_decided() -> None:
     undecided(job)
     epoch = run_epoch(job, at=5000)
     assert epoch.snapshot_id is None, "however late it is, there is one at a time"
-    assert tell(job, acked(epoch, 5001), opportunity(5002)) == [], "a third transaction would open"
+    assert tell(job, acked(epoch, 5001), tick(5002)) == [], "a third transaction would open"
     (commit,) = tell(job, answer(Purpose.SNAPSHOT, at=5003))
     assert isinstance(commit, Commit) and commit.artifacts == (artifact(1),)
     tell(job, Committed(1, 2, 5004), answer(Purpose.COMMITTED, at=5004))
@@ -594,10 +593,10 @@ def test_what_the_epoch_was_given_is_saved_or_unsaved_once_it_is_known(
         tell(job, event)
     if outcome is WRITTEN:
         assert job.shards["hourly"][0] == ShardState((RUN_1,), (RUN_2,), (chunks(2),))
-        assert (job.undecided_epochs, job.epochs_since_barrier) == (1, 1)
+        assert (job.view().undecided_epochs, job.job.epochs_since_barrier) == (1, 1)
     else:
         assert job.shards["hourly"][0] == ShardState((), (RUN_1, RUN_2))
-        assert (job.undecided_epochs, job.epochs_since_barrier) == (2, 2)
+        assert (job.view().undecided_epochs, job.job.epochs_since_barrier) == (2, 2)
         (write,) = tell(job, acked(run_epoch(job, at=2002), 2003))
         assert isinstance(write, WriteManifest)
         assert write.manifest.artifacts == (artifact(1), artifact(2), artifact(3))
@@ -635,7 +634,7 @@ def test_state_that_could_not_be_saved_fails_the_snapshot_later_not_the_epoch() 
     tell(job, saving(epoch, 1000))
     failed = acked(epoch, 1000, error="disk full").acks
     assert tell(job, Saved(2, failed, 1003)) == []
-    assert (job.settling, job.last_snapshot_failure) == (Settling.NONE, "disk full")
+    assert (job.pending.state, job.pending.last_failure) == (PendingState.NONE, "disk full")
     assert job.shards["hourly"][0].unsaved == (RUN_1,)
 
 
@@ -644,14 +643,14 @@ def test_where_processors_commit_no_epoch_runs_beside_the_decision() -> None:
     tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer(Purpose.STARTING), aborted())
     tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
     tell(job, acked(run_epoch(job, at=10), 10), ManifestWritten(2, 10))
-    assert tell(job, opportunity(11)) == []
+    assert tell(job, tick(11)) == []
 
 
 def test_no_epoch_runs_beside_the_decision_about_the_last_one() -> None:
     job = running_job()
     tell(job, acked(run_epoch(job, at=10)))
     undecided(job, StopKind.SUSPEND)
-    assert tell(job, opportunity(1001)) == []
+    assert tell(job, tick(1001)) == []
     assert tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE, at=1002))[-1] == Stop(
         JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True
     )
@@ -677,7 +676,7 @@ def test_a_terminal_snapshot_is_committed_before_the_job_leaves_running() -> Non
 
 def test_an_idle_job_is_suspended_without_another_snapshot() -> None:
     job = running_job()
-    (stop,) = tell(job, Opportunity(10, wants_epoch=False, stop=StopKind.SUSPEND))
+    (stop,) = tell(job, Tick(10, wants_epoch=False, stop=StopKind.SUSPEND))
     assert stop == Stop(JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True)
 
 
@@ -729,7 +728,7 @@ def test_below_exactly_once_rows_are_published_before_the_record() -> None:
     assert write.manifest.artifacts == ()
     assert tell(job, Published(1)) == []
     assert tell(job, ManifestWritten(2, 1000), answer(Purpose.SNAPSHOT, at=1000)) == []
-    assert job.phase is Phase.READY
+    assert job.cycle.state is CycleState.READY
 
 
 def test_without_a_guarantee_there_are_no_snapshots() -> None:
@@ -738,7 +737,7 @@ def test_without_a_guarantee_there_are_no_snapshots() -> None:
     epoch = run_epoch(job, at=5000)
     assert epoch.snapshot_id is None
     tell(job, acked(epoch), Published(1))
-    (stop,) = tell(job, opportunity(6000, StopKind.SHUTDOWN))
+    (stop,) = tell(job, tick(6000, StopKind.SHUTDOWN))
     assert stop == Stop(JobStatus.NOT_RUNNING, StopCause.SHUTDOWN, "shutdown", write_status=True)
 
 
@@ -773,7 +772,7 @@ def test_every_epoch_is_decided_and_its_phase_2_waited_for() -> None:
     assert not decision.record.snapshot.committed, "no artifacts, and yet phase 2 is to come"
 
     assert tell(job, answer(Purpose.SNAPSHOT, at=10)) == [Commit(2, (), False, ("hourly",))]
-    assert tell(job, opportunity(20)) == [], "the next instances would commit the same"
+    assert tell(job, tick(20)) == [], "the next instances would commit the same"
     tell(job, Committed(1, 2, 30), answer(Purpose.COMMITTED, at=30))
     assert run_epoch(job, at=31).snapshot_id == 3
 
@@ -782,9 +781,9 @@ def test_the_end_waits_for_what_processors_have_prepared() -> None:
     job = two_phase_job()
     epoch = run_epoch(job, at=10)
     tell(job, prepared(epoch, 10), ManifestWritten(2, 10), answer(Purpose.SNAPSHOT, at=10))
-    assert tell(job, opportunity(20, StopKind.SHUTDOWN)) == []
+    assert tell(job, tick(20, StopKind.SHUTDOWN)) == []
     tell(job, Committed(1, 2, 30), answer(Purpose.COMMITTED, at=30))
-    (stop,) = tell(job, opportunity(40, StopKind.SHUTDOWN))
+    (stop,) = tell(job, tick(40, StopKind.SHUTDOWN))
     assert stop == Stop(JobStatus.NOT_RUNNING, StopCause.SHUTDOWN, "shutdown", write_status=True)
 
 
@@ -796,7 +795,7 @@ def test_a_restart_lets_processors_commit_again() -> None:
     tell(job, ManifestLoaded(manifest))
     assert tell(job, Restored({})) == [Commit(5, (), True, ("hourly",))]
     note, abort = tell(job, Committed(2, 5, 10))
-    assert isinstance(note, WriteRecord) and isinstance(abort, AbortLeftovers)
+    assert isinstance(note, WriteRecord) and isinstance(abort, AbortOrphans)
 
 
 @pytest.mark.parametrize("where", ["in a task", "before the record", "at the record"])
@@ -812,4 +811,4 @@ def test_what_was_prepared_for_a_failed_snapshot_is_never_restored(where: str) -
     stop = tell(job, *events)[-1]
     assert isinstance(stop, Stop)
     assert stop.restart and not stop.write_status
-    assert job.failed_snapshots == 1
+    assert job.pending.failures == 1

@@ -20,7 +20,7 @@ BEFORE = ExecutionRecord("flights", 7, JobStatus.RUNNING, snapshots=refs(7, 6, 5
 
 def test_newer_snapshots_are_left_behind_on_a_new_line() -> None:
     rewound = BEFORE.rewound(5)
-    assert rewound == replace(BEFORE, line=2, snapshots=refs(5), rewound_to=5)
+    assert rewound == replace(BEFORE, timeline=2, snapshots=refs(5), rewound_to=5)
     assert ExecutionRecord.from_bytes(rewound.to_bytes()) == rewound
 
 
@@ -40,14 +40,14 @@ def test_the_newest_one_is_gone_back_to_without_a_new_line_and_also_once() -> No
 
 def test_another_wish_is_carried_out() -> None:
     later = replace(BEFORE.rewound(6), snapshots=refs(66, 6, 5))
-    assert later.rewound(5) == replace(later, line=3, snapshots=refs(5), rewound_to=5)
+    assert later.rewound(5) == replace(later, timeline=3, snapshots=refs(5), rewound_to=5)
 
 
 def test_a_start_without_a_wish_makes_the_same_one_count_again() -> None:
     later = replace(BEFORE.rewound(5), snapshots=refs(66, 5))
     between = later.rewound(None)
     assert between == replace(later, rewound_to=None)
-    assert between.rewound(5).line == 3
+    assert between.rewound(5).timeline == 3
 
 
 def test_a_snapshot_that_is_not_retained_changes_nothing() -> None:

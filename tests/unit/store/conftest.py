@@ -54,5 +54,5 @@ def places(monkeypatch: pytest.MonkeyPatch) -> Places:
 
     monkeypatch.setattr(MemoryMember, "_room", room_if_there)
     # Members that do not answer are asked several times before they count as gone.
-    monkeypatch.setattr("dagster_jet.store.administration._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("dagster_jet.store.upkeep.administration._PAUSE_SECONDS", 0)
     return places

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dagster_jet.store import MapKey, Store
-from dagster_jet.store.envelope import seal
+from dagster_jet.store.values.envelope import seal
 
 Items = dict[MapKey, bytes]
 

@@ -15,9 +15,9 @@ from dagster_jet.errors import (
     StoreMismatchError,
     StoreUnavailableError,
 )
-from dagster_jet.store import MapKey, MemoryMember, Progress, Store
-from dagster_jet.store.envelope import seal
+from dagster_jet.store import MapKey, MemoryMember, Store, UpkeepProgress
 from dagster_jet.store.metadata import StoreMetadata
+from dagster_jet.store.values.envelope import seal
 from tests.unit.store.copies import Items, assert_whole, filled
 
 # --- one change -------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_repairing_a_whole_store_changes_nothing(places: Any) -> None:
 
 
 def test_progress_is_told(places: Any) -> None:
-    told: list[Progress] = []
+    told: list[UpkeepProgress] = []
     with Store.open(places.config()) as store:
         filled(store)
         store.add_member(places.url("d"), on_progress=told.append)
@@ -227,7 +227,7 @@ def test_a_map_of_the_former_table_says_so_instead_of_missing_keys(places: Any) 
         assert other.map("m").get_all(list(items)) == list(items.values())
         assert other.handle().map("m").get_all(list(items)) == list(items.values())
         other.register("r").claim(2, "me").write(b"decided")
-        store.drop_leftovers()
+        store.drop_orphans()
         assert_whole(store, places, items, "bcd")
 
 
@@ -246,7 +246,7 @@ def test_a_reader_of_the_former_table_does_not_bring_back_what_was_deleted(place
             with suppress(StaleConfigurationError):
                 old.get(key)
         assert store.map("m").get_all(list(items)) == [None] * len(items)
-        store.drop_leftovers()
+        store.drop_orphans()
         assert_whole(store, places, {}, "abcd")
 
 
@@ -300,7 +300,7 @@ def test_writers_and_readers_go_on_while_members_come_and_go(places: Any) -> Non
         for writer in writers:
             writer.join()
         assert failures == []
-        store.drop_leftovers()
+        store.drop_orphans()
         assert_whole(store, places, {**written[0], **written[1]}, "abcdef")
 
 
@@ -347,7 +347,7 @@ def test_several_operators_at_once_get_one_store(places: Any) -> None:
     assert [f for f in failures if not any(said in str(f) for said in done)] == []
     with Store.open(places.config("abcdefgh")) as store:
         store.repair()
-        store.drop_leftovers()
+        store.drop_orphans()
         assert_whole(store, places, items, "bcdefg")
 
 

@@ -14,19 +14,19 @@ from botocore.exceptions import ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError, StoreUnwritableError
-from dagster_jet.snapshot.chains import read_chain
-from dagster_jet.snapshot.chunks import (
+from dagster_jet.snapshot.storage.chains import read_chain
+from dagster_jet.snapshot.storage.chunks import (
     PARTITION_COLUMN,
     ChunkSetName,
     chunk_keys,
     write_chunk_set,
 )
 from dagster_jet.store import MapKey, ReplicatedMap, Store, StoreConfig, create_table, open_member
-from dagster_jet.store.envelope import seal
 from dagster_jet.store.members import dynamodb, member_id_of
 from dagster_jet.store.members.dynamodb import DynamoDbMember
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.s3 import S3Member
+from dagster_jet.store.values.envelope import seal
 from dagster_jet.testing.servers import AwsServer, free_port
 
 PARTITIONS = 271

@@ -91,7 +91,7 @@ def test_a_change_that_dies_anywhere_is_finished_by_another(
                     other.add_member(places.url("d"))
                 if name == "remove" and places.url("a") in other.table.members:
                     other.remove_member(places.url("a"))
-            other.drop_leftovers()
+            other.drop_orphans()
             assert_whole(other, places, items, members)
         if not died:
             assert writes > 10

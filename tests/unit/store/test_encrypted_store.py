@@ -9,11 +9,11 @@ import pytest
 
 from dagster_jet.errors import ConfigurationError, StoreCorruptedError, StoreMismatchError
 from dagster_jet.store import MapKey, MemoryMember, Store, Versioned
-from dagster_jet.store.encryption import Keyring
-from dagster_jet.store.envelope import Form, seal, unseal
 from dagster_jet.store.quorum.acceptor_on_member import state_of
 from dagster_jet.store.register import AcceptorState, Ballot
-from dagster_jet.store.sealed_member import UnsealableError
+from dagster_jet.store.values.encryption import Keyring
+from dagster_jet.store.values.envelope import Form, seal, unseal
+from dagster_jet.store.values.sealed_member import UnsealableError
 from tests.unit.store.copies import Items, filled
 
 VARIABLE = "TEST_JET_KEYS"

@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 from dagster_jet.errors import ConfigurationError, StoreMismatchError
-from dagster_jet.store.encryption import OVERHEAD_BYTES, Keyring
-from dagster_jet.store.envelope import BadCopyError
+from dagster_jet.store.values.encryption import OVERHEAD_BYTES, Keyring
+from dagster_jet.store.values.envelope import BadCopyError
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 PLACE = b"map/default/m/0001/k"

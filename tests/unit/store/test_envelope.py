@@ -6,7 +6,7 @@ import pytest
 import xxhash
 
 from dagster_jet.errors import StoreMismatchError
-from dagster_jet.store.envelope import OVERHEAD_BYTES, BadCopyError, seal, unseal
+from dagster_jet.store.values.envelope import OVERHEAD_BYTES, BadCopyError, seal, unseal
 
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"a small value", bytes(100_000)])

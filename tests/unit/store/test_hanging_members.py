@@ -24,7 +24,7 @@ from dagster_jet.store import (
     create_table,
     open_member,
 )
-from dagster_jet.store.members import fan_out, lane
+from dagster_jet.store.members import bulkhead, fan_out
 from dagster_jet.testing.servers import RedisServer
 
 
@@ -71,7 +71,7 @@ def test_a_stopped_server_holds_up_no_register(tmp_path: Path) -> None:
             assert store.register("job").claim(2, "other").value == b"19"
             assert not store.refresh()
             assert time.monotonic() - begun < 5, "as long as a single call to it takes"
-            assert threads_of(open_member(server.url).member_id) <= lane.THREADS_MAX
+            assert threads_of(open_member(server.url).member_id) <= bulkhead.THREADS_MAX
             server.go_on()
 
 
@@ -107,7 +107,7 @@ def test_a_call_that_never_comes_back_becomes_an_error_and_is_not_made_again(
             written.put_all({MapKey.of("k", 3): b"v"})
     assert threads_of(hung.member_id) == 1
     hung.works.set()
-    while fan_out.Answers[None]().owes(hung.member_id):
+    while fan_out.Answers[None]().has_overdue_calls(hung.member_id):
         time.sleep(0.001)
     written.put_all({MapKey.of("k", 3): b"v2"})
     assert written.get(MapKey.of("k", 3)) == b"v2"
@@ -121,10 +121,10 @@ def test_what_a_hanging_member_is_asked_is_bounded_and_counts_when_it_works_agai
     hung.works.clear()
     for number in range(200):
         owned.write(b"%d" % number)
-    assert threads_of(hung.member_id) <= lane.THREADS_MAX
+    assert threads_of(hung.member_id) <= bulkhead.THREADS_MAX
     hung.works.set()
     owned.write(b"newest")
-    while fan_out.Answers[None]().owes(hung.member_id):
+    while fan_out.Answers[None]().has_overdue_calls(hung.member_id):
         time.sleep(0.001)
     members[0].reachable = False
     found = register.read()

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.core import failpoint
-from dagster_jet.core.failpoint import FailPointError
 from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.maps import DELETE, PUT, JetMap, JournalConfig, log_state
-from dagster_jet.maps.keys import encode_key, partition_of
+from dagster_jet.maps.key_encoding import encode_key, partition_of
 from dagster_jet.maps.log import MapLog
 from dagster_jet.maps.log_state import Producer
 from dagster_jet.store import MemoryMember, Store, StoreConfig, open_member
+from dagster_jet.system import failpoint
+from dagster_jet.system.failpoint import FailPointError
 
 PARTITIONS = 7
 Event = tuple[int, str, str, bytes]
@@ -267,7 +267,7 @@ def _checked(files: Path) -> dict[int, list[Event]]:
         assert entries(m) == replayed(found), "the map is what its journal says"
         members = [open_member(url) for url in store.config.urls]
         for key in range(KEYS):
-            stored = m._places.entries()._stored(m._entry(key))
+            stored = m._parts.entries()._stored(m._entry(key))
             held = [member.get_many([stored])[0] for member in members]
             copies = [copy for copy in held if copy is not None]
             assert len(copies) in (0, 2) and len(set(copies)) <= 1, f"replicas of key {key} differ"

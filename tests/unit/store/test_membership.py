@@ -48,8 +48,8 @@ class World:
         return Configuration(0, self.of(letters))
 
     def change(self, before: Configuration[Member], letters: str) -> Configuration[Member]:
-        settled = Configuration(before.number, before.members)
-        return Configuration(before.number + 1, self.of(letters), settled)
+        stable = Configuration(before.number, before.members)
+        return Configuration(before.number + 1, self.of(letters), stable)
 
     def down(self, letters: str) -> None:
         for letter, member in self.members.items():
@@ -74,7 +74,7 @@ class World:
         return Configuration(number, self.of(letters), previous)
 
 
-def settled(configuration: Configuration[Member]) -> Configuration[Member]:
+def stable(configuration: Configuration[Member]) -> Configuration[Member]:
     return Configuration(configuration.number, configuration.members)
 
 
@@ -104,11 +104,11 @@ def test_value_and_promise_move_to_any_other_members(world: World, after: str) -
     owned.write(b"v1")
     new = world.change(old, after)
     move_register(new, "job")
-    assert value(new) == value(settled(new)) == b"v1"
+    assert value(new) == value(stable(new)) == b"v1"
     with pytest.raises(FencedError):
         RegisterClient(new, "job").claim(owned.ballot.number, "b")
     claim(new).write(b"v2")
-    assert value(settled(new)) == b"v2"
+    assert value(stable(new)) == b"v2"
 
 
 def test_a_client_of_the_members_before_is_told_so(world: World) -> None:
@@ -174,12 +174,12 @@ def test_a_member_that_has_left_and_comes_back_is_a_new_one(world: World) -> Non
     claim(zero).write(b"old")
     one = world.change(zero, "bcd")
     move_register(one, "job")
-    claim(settled(one)).write(b"new")
+    claim(stable(one)).write(b"new")
     two = world.change(one, "abd")
     assert value(two) == b"new"
     world.down("bd")
     with pytest.raises(StoreUnavailableError):
-        value(settled(two))
+        value(stable(two))
 
 
 def test_a_member_that_lost_its_data_does_not_speak_for_its_former_self(world: World) -> None:
@@ -237,9 +237,9 @@ def test_all_registers_move_and_then_the_old_members_are_not_needed(world: World
     assert told == sorted(names)
     world.down("abc")
     for name in names:
-        assert value(settled(new), name) == name.encode()
-    assert value(settled(new), "never written") is None
-    claim(settled(new), "begun later").write(b"v")
+        assert value(stable(new), name) == name.encode()
+    assert value(stable(new), "never written") is None
+    claim(stable(new), "begun later").write(b"v")
 
 
 def test_a_register_of_any_majority_is_listed(world: World) -> None:
@@ -263,8 +263,8 @@ def test_after_the_list_no_register_begins_on_the_old_members(world: World) -> N
         for call in (register.read, lambda: register.claim(1, "a")):
             with pytest.raises(StaleConfigurationError):
                 call()
-    claim(settled(new), "late").write(b"v")
-    assert value(settled(new), "late") == b"v"
+    claim(stable(new), "late").write(b"v")
+    assert value(stable(new), "late") == b"v"
 
 
 # --- the members of a store -------------------------------------------------------------------
@@ -283,14 +283,14 @@ def created(world: World, letters: str) -> Configuration[Member]:
 
 def announce(world: World, before: Configuration[Member], letters: str) -> Configuration[Member]:
     new = world.change(before, letters)
-    claim(settled(before), "store").write(world.value_of(new))
+    claim(stable(before), "store").write(world.value_of(new))
     return new
 
 
 def finish(world: World, new: Configuration[Member]) -> Configuration[Member]:
     move_registers(new)
-    claim(new, "store").write(world.value_of(settled(new)))
-    return settled(new)
+    claim(new, "store").write(world.value_of(stable(new)))
+    return stable(new)
 
 
 def test_members_without_a_store_have_none(world: World) -> None:
@@ -312,7 +312,7 @@ def test_an_announced_change_is_followed_and_its_register_moved(world: World, kn
     with pytest.raises(StaleConfigurationError):
         value(world.first("abc"), "store")
     world.down("a")
-    assert value(settled(one), "store") == world.value_of(one)
+    assert value(stable(one), "store") == world.value_of(one)
 
 
 def test_a_change_that_was_not_confirmed_is_not_followed(world: World) -> None:
@@ -344,7 +344,7 @@ def test_a_register_that_is_sealed_and_not_installed_is_found(world: World) -> N
         move_register(half, "store")
     with pytest.raises(StaleConfigurationError):
         value(world.first("abc"), "store")
-    assert value(settled(one), "store") is None  # which is why only a finished change is settled
+    assert value(stable(one), "store") is None  # which is why only a finished change is stable
     world.down("")
     assert discovered(world, "a") == (one, world.value_of(one))
 

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.errors import SnapshotInvalidError, StoreError
-from dagster_jet.snapshot import chains, chunks
-from dagster_jet.snapshot.chunks import PARTITION_COLUMN, ChunkSetName
-from dagster_jet.store import MapKey, MemoryMember, ReplicatedMap, Store, envelope, routing
+from dagster_jet.snapshot.storage import chains, chunks
+from dagster_jet.snapshot.storage.chunks import PARTITION_COLUMN, ChunkSetName
+from dagster_jet.store import MapKey, MemoryMember, ReplicatedMap, Store
+from dagster_jet.store.map import routing
+from dagster_jet.store.values import envelope
 
 Check = Callable[[Any], None]
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -115,15 +117,17 @@ def skip_the_checksum(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_the_primary_only(patch: pytest.MonkeyPatch) -> None:
-    rounds = routing.Routing.put_rounds
+    rounds = routing.ReplicaRouting.put_rounds
     patch.setattr(
-        routing.Routing, "put_rounds", lambda self, p: tuple(r[:1] for r in rounds(self, p)[:1])
+        routing.ReplicaRouting,
+        "put_rounds",
+        lambda self, p: tuple(r[:1] for r in rounds(self, p)[:1]),
     )
 
 
 def read_the_primary_only(patch: pytest.MonkeyPatch) -> None:
-    holders = routing.Routing.holders
-    patch.setattr(routing.Routing, "holders", lambda self, p: holders(self, p)[:1])
+    holders = routing.ReplicaRouting.holders
+    patch.setattr(routing.ReplicaRouting, "holders", lambda self, p: holders(self, p)[:1])
 
 
 def forget_the_version(patch: pytest.MonkeyPatch) -> None:
@@ -131,8 +135,10 @@ def forget_the_version(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_the_primary_only(patch: pytest.MonkeyPatch) -> None:
-    rounds = routing.Routing.delete_rounds
-    patch.setattr(routing.Routing, "delete_rounds", lambda self, p: (rounds(self, p)[0][:1],))
+    rounds = routing.ReplicaRouting.delete_rounds
+    patch.setattr(
+        routing.ReplicaRouting, "delete_rounds", lambda self, p: (rounds(self, p)[0][:1],)
+    )
 
 
 def take_a_missing_chunk_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from dagster_jet.store.register import (
     Accept,
     AcceptorState,
     Ballot,
-    Claim,
+    Choose,
+    ClaimBallot,
     Close,
     Configuration,
     Install,
@@ -25,10 +26,9 @@ from dagster_jet.store.register import (
     Read,
     ReadLatest,
     Reply,
+    ReplyStatus,
     Request,
     Seal,
-    Settle,
-    Verdict,
     Write,
     acceptor_step,
 )
@@ -46,17 +46,17 @@ def step(state: AcceptorState, *requests: Request) -> tuple[AcceptorState, Reply
 
 def test_a_promise_shuts_out_lower_ballots() -> None:
     state, reply = step(AcceptorState(), Promise(TWO), Promise(ONE))
-    assert reply.verdict is Verdict.FENCED
+    assert reply.status is ReplyStatus.FENCED
     assert reply.state.promised == TWO
     _, reply = step(state, Accept(ONE, 1, b"late"))
-    assert reply.verdict is Verdict.FENCED
+    assert reply.status is ReplyStatus.FENCED
 
 
 def test_a_promise_of_one_number_goes_to_the_first_owner_that_asks() -> None:
     state, _ = step(AcceptorState(), Promise(Ballot(1, "a")))
     for later in (Ballot(1, "b"), Ballot(1, "A")):
-        assert step(state, Promise(later))[1].verdict is Verdict.FENCED
-    assert step(state, Promise(Ballot(1, "a", attempt=1)))[1].verdict is Verdict.GRANTED
+        assert step(state, Promise(later))[1].status is ReplyStatus.FENCED
+    assert step(state, Promise(Ballot(1, "a", attempt=1)))[1].status is ReplyStatus.GRANTED
 
 
 def test_repeating_a_request_changes_nothing() -> None:
@@ -68,13 +68,13 @@ def test_repeating_a_request_changes_nothing() -> None:
 def test_an_overtaken_accept_of_the_same_owner_does_not_go_back() -> None:
     state, _ = step(AcceptorState(), Accept(ONE, 2, b"second"))
     after, reply = step(state, Accept(ONE, 1, b"first"))
-    assert reply.verdict is Verdict.FENCED
+    assert reply.status is ReplyStatus.FENCED
     assert after == state
 
 
 def test_reading_promises_nothing() -> None:
     state, reply = step(AcceptorState(), Read())
-    assert reply.verdict is Verdict.GRANTED
+    assert reply.status is ReplyStatus.GRANTED
     assert state == AcceptorState()
 
 
@@ -123,7 +123,7 @@ class Cluster:
         return operation
 
     def claim(self, ballot: Ballot) -> Operation:
-        return self.run(Claim(everyone(self.states), ballot))
+        return self.run(ClaimBallot(everyone(self.states), ballot))
 
     def write(self, owned: AcceptorState, value: bytes) -> Operation:
         return self.run(Write(everyone(self.states), owned, value))
@@ -160,7 +160,7 @@ def test_without_a_majority_nothing_is_promised_or_written() -> None:
     assert cluster.claim(TWO).outcome is Outcome.UNAVAILABLE
 
 
-def test_a_write_on_a_minority_is_unknown_and_a_reader_that_sees_it_settles_it() -> None:
+def test_a_write_on_a_minority_is_unknown_and_a_reader_that_sees_it_writes_it_back() -> None:
     cluster = Cluster(3)
     owned = cluster.claim(ONE).state
     cluster.down = {"m1", "m2"}
@@ -229,47 +229,47 @@ NEW = Configuration(1, dict.fromkeys(["m1", "m2", "m3"]), OLD)
 MOVER, LATER_MOVER = Ballot(1, "mover"), Ballot(2, "another mover")
 
 
-def verdict(state: AcceptorState, request: Request, floor: int = 0) -> Verdict:
-    return acceptor_step(state, request, floor)[1].verdict
+def status(state: AcceptorState, request: Request, floor: int = 0) -> ReplyStatus:
+    return acceptor_step(state, request, floor)[1].status
 
 
 def test_a_member_without_data_counts_only_where_no_change_is_under_way() -> None:
     for number in (0, 1, 7):
-        settled = Promise(ONE, configuration=number)
-        assert verdict(AcceptorState(), settled) is Verdict.GRANTED
-        changing = Promise(ONE, configuration=number, settled=False)
-        assert verdict(AcceptorState(), changing) is Verdict.UNINSTALLED
+        stable = Promise(ONE, configuration=number)
+        assert status(AcceptorState(), stable) is ReplyStatus.GRANTED
+        changing = Promise(ONE, configuration=number, stable=False)
+        assert status(AcceptorState(), changing) is ReplyStatus.UNINSTALLED
 
 
 def test_a_sealed_member_serves_nobody_but_movers() -> None:
     state, _ = step(AcceptorState(), Accept(ONE, 1, b"v"), Seal(MOVER))
     for request in (Read(), Promise(TWO), Accept(ONE, 2, b"w"), Install(AcceptorState())):
-        assert step(state, request) == (state, Reply(request, Verdict.STALE, state))
-    assert verdict(state, Read(configuration=1, settled=False)) is Verdict.UNINSTALLED
+        assert step(state, request) == (state, Reply(request, ReplyStatus.STALE, state))
+    assert status(state, Read(configuration=1, stable=False)) is ReplyStatus.UNINSTALLED
     later, reply = step(state, Seal(LATER_MOVER))
-    assert (reply.verdict, later.value) == (Verdict.GRANTED, b"v")
-    assert verdict(later, Seal(MOVER)) is Verdict.FENCED
-    assert verdict(later, Settle(MOVER, state)) is Verdict.FENCED
+    assert (reply.status, later.value) == (ReplyStatus.GRANTED, b"v")
+    assert status(later, Seal(MOVER)) is ReplyStatus.FENCED
+    assert status(later, Choose(MOVER, state)) is ReplyStatus.FENCED
 
 
 def test_a_state_is_installed_once_and_in_place_of_what_was_there() -> None:
     own, _ = step(AcceptorState(), Accept(TWO, 5, b"own"), Seal(MOVER))
     decided = AcceptorState(TWO, ONE, 1, b"decided", configuration=0)
     state, reply = step(own, Install(decided, configuration=1))
-    assert reply.verdict is Verdict.GRANTED
+    assert reply.status is ReplyStatus.GRANTED
     assert state == replace(decided, configuration=1, changes=3)
     further, _ = step(state, Accept(TWO, 2, b"further", configuration=1))
     again, reply = step(further, Install(decided, configuration=1))
-    assert (again, reply.verdict) == (further, Verdict.GRANTED)
+    assert (again, reply.status) == (further, ReplyStatus.GRANTED)
 
 
 def test_below_its_floor_a_member_begins_nothing_and_goes_on_with_what_it_has() -> None:
     for request in (Read(), Promise(ONE), Install(AcceptorState())):
-        assert verdict(AcceptorState(), request, floor=1) is Verdict.STALE
-        assert verdict(AcceptorState(), request, floor=0) is Verdict.GRANTED
+        assert status(AcceptorState(), request, floor=1) is ReplyStatus.STALE
+        assert status(AcceptorState(), request, floor=0) is ReplyStatus.GRANTED
     begun, _ = step(AcceptorState(), Promise(ONE))
-    assert verdict(begun, Promise(TWO), floor=1) is Verdict.GRANTED
-    assert verdict(AcceptorState(), Seal(MOVER), floor=1) is Verdict.GRANTED
+    assert status(begun, Promise(TWO), floor=1) is ReplyStatus.GRANTED
+    assert status(AcceptorState(), Seal(MOVER), floor=1) is ReplyStatus.GRANTED
 
 
 def test_a_state_written_before_there_were_configurations_is_of_the_first() -> None:
@@ -281,7 +281,7 @@ def test_a_state_written_before_there_were_configurations_is_of_the_first() -> N
     assert AcceptorState.from_bytes(stored) == expected
 
 
-def test_a_second_mover_takes_over_what_the_first_has_settled() -> None:
+def test_a_second_mover_takes_over_what_the_first_has_chosen() -> None:
     cluster = Cluster(4)
     del cluster.states["m3"]
     owned = cluster.claim(ONE).state

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.engine.events import JobEvent, MembersNotRepaired, MembersRepaired
-from dagster_jet.engine.members_repairer import MembersRepairer
 from dagster_jet.errors import StaleConfigurationError, StoreUnavailableError, StoreUnwritableError
-from dagster_jet.store import MemoryMember, Store, administration
+from dagster_jet.execution.events import JobEvent, MembersNotRepaired, MembersRepaired
+from dagster_jet.jobs.members_repairer import MembersRepairer
+from dagster_jet.store import MemoryMember, Store
+from dagster_jet.store.upkeep import administration
 
 from .copies import assert_whole, filled
 
@@ -92,22 +93,22 @@ def test_a_member_that_answers_and_refuses_is_not_away(
 
 def test_a_turn_is_one_processs_until_it_ends_or_is_not_heard_of(places: Any) -> None:
     with Store.open(places.config()) as store:
-        first, second = store.repair_turn(), store.repair_turn()
-        assert not first.is_left(0)
-        assert first.take(60)
-        assert not second.take(60)
-        first.keep()
-        assert not second.take(60), "it lives"
-        assert first.take(60), "to go on with what it broke off"
-        assert second.is_left(0)
-        assert second.take(0)
+        first, second = store.repair_lease(), store.repair_lease()
+        assert not first.is_abandoned(0)
+        assert first.acquire(60)
+        assert not second.acquire(60)
+        first.renew()
+        assert not second.acquire(60), "it lives"
+        assert first.acquire(60), "to go on with what it broke off"
+        assert second.is_abandoned(0)
+        assert second.acquire(0)
         first._next_beat = 0
         with pytest.raises(StaleConfigurationError, match="another process"):
-            first.keep()
-        first.give_back()
-        assert not first.take(60), "what another has is not given back"
-        second.give_back()
-        assert first.take(60)
+            first.renew()
+        first.release()
+        assert not first.acquire(60), "what another has is not given back"
+        second.release()
+        assert first.acquire(60)
 
 
 def test_what_one_has_left_half_done_another_finishes(
@@ -123,11 +124,11 @@ def test_what_one_has_left_half_done_another_finishes(
 
         with monkeypatch.context() as patched:
             patched.setattr(administration, "migrate", die)
-            assert store.repair_turn().take(60)
+            assert store.repair_lease().acquire(60)
             with pytest.raises(StoreUnavailableError, match="died"):
                 store.give_up([places.url("b")])
-        monkeypatch.setattr("dagster_jet.engine.members_repairer._DEAD_AFTER_S", 0.3)
+        monkeypatch.setattr("dagster_jet.jobs.members_repairer._DEAD_AFTER_S", 0.3)
         with repairer(other, events):
-            while other.repair_turn().is_left(-1):
+            while other.repair_lease().is_abandoned(-1):
                 other.refresh()
         assert_whole(store, places, items, "ac")

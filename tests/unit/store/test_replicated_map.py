@@ -52,7 +52,7 @@ def test_each_pair_is_copied_before_the_next_is_made(
         sealed.append(bytes(payload))
         return seal(payload)
 
-    monkeypatch.setattr("dagster_jet.store.sealing.seal", counting)
+    monkeypatch.setattr("dagster_jet.store.values.sealing.seal", counting)
 
     def made() -> Iterator[tuple[MapKey, memoryview]]:
         for partition in range(12):

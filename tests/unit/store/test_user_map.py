@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_jet.core import failpoint
-from dagster_jet.core.failpoint import FailPointError
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError
-from dagster_jet.maps import JetMap, JournalConfig, keys, user_map
+from dagster_jet.maps import JetMap, JournalConfig, key_encoding, user_map
 from dagster_jet.maps.log import MapLog
 from dagster_jet.store import MemoryMember, Store, StoreConfig, key_hash
+from dagster_jet.system import failpoint
+from dagster_jet.system.failpoint import FailPointError
 
 
 @pytest.fixture
@@ -51,14 +51,14 @@ any_key = st.one_of(scalars, st.lists(scalars, min_size=1, max_size=3).map(tuple
 
 
 @given(any_key)
-def test_a_key_has_one_text(key: keys.Key) -> None:
-    again = keys.decode_key(keys.encode_key(key))
+def test_a_key_has_one_text(key: key_encoding.Key) -> None:
+    again = key_encoding.decode_key(key_encoding.encode_key(key))
     assert again == key and type(again) is type(key)
-    assert keys.encode_key(again) == keys.encode_key(key)
+    assert key_encoding.encode_key(again) == key_encoding.encode_key(key)
 
 
 def test_texts_of_keys_are_part_of_the_stored_format() -> None:
-    texts = {key: keys.encode_key(key) for key in ("ä", "1", 7, b"\0\1", ("a", -1, False))}
+    texts = {key: key_encoding.encode_key(key) for key in ("ä", "1", 7, b"\0\1", ("a", -1, False))}
     assert texts == {
         "ä": '"ä"',
         "1": '"1"',
@@ -66,12 +66,12 @@ def test_texts_of_keys_are_part_of_the_stored_format() -> None:
         b"\0\1": '{"b":"AAE="}',
         ("a", -1, False): '["a",-1,false]',
     }
-    assert keys.encode_key(True) == "true" and keys.encode_key(("a",)) == '["a"]'
+    assert key_encoding.encode_key(True) == "true" and key_encoding.encode_key(("a",)) == '["a"]'
 
 
 def test_a_key_is_placed_as_spark_places_its_columns() -> None:
-    assert keys.partition_of(("a", 7), 271) == key_hash("a", 7) % 271
-    assert keys.partition_of("a", 271) == key_hash("a") % 271
+    assert key_encoding.partition_of(("a", 7), 271) == key_hash("a", 7) % 271
+    assert key_encoding.partition_of("a", 271) == key_hash("a") % 271
 
 
 @pytest.mark.parametrize("key", [1.5, None, (), ("a", None), 2**63, "\ud800", ["a"]])

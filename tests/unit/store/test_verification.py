@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.store import MapKey, Progress, Store
-from dagster_jet.store.envelope import seal
+from dagster_jet.store import MapKey, Store, UpkeepProgress
+from dagster_jet.store.values.envelope import seal
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def stored(partition: int, name: str = "k0") -> bytes:
 
 
 def test_a_whole_store_is_read_to_the_last_copy(store: Store) -> None:
-    told: list[Progress] = []
+    told: list[UpkeepProgress] = []
     found = store.verify(on_progress=told.append)
     assert (found.keys, found.copies, found.is_whole) == (37, 74, True)
     assert found.bytes == 36 * 2 * len(seal(b"v" * 50)) + 2 * len(seal(b""))
@@ -110,7 +110,7 @@ def test_a_damaged_value_moves_as_it_is_and_is_still_refused(store: Store, place
 def test_values_that_do_not_fit_a_batch_are_copied_too(
     places: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_jet.store.batching.BATCH_BYTES", 1_000)
+    monkeypatch.setattr("dagster_jet.store.map.batching.BATCH_BYTES", 1_000)
     with Store.open(places.config("abc", partition_count=2)) as store:
         items = {MapKey(0, f"k{i}"): b"x" * (i * 37) for i in range(100)}
         store.map("m").put_all(items)

@@ -5,7 +5,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from dagster_jet.core import (
+from dagster_jet.dag import (
     DONE,
     IDLE,
     BroadcastKey,
@@ -21,7 +21,7 @@ from dagster_jet.core import (
 )
 from dagster_jet.errors import ProcessorError
 from dagster_jet.testing import verify_processor
-from tests.unit.core.rig import Rig
+from tests.unit.dag.rig import Rig
 
 
 class Totals(ItemProcessor):

@@ -1,0 +1,1 @@
+"""AWS services as the store's members and the files connectors use them."""

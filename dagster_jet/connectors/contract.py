@@ -1,0 +1,547 @@
+"""What a connector owes the engine: the contract between one outside system and an epoch.
+
+A *definition* is what users write (`sources.files(...)`): frozen, picklable, without secrets in
+its repr. On the driver it opens a *reader* or a *committer*; inside Spark tasks a sink's definition
+opens *writers*. A writer leaves a durable, checksummed, invisible artifact behind (phase 1); the
+committer makes it visible, idempotently (phase 2).
+
+Readers and committers may inherit from the protocols here: what most of them need not do has a
+body that does nothing.
+
+Whoever talks to an outside system knows what its errors mean: a connector raises a `JetError`,
+whose `reaction` says what follows, or says so of any other error (`ClassifiesErrors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from dagster_jet.errors import ConfigurationError, JetError, Reaction
+from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
+from dagster_jet.pipeline.graph import EnrichNode, Graph, SinkNode, SourceNode
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SOURCE_PARTITION_COLUMN = "__partition"
+"""Of the rows of a `Partitioned` reader: an index into `SourceFrame.partitions`, or -1. The engine
+takes it away again; users never see it."""
+
+DEAD_LETTER_COLUMNS = ", ".join(f"{field.name} string" for field in DEAD_LETTER_SCHEMA)
+"""As DDL."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a source knows to be waiting, in its own units; `items` decides about epoch sizes."""
+
+    items: int
+    details: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SourceFrame:
+    """A split as frames."""
+
+    rows: DataFrame
+    dead_letters: DataFrame | None = None
+    """Bad rows as `DEAD_LETTER_COLUMNS`; None when a bad row is to fail the job."""
+    shared: DataFrame | None = None
+    """What both are made from: the engine materialises it once per epoch."""
+    partitions: tuple[str, ...] = ()
+    """Names of the partitions whose event time is to be observed in this split, each at the cost
+    of one aggregate: dozens are nothing, hundreds are felt."""
+
+
+@dataclass(frozen=True)
+class BadRowRule:
+    """What makes a row a bad one, which becomes a dead letter instead of failing the job."""
+
+    required: tuple[str, ...]
+    """Columns that must not be null: event time."""
+
+
+class SourceReader(Protocol):
+    """The driver's side of a source in one execution.
+
+    `poll` and `close` run on a thread of the source's own, so that a source that answers slowly
+    delays neither the others nor an epoch. Everything else runs on the execution's threads, one
+    call at a time, perhaps beside a `poll`: what those calls use, `poll` leaves alone, and what
+    it finds it returns.
+    """
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        """Continue after `position`. `journal` holds all rows `take_journal` ever returned."""
+
+    def poll(self) -> Any:
+        """Looks for new input, and returns what it finds, for `accept`. The next call comes after
+        that.
+
+        It may wait for news, a second or so: as long wait `close` and `Acknowledging.acknowledge`.
+
+        Raises:
+            SourceUnavailableError: not now (its reaction is RETRY): the same call is made again,
+                with growing pauses. The job goes on with its other sources.
+            SourceError: what was read has changed or is gone; the job fails.
+        """
+        ...
+
+    def accept(self, found: Any) -> None:
+        """Takes what a `poll` has found. It may have begun before the last `plan`."""
+        ...
+
+    def waiting(self) -> Lag:
+        """What was accepted and `plan` has not taken yet."""
+        ...
+
+    def plan(self, max_rows: int) -> Any | None:
+        """The next split, about `max_rows` rows; None if nothing is waiting. Moves the position."""
+        ...
+
+    def frame(self, spark: SparkSession, split: Any) -> SourceFrame:
+        """The rows of a split; runs nothing."""
+        ...
+
+    def verify(self, split: Any, rows: int) -> None:
+        """After the epoch's tasks: raises `SourceError` if the split changed while it was read."""
+
+    def locate_bad_row(self, spark: SparkSession, split: Any) -> str | None:
+        """Best effort, after a parse failure: a text naming position and content."""
+        return None
+
+    def position(self) -> dict[str, Any]:
+        """Small JSON: where the last planned split ends."""
+        ...
+
+    def take_journal(self) -> pa.Table | None:
+        """Rows to append to the source's state since the last call (unbounded positions).
+
+        Once per epoch, on another thread while the epoch's tasks run: it may take as long as they.
+        Nothing else is called meanwhile but `poll`.
+        """
+        return None
+
+    def whole_journal(self) -> pa.Table:
+        """All rows of the source's state, for writing it anew."""
+        return pa.table({})
+
+    def take_lost(self) -> int:
+        """Items that the outside system dropped before they were read, since the last call.
+
+        Called once per epoch, after `verify`. They are counted in the snapshot and told; the job
+        goes on.
+        """
+        return 0
+
+    def close(self) -> None:
+        """Lets connections go; the last call, however the execution ends."""
+        return
+
+
+@runtime_checkable
+class ClassifiesErrors(Protocol):
+    """A reader or committer that knows the errors of its client library."""
+
+    def reaction(self, error: Exception) -> Reaction:
+        """What is to follow an error that is no `JetError`: RETRY the same call, RESTART from the
+        last snapshot, FAIL until a person has changed something, or STOP, because a newer owner
+        has fenced this one."""
+        ...
+
+
+def reaction_to(error: Exception, connector: object) -> Reaction | None:
+    """What follows an error of a connector; None for one that nobody has foreseen."""
+    if isinstance(error, JetError):
+        return error.reaction
+    return connector.reaction(error) if isinstance(connector, ClassifiesErrors) else None
+
+
+@runtime_checkable
+class Partitioned(Protocol):
+    """A reader whose source has partitions that are read at rates of their own.
+
+    Each has a watermark, and the source's is their minimum, so that what was not read yet does not
+    become late because others are ahead. The rows of its frames have the `SOURCE_PARTITION_COLUMN`.
+    """
+
+    def partitions(self) -> Mapping[str, int]:
+        """Which partitions hold the watermark back, as of the last `poll` and `plan`.
+
+        Per name, how many items are known to wait in it: with any it is never idle, with none it is
+        after the idle time-out. A partition that is not named holds nothing back, and keeps its
+        watermark for its return: it is gone, or what it brings next is as new as the others' rows.
+        Names are part of snapshots.
+        """
+        ...
+
+
+@runtime_checkable
+class Acknowledging(Protocol):
+    """A reader of a queue that keeps messages until they are acknowledged, and delivers them again
+    where they are not.
+
+    Messages are acknowledged in phase 2 of the first snapshot that has them, after the sinks have
+    committed, and again after a crash. What is delivered although it was read is dropped by its id
+    (`connectors.messages.ReadMessages` does both).
+    """
+
+    def unacknowledged(self) -> Mapping[str, Any]:
+        """By id, what acknowledges each message that `plan` has handed out and `acknowledge` has
+        not done: JSON, part of the snapshot. Asked for with `position`."""
+        ...
+
+    def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
+        """After `restore`: what the snapshot has. `acknowledge` follows, before data flows."""
+        ...
+
+    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+        """On the thread of `poll`, while an epoch runs. Twice is success. What can no longer be
+        acknowledged, because the connection is another one, is acknowledged when it is delivered
+        again.
+
+        Raises:
+            SourceUnavailableError: not now; the same call is made again.
+        """
+        ...
+
+
+class InputFate(Enum):
+    """What has become of input that an execution had read, seen from a position before it."""
+
+    RESTORED = "restored"
+    """The position has it: it will not be read again."""
+    WAITING = "waiting"
+    """It is there, and will be read again."""
+    GONE = "gone"
+    """It is not there any more: what was in it cannot be read again."""
+
+
+@runtime_checkable
+class RereadsInput(Protocol):
+    """A reader with a journal whose input others can take away: the engine notes what is read
+    before a snapshot has it, and asks at the next start what has become of that."""
+
+    def fates(self, journaled: Sequence[Mapping[str, Any]]) -> list[InputFate]:
+        """Of rows that `take_journal` has returned, in other executions too. After `restore`."""
+        ...
+
+    def shown(self, journaled: Mapping[str, Any]) -> str:
+        """Such a row for people: which input it is, and how much is in it."""
+        ...
+
+    def check_input(self, split: Any) -> None:
+        """After an epoch failed: raises `SourceError` if its split is not what was planned. That
+        is the cause then, whatever the tasks have said."""
+
+
+class Source(Protocol):
+    """A source's definition."""
+
+    def describe(self) -> dict[str, str]:
+        """Kind, place, format: for people, lineage and the plan's fingerprint. No secrets."""
+        ...
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> SourceReader:
+        """`bad_rows` None: a bad row fails the job.
+
+        Raises:
+            SourceError: the place does not exist; names the cure.
+        """
+        ...
+
+
+class Table(Protocol):
+    """A batch table to enrich a stream with, as it is when it is read."""
+
+    def describe(self) -> dict[str, str]:
+        """Kind, place, format: for people, lineage and the plan's fingerprint. No secrets."""
+        ...
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Its rows; reading them fails where one does not fit the table's schema.
+
+        Raises:
+            SourceError: there is no such table.
+        """
+        ...
+
+    def locate_bad_row(self, spark: SparkSession) -> str | None:
+        """Best effort, after that: a text naming position and content."""
+        ...
+
+
+@dataclass(frozen=True)
+class TransactionId:
+    """Names what one writer leaves behind; deterministic but for the attempt."""
+
+    job: str
+    sink: str
+    timeline: int
+    execution_id: int
+    epoch_id: int
+    shard: int
+    attempt: str
+
+
+class SinkWriter(Protocol):
+    """Writes one task's rows of one epoch into the open transaction."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes rows, as `Sink.render` made them. Any number of calls, in no order of theirs."""
+        ...
+
+    def prepare(self) -> tuple[Artifact, ...]:
+        """Durable and checksummed on return; nothing for no rows. A crash leaves an orphan."""
+        ...
+
+    def abort(self) -> None:
+        """Best effort: remove what was written."""
+
+    def close(self) -> None:
+        """Lets connections go; the last call, after `prepare` or `abort`."""
+        return
+
+
+Piece = Callable[[], Any]
+"""Of a commit: carried out anywhere, by itself, perhaps twice. Picklable, as its result."""
+
+
+def carry_out_here(pieces: Sequence[Piece]) -> list[Any]:
+    """The pieces in this process, one after the other; what each has returned."""
+    return [piece() for piece in pieces]
+
+
+def report_to_nobody(artifact: Artifact) -> None:
+    """Of a commit whose losses nobody listens to."""
+
+
+@dataclass(frozen=True)
+class CommitContext:
+    """Who commits: markers are keyed by (job, sink, timeline, epoch)."""
+
+    job: str
+    sink: str
+    timeline: int
+    execution_id: int
+    recovering: bool
+    accept_loss: bool = False
+    repeatable: bool = False
+    """Below exactly-once: the epoch's id may come again in a later execution, with other rows. A
+    marker then counts for `execution_id` alone."""
+    report_lost: Callable[[Artifact], None] = field(default=report_to_nobody, compare=False)
+    """With `accept_loss`: of which artifact rows are left out, because they are nowhere."""
+    held_writers: int = 0
+    """Of a sink with held transactions: the most writers that any execution has had. So many have
+    to be asked what they have left open."""
+    in_tasks: Callable[[Sequence[Piece]], list[Any]] = field(
+        default=carry_out_here, compare=False, repr=False
+    )
+    """Carries out pieces of a commit in Spark's tasks, in parallel, and returns their results in
+    order: where rows are moved, they do not pass the driver. Raises the first `JetError` that a
+    piece has raised, once all have ended. It costs a Spark job, and waits for tasks of a running
+    epoch: a few small values are moved faster here."""
+
+
+class Committer(Protocol):
+    """The driver's side of a sink in one execution: phase 2. One call at a time, on any thread;
+    other sinks commit beside it."""
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        """Makes the artifacts visible. Committing twice is success.
+
+        Raises:
+            ArtifactLostError: neither the artifact nor a marker of its commit is there.
+            SinkUnavailableError: not now (its reaction is RETRY): the same call is made again, with
+                growing pauses, until it succeeds or the execution ends.
+            FencedError: a newer owner has locked this one out.
+            JetError: its reaction says whether the job restarts, and commits then, or fails. Other
+                errors are classified (`ClassifiesErrors`); what nobody has foreseen restarts it.
+        """
+
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        """Removes what executions *older than ours* left open, except the tokens in `keep`."""
+        ...
+
+    def close(self) -> None:
+        """Lets connections go; the last call, however the execution ends."""
+        return
+
+
+class Sink(Protocol):
+    """A sink's definition."""
+
+    @property
+    def max_guarantee(self) -> Guarantee:
+        """See `Limited`."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """For people, lineage and metadata: its `kind`, where it writes; no secrets."""
+        ...
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        """At every start.
+
+        Raises:
+            ConfigurationError: it cannot work as asked.
+            SinkError: it cannot be looked at now; the job restarts.
+        """
+
+    def takes(self, schema: pa.Schema) -> bool:
+        """Can a writer render these columns from Arrow alone, with the same text as `render`?"""
+        ...
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        """Work that the JVM does better than a writer; the result is what `write` receives."""
+        ...
+
+    def open_writer(self, transaction: TransactionId) -> SinkWriter:
+        """In a task."""
+        ...
+
+    def open_committer(self, job: str, stage: str) -> Committer:
+        """On the driver, once per execution that has something to commit or to remove. Connects to
+        nothing yet: that is `Committer.commit`'s to retry."""
+        ...
+
+
+@runtime_checkable
+class ReopenableSink(Protocol):
+    """A sink's definition whose commits can be finished without the pipeline that it was in.
+
+    Between a decision and its commits a job may die, and start again without this sink or with it
+    at another place. Then `reopen` makes a sink from what the manifest has kept, perhaps years
+    later and by a newer version, of which only the committer is asked for. A sink that has no
+    destination is committed by a pipeline that still has it, and by nobody else: such a start is
+    refused.
+    """
+
+    def destination(self) -> dict[str, Any]:
+        """Where it writes, as small JSON: whole paths and addresses, no secrets. What is equal is
+        one place."""
+        ...
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> Sink:
+        """Raises `KeyError`, `ValueError` or a `JetError` where that is not enough."""
+        ...
+
+
+@runtime_checkable
+class StoreResident(Protocol):
+    """A source's, table's or sink's definition that reads or writes the job's own store."""
+
+    def with_store(self, store: Store) -> Any:
+        """The definition to use in one execution. Pickled, it takes a handle along, not a store."""
+        ...
+
+
+@runtime_checkable
+class HoldsTransactions(Protocol):
+    """A sink's definition whose writers prepare transactions in the outside system
+    (`connectors.held`). Every epoch of its job ends in a snapshot."""
+
+    @property
+    def held_writers(self) -> int:
+        """How many writers an epoch has, always: `render` divides the rows among so many Spark
+        partitions, and `takes` refuses all."""
+        ...
+
+
+@runtime_checkable
+class LooksAtItsPlace(Protocol):
+    """A source's, table's or sink's definition that looks at its place before an execution."""
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> Any:
+        """The definition to use, with what only its place knows.
+
+        Args:
+            on_one_host: all tasks see the files that the driver sees.
+
+        Raises:
+            ConfigurationError: it cannot work as asked.
+            SourceUnavailableError: it cannot be looked at now.
+        """
+        ...
+
+
+def on_store(graph: Graph, store: Store) -> Graph:
+    """The graph with every `StoreResident` on the job's store."""
+
+    def change(name: str, definition: Any) -> Any:
+        is_resident = isinstance(definition, StoreResident)
+        return definition.with_store(store) if is_resident else definition
+
+    return _with_definitions(graph, change)
+
+
+def at_start(graph: Graph, job: str, *, on_one_host: bool) -> Graph:
+    """The graph with what its places know. Raises as `LooksAtItsPlace.at_start`."""
+
+    def change(name: str, definition: Any) -> Any:
+        if not isinstance(definition, LooksAtItsPlace):
+            return definition
+        return definition.at_start(job, name, on_one_host=on_one_host)
+
+    return _with_definitions(graph, change)
+
+
+def _with_definitions(graph: Graph, change: Callable[[str, Any], Any]) -> Graph:
+    nodes = dict(graph.nodes)
+    for node in graph:
+        if isinstance(node, SourceNode):
+            nodes[node.name] = replace(node, source=change(node.name, node.source))
+        elif isinstance(node, SinkNode):
+            nodes[node.name] = replace(node, sink=change(node.name, node.sink))
+        elif isinstance(node, EnrichNode):
+            nodes[node.name] = replace(node, table=change(node.name, node.table))
+    return Graph(nodes)
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A source's or sink's definition that may give less than the job asks for, because its outside
+    system can do no more, or because its user wants it so (`guarantee=`). `describe` shows it."""
+
+    @property
+    def max_guarantee(self) -> Guarantee: ...
+
+
+def effective_guarantee(wanted: Guarantee, connector: object) -> Guarantee:
+    """What a connector gives in a job that wants this; lowering is told at every start."""
+    return wanted.at_most(connector.max_guarantee) if isinstance(connector, Limited) else wanted
+
+
+def effective_guarantees(graph: Graph, wanted: Guarantee) -> dict[str, Guarantee]:
+    """By name, what each source and sink of a pipeline gives in a job that wants this."""
+    connectors: dict[str, object] = {node.name: node.source for node in graph.sources}
+    connectors |= {node.name: node.sink for node in graph.sinks}
+    return {name: effective_guarantee(wanted, each) for name, each in connectors.items()}
+
+
+def guarantee_named(value: str | Guarantee) -> Guarantee:
+    """A connector's `guarantee=`.
+
+    Raises:
+        ConfigurationError: there is no such guarantee.
+    """
+    try:
+        return Guarantee(value)
+    except ValueError:
+        known = ", ".join(f'"{guarantee.value}"' for guarantee in Guarantee)
+        raise ConfigurationError(
+            f"guarantee: {value!r} is unknown.", cure=f"Use one of {known}."
+        ) from None
+
+
+def shown_guarantee(limit: Guarantee) -> dict[str, str]:
+    """For `describe`: nothing where nothing is lowered."""
+    return {} if limit is Guarantee.EXACTLY_ONCE else {"guarantee": limit.value}

@@ -1,0 +1,22 @@
+"""Whether the tasks of a job reach the files that its driver names."""
+
+from __future__ import annotations
+
+from dagster_jet.connectors.files.places.location import scheme_of
+from dagster_jet.errors import ConfigurationError
+
+
+def check_reachable(path: str, job: str, stage: str, *, is_reachable: bool) -> None:
+    """Refuses a folder of one machine where tasks run on several.
+
+    Raises:
+        ConfigurationError: names the cure.
+    """
+    if scheme_of(path) == "file" and not is_reachable:
+        raise ConfigurationError(
+            f"{path!r} is a folder of this machine, and Spark's tasks run on others.",
+            job=job,
+            stage=stage,
+            cure="Use a bucket (s3://...), or say files(..., shared=True) if it is one file system "
+            "that all of them have mounted there.",
+        )

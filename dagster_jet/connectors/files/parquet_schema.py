@@ -1,0 +1,116 @@
+"""The columns of Parquet files that a source names no schema for: what the files say, all the same.
+
+A file that Spark has written says its columns in Spark's words; the types of others are what
+pyarrow's are to Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from dagster_jet.connectors.files.places.place import InputFile, InputPlace
+from dagster_jet.core.ddl import quoted_name, split_ddl
+from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_SPARKS_OWN = b"org.apache.spark.sql.parquet.row.metadata"
+_CURE = 'Give column names and types: schema="id long, at timestamp".'
+
+
+def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
+    """As DDL: of the file that is read first.
+
+    Raises:
+        ConfigurationError: there is none yet, or its columns are not for Spark.
+        SourceUnavailableError: it cannot be read now.
+    """
+    try:
+        files = sorted(place.listing().files)
+        if files:
+            return _ddl(place, files[0])
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"the files cannot be read now: {error}.", job=job, stage=stage
+        ) from error
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the columns of {files[0].path!r} cannot be read: {error}.",
+            job=job,
+            stage=stage,
+            cure=_CURE,
+        ) from error
+    raise ConfigurationError(
+        f"no Parquet file is in {place.folder_url!r} yet that says which columns there are.",
+        job=job,
+        stage=stage,
+        cure=_CURE,
+    )
+
+
+def check_schema(place: InputPlace, file: InputFile, schema: str, job: str, stage: str) -> None:
+    """Raises `SourceError` where a file has other columns than `schema`, or is none of Parquet."""
+    try:
+        found = dict(split_ddl(_ddl(place, file)))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        found, difference = {}, f"cannot be read: {error}"
+    else:
+        difference = _difference(dict(split_ddl(schema)), found)
+    if difference:
+        raise SourceError(
+            f"the columns of the file {difference}; the first file that was there at the start "
+            f"has: {schema}.",
+            job=job,
+            stage=stage,
+            position=file.path,
+            cure="Give the columns that all files have as schema=, or take the file away.",
+        )
+
+
+def _difference(wanted: dict[str, str], found: dict[str, str]) -> str:
+    missing = [name for name in wanted if name not in found]
+    more = [name for name in found if name not in wanted]
+    other = [f"{n} {found[n]}" for n in wanted if n in found and found[n] != wanted[n]]
+    parts = [("lack", missing), ("have besides", more), ("are of another type", other)]
+    return ", ".join(f"{word}: {', '.join(names)}" for word, names in parts if names)
+
+
+def _ddl(place: InputPlace, file: InputFile) -> str:
+    with place.open(file) as stream:
+        fields = _struct(pyarrow.parquet.ParquetFile(stream)).fields
+    return ", ".join(f"{quoted_name(f.name)} {f.dataType.simpleString()}" for f in fields)
+
+
+def _struct(file: pyarrow.parquet.ParquetFile) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    by_spark = (file.schema_arrow.metadata or {}).get(_SPARKS_OWN)
+    if by_spark is None:
+        by_spark = (file.metadata.metadata or {}).get(_SPARKS_OWN)
+    if by_spark is not None:
+        return StructType.fromJson(json.loads(by_spark))
+    fields = [pa.field(f.name, _for_spark(f.type)) for f in file.schema_arrow]
+    return from_arrow_schema(pa.schema(fields))
+
+
+_SIGNED: dict[Any, Any] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+
+
+def _for_spark(type: pa.DataType) -> pa.DataType:
+    """What Spark's own reader makes of a column."""
+    if pa.types.is_dictionary(type):
+        return _for_spark(type.value_type)
+    return _SIGNED.get(type, type)

@@ -1,0 +1,1 @@
+"""Places of files: one module per kind of storage behind one interface."""

@@ -1,0 +1,186 @@
+"""Folders of this machine, or mounted here.
+
+Output: staged and fsynced under `.staging/<job>/<sink>/` in phase 1, renamed in phase 2. Documents
+are written beside their place and linked to it, so that they are whole or not there at all.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
+
+from dagster_jet.connectors.contract import TransactionId
+from dagster_jet.connectors.files.checksum import file_checksum
+from dagster_jet.connectors.files.places.location import is_pattern
+from dagster_jet.connectors.files.places.place import (
+    EPOCHS_FOLDER,
+    STAGING_FOLDER,
+    InputFile,
+    Listing,
+    Sealed,
+    is_finished,
+)
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system.durable import make_folder, sync_folder
+
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class LocalInput:
+    """A folder or a glob pattern; symbolic links are not followed in names."""
+
+    path: str
+    reads_what_was_planned = False
+
+    @property
+    def folder_url(self) -> str:
+        path = self.path
+        if is_pattern(path):
+            while glob.has_magic(path):
+                path = os.path.dirname(path)
+        return os.path.abspath(path)
+
+    def listing(self) -> Listing:
+        names = [name for name in self._names() if is_finished(os.path.basename(name))]
+        found = {name: self.find(name) for name in names}
+        return Listing(
+            tuple(file for file in found.values() if file is not None),
+            tuple(n for n, file in found.items() if file is None and os.path.isdir(n)),
+        )
+
+    def _names(self) -> list[str]:
+        """Absolute paths, each once."""
+        if is_pattern(self.path):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.scandir(self.folder_url).close()  # glob finds nothing where this raises
+            return list(dict.fromkeys(map(os.path.abspath, glob.glob(self.path))))
+        with os.scandir(self.folder_url) as entries:
+            return [entry.path for entry in entries]
+
+    def find(self, path: str) -> InputFile | None:
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not S_ISREG(status.st_mode):
+            return None
+        return InputFile(status.st_mtime_ns, path, status.st_size)
+
+    def checksum(self, file: InputFile) -> int:
+        return file_checksum(file.path)
+
+    def open(self, file: InputFile) -> BinaryIO:
+        return open(file.path, "rb")
+
+
+@dataclass
+class LocalStagedFile:
+    """One file under `.staging`."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.name = str(self.path)
+        self.file: BinaryIO = open(self.path, "wb", buffering=_BUFFER_BYTES)
+
+    def seal(self) -> Sealed:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        sync_folder(self.path.parent)
+        return Sealed(self.name, self.path.stat().st_size, file_checksum(self.path))
+
+    def discard(self) -> None:
+        with suppress(OSError):  # what could not be written cannot be flushed either
+            self.file.close()
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class LocalOutput:
+    """One folder."""
+
+    path: Path
+
+    def make(self, job: str, sink: str) -> None:
+        make_folder(self.path / EPOCHS_FOLDER)
+        make_folder(self._staging(job, sink))
+
+    def stage(self, transaction: TransactionId, suffix: str) -> LocalStagedFile:
+        t = transaction
+        name = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}.{suffix}"
+        return LocalStagedFile(self._staging(t.job, t.sink) / name)
+
+    def publish(self, artifact: Artifact) -> bool:
+        target = self.path / artifact.target
+        with suppress(FileNotFoundError):
+            os.rename(artifact.token, target)
+            return True
+        try:
+            return file_checksum(target) == artifact.checksum
+        except FileNotFoundError:
+            return False
+
+    def each(self, work: Callable[[Artifact], bool], artifacts: Sequence[Artifact]) -> list[bool]:
+        return [work(artifact) for artifact in artifacts]
+
+    def make_durable(self) -> None:
+        sync_folder(self.path)
+
+    def discard(self, token: str) -> None:
+        Path(token).unlink(missing_ok=True)
+
+    def orphans(self, job: str, sink: str, before: int, keep: Collection[str]) -> Iterator[str]:
+        staging = self._staging(job, sink)
+        if not staging.exists():  # of a sink that left the pipeline, and its folder with it
+            return
+        for path in staging.iterdir():
+            owner = path.name.split("-", 1)[0]
+            if owner.isdigit() and int(owner) < before and str(path) not in keep:
+                yield str(path)
+
+    def read(self, name: str) -> str | None:
+        path = self.path / name
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        sync_folder(path.parent)  # whoever wrote it may have died before that
+        return text
+
+    def create(self, name: str, text: str) -> bool:
+        path = self.path / name
+        mine = path.with_name(f".{path.name.lstrip('.')}.{uuid.uuid4().hex}")
+        try:
+            with open(mine, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(mine, path)
+        except FileExistsError:
+            return False
+        finally:
+            mine.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        return True
+
+    def is_there(self) -> bool:
+        try:
+            os.stat(self.path / EPOCHS_FOLDER)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def has_epochs(self) -> bool:
+        return next((self.path / EPOCHS_FOLDER).glob("*.json"), None) is not None
+
+    def _staging(self, job: str, sink: str) -> Path:
+        return self.path / STAGING_FOLDER / job / sink

@@ -1,0 +1,179 @@
+"""Where files are: a path of this machine, or a URL whose scheme is honoured; else it is refused.
+
+A local path is absolute from the moment it is named: a relative one would follow every later
+`chdir`, in whichever process. What only looks like a place (`~/x`, `s4://bucket`) would be a local
+folder of that very name.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
+from urllib.parse import unquote
+
+from dagster_jet.core.secret import Secret, holds_password, named
+from dagster_jet.errors import ConfigurationError
+
+StorageOptions: TypeAlias = tuple[tuple[str, str | Secret], ...]
+
+SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",  # as Spark's users write it
+    "gs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfs",
+    "hdfs": "hdfs",
+}
+"""Besides `file`; each with the name under which its place is known."""
+READ_ONLY = frozenset({"hdfs"})
+_S3_OPTIONS = frozenset({"region", "endpoint_url", "connect_timeout", "timeout"})
+_S3_SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token"})
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+"""Also with one slash: that is how `pathlib` writes it."""
+_SECRET_NAME = re.compile("key|secret|token|password|credential|connection_string")
+_QUERY = re.compile(r"\?\w+=")
+_MAGIC_TO_SPARK = re.compile(r"[\\{}\[\]*?]")
+_LOCAL_HOSTS = ("", "localhost")
+
+
+def absolute(place: str, *, may_be_pattern: bool = False) -> str:
+    """What a user means by `place`: an absolute path of this machine, or a URL without a slash at
+    its end (`s3://bucket/folder`).
+
+    Args:
+        may_be_pattern: of file names, for `glob`.
+
+    Raises:
+        ConfigurationError: it is nowhere, or its scheme is not known.
+    """
+    scheme = _SCHEME.match(place)
+    path = place
+    if scheme is not None and scheme[1].lower() == "file":
+        path = _path_of_url(place, place[scheme.end() :])
+    elif scheme is not None:
+        return _url(place, scheme[1].lower(), place[scheme.end() :])
+    if path.startswith("~"):
+        raise ConfigurationError(
+            f"path: {place!r} would be a folder named {path.partition('/')[0]!r} here.",
+            cure="Shells expand '~', paths do not: write os.path.expanduser(...), or './~' where "
+            "the folder is meant.",
+        )
+    if not path or "\0" in path:
+        raise ConfigurationError(f"path: {place!r} names no place.", cure="Name a folder.")
+    if may_be_pattern and is_pattern(path) and not os.path.isabs(path):
+        return os.path.normpath(os.path.join(glob.escape(os.getcwd()), path))
+    return os.path.abspath(path)
+
+
+def scheme_of(path: str) -> str:
+    """Of what `absolute` has returned: "file" or one of `SCHEMES`' places."""
+    scheme, found, _ = path.partition("://")
+    return scheme if found and scheme in SCHEMES else "file"
+
+
+def is_pattern(path: str) -> bool:
+    """A folder that exists under this very name is none."""
+    return glob.has_magic(path) and not (scheme_of(path) == "file" and os.path.isdir(path))
+
+
+def storage_options(path: str, options: Mapping[str, str | Secret] | None) -> StorageOptions:
+    """What a place is told besides its URL, in a fixed order.
+
+    Raises:
+        ConfigurationError: the place has no such option, or a key is written down as text.
+    """
+    scheme = scheme_of(path)
+    checked = {name: named(value) for name, value in (options or {}).items()}
+    if scheme not in ("s3", "file"):
+        return _drivers_options(checked)
+    known = _S3_OPTIONS | _S3_SECRETS if scheme == "s3" else frozenset()
+    if unknown := sorted(checked.keys() - known):
+        raise ConfigurationError(
+            f"storage_options: {', '.join(unknown)} means nothing to {scheme}://.",
+            cure=f"Use: {', '.join(sorted(known))}." if known else "Leave it out.",
+        )
+    _check_secrets(checked, _S3_SECRETS)
+    endpoint = checked.get("endpoint_url", "")
+    if holds_password(endpoint):
+        raise ConfigurationError(
+            "storage_options: endpoint_url has a password in it.",
+            cure='Name an environment variable that holds it: Secret(env="...").',
+        )
+    if len({"access_key_id", "secret_access_key"} & checked.keys()) == 1:
+        raise ConfigurationError(
+            "storage_options: access_key_id and secret_access_key belong together.",
+            cure="Name both, or none: then they are what boto3 finds.",
+        )
+    return tuple(sorted(checked.items()))
+
+
+def literally(path: str) -> str:
+    """As Spark's readers want it: they take every path for a pattern, `part-[1]` for `part-1`.
+
+    Not with their option `__globPaths__`: per name that looks like a pattern, Spark 4.3 then reads
+    all the others once more.
+    """
+    return _MAGIC_TO_SPARK.sub(r"\\\g<0>", path)
+
+
+def _drivers_options(options: Mapping[str, str | Secret]) -> StorageOptions:
+    """Of a driver of fsspec: they are its own, and which are secret their names say."""
+    _check_secrets(options, {name for name in options if _SECRET_NAME.search(name)})
+    return tuple(sorted(options.items()))
+
+
+def _check_secrets(options: Mapping[str, str | Secret], secret: Collection[str]) -> None:
+    for name in sorted(options.keys() & set(secret)):
+        if not isinstance(options[name], Secret):
+            raise ConfigurationError(
+                f"storage_options: {name} is written down as text.",
+                cure='Name an environment variable that holds it: Secret(env="...").',
+            )
+
+
+def _url(url: str, scheme: str, rest: str) -> str:
+    """`rest`: what is behind the scheme and its colon."""
+    if scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"path: {url!r} is not on this machine, and {scheme}:// is not supported.",
+            cure=f"Name a local folder, or one of {', '.join(f'{s}://' for s in SCHEMES)}.",
+        )
+    host, _, folder = rest.removeprefix("//").partition("/")
+    if not rest.startswith("//") or not (host or scheme == "hdfs") or "\0" in url:
+        raise ConfigurationError(
+            f"path: {url!r} names no place.", cure=f"Write it as {scheme}://bucket/folder."
+        )
+    if "@" in host and SCHEMES[scheme] != "abfs":  # whose containers are written so
+        raise ConfigurationError(
+            f"path: a {scheme}:// URL has no place for keys and passwords.",
+            cure="Give them as storage_options={...: Secret(env=...)}, or leave them to the "
+            "environment.",
+        )
+    if _QUERY.search(folder):
+        raise ConfigurationError(
+            f"path: what is behind '?' in {url.partition('?')[0]!r}... means nothing here.",
+            cure="Give options as storage_options={...}.",
+        )
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ConfigurationError(
+            f"path: {url!r} goes up by '..'.", cure="Write the folder that is meant."
+        )
+    return "/".join([f"{SCHEMES[scheme]}://{host}", *parts])
+
+
+def _path_of_url(url: str, rest: str) -> str:
+    """`rest`: what is behind the scheme and its colon."""
+    if not rest.startswith("//"):
+        return unquote(rest)
+    host, slash, path = rest[2:].partition("/")
+    if host not in _LOCAL_HOSTS:
+        raise ConfigurationError(
+            f"path: {url!r} is on the host {host!r}.",
+            cure="A local path has three slashes (file:///folder); mount what is elsewhere.",
+        )
+    return unquote(slash + path)

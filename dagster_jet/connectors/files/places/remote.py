@@ -1,0 +1,299 @@
+"""Places that a driver of fsspec reaches: ``gs://`` (gcsfs), ``abfs://`` (adlfs), ``hdfs://`` (read
+only: nothing there makes a document only where there is none).
+
+Output: a file is staged under `.staging/`, which listings of readers pass over. Phase 2 copies it
+to its final name on the server and removes what was staged; an interrupted copy is repeated, and is
+the same file. The epoch's marker is created only where there is none, which the driver is tried for
+before it is relied on. A dead execution whose copy has begun when its successor commits may put a
+file back that a reader has taken away since: who moves files there goes by `_epochs/`.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any, BinaryIO, cast
+
+import xxhash
+
+from dagster_jet.connectors.contract import TransactionId
+from dagster_jet.connectors.files.checksum import stream_checksum
+from dagster_jet.connectors.files.places.listing import folder_of, found_in
+from dagster_jet.connectors.files.places.location import StorageOptions, scheme_of
+from dagster_jet.connectors.files.places.place import (
+    EPOCHS_FOLDER,
+    STAGING_FOLDER,
+    InputFile,
+    Listing,
+    Sealed,
+)
+from dagster_jet.core.secret import text_of
+from dagster_jet.errors import MissingEnvironmentError
+from dagster_jet.snapshot.manifest import Artifact
+
+_CURES = {
+    "gs": "Install it with: pip install 'dagster-jet[gcs]'.",
+    "abfs": "Install it with: pip install 'dagster-jet[azure]'.",
+    "hdfs": "Install Hadoop's client, with libhdfs, and set HADOOP_HOME, JAVA_HOME and CLASSPATH.",
+}
+_NATIVE = ("libhdfs", "libjvm", "CLASSPATH")
+"""Of Hadoop: pyarrow looks for it when it is asked for a connection."""
+_TAKEN = frozenset({409, 412})
+
+
+class _Folder:
+    """One folder of one file system. Every failure is an `OSError`."""
+
+    def __init__(self, url: str, options: StorageOptions) -> None:
+        self.url, self._options = url, options
+
+    def connected(self) -> tuple[Any, str]:
+        """The file system, and the folder as it names it. fsspec keeps one per process and thread
+        of its own, also after a fork.
+
+        Raises:
+            MissingEnvironmentError: its driver is not installed.
+        """
+        from fsspec.core import url_to_fs
+
+        given = {name: text_of(value) for name, value in self._options}
+        try:
+            with as_os_errors(self.url):
+                fs, root = url_to_fs(folder_of(self.url), use_listings_cache=False, **given)
+        except (ImportError, OSError) as error:
+            if not (isinstance(error, ImportError) or any(name in str(error) for name in _NATIVE)):
+                raise
+            scheme = scheme_of(self.url)
+            raise MissingEnvironmentError(
+                f"{scheme}:// needs a driver that is not installed here: "
+                f"{str(error).splitlines()[0]}.",
+                cure=_CURES.get(scheme),
+            ) from error
+        return fs, root.rstrip("/")
+
+
+class RemoteInput(_Folder):
+    """Files of a folder, or those that a pattern fits."""
+
+    reads_what_was_planned = False
+
+    @property
+    def folder_url(self) -> str:
+        return folder_of(self.url)
+
+    def listing(self) -> Listing:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            if self.folder_url == self.url:
+                found = fs.ls(root, detail=True)
+            else:
+                found = fs.find(root, detail=True).values()
+        files = [self._file(info, root) for info in found if info["type"] == "file"]
+        subfolders = [self._path(i["name"], root) for i in found if i["type"] == "directory"]
+        return found_in(self.url, files, subfolders)
+
+    def find(self, path: str) -> InputFile | None:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            try:
+                info = fs.info(self._name(path, root))
+            except FileNotFoundError:
+                return None
+        return self._file(info, root) if info["type"] == "file" else None
+
+    def checksum(self, file: InputFile) -> int | None:
+        if file.etag:
+            return None
+        with self.open(file) as stream, as_os_errors(self.url):
+            return stream_checksum(stream)
+
+    def open(self, file: InputFile) -> BinaryIO:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            return cast(BinaryIO, fs.open(self._name(file.path, root), "rb"))
+
+    def _path(self, name: str, root: str) -> str:
+        return self.folder_url + name.rstrip("/").removeprefix(root)
+
+    def _name(self, path: str, root: str) -> str:
+        return root + path.removeprefix(self.folder_url)
+
+    def _file(self, info: Mapping[str, Any], root: str) -> InputFile:
+        etag = next((str(info[key]) for key in ("etag", "md5Hash") if info.get(key)), "")
+        return InputFile(_mtime_ns(info), self._path(info["name"], root), info["size"], etag=etag)
+
+
+class RemoteStagedFile:
+    """One file under `.staging`."""
+
+    def __init__(self, folder: RemoteOutput, place: str) -> None:
+        fs, root = folder.connected()
+        self.name = f"{folder.url}/{place}"
+        self._fs, self._path = fs, f"{root}/{place}"
+        with as_os_errors(self.name):
+            self._content = _Counted(fs.open(self._path, "wb"), self.name)
+        self.file = cast(BinaryIO, self._content)
+
+    def seal(self) -> Sealed:
+        self._content.end()
+        return Sealed(self.name, self._content.bytes, self._content.digest.intdigest())
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            self._content.end()
+        with suppress(FileNotFoundError), as_os_errors(self.name):
+            self._fs.rm_file(self._path)
+
+
+class _Counted(io.RawIOBase):
+    """What is written, with its size and checksum."""
+
+    def __init__(self, target: Any, name: str) -> None:
+        self._target, self._name = target, name
+        self.bytes, self.digest = 0, xxhash.xxh3_64()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        with as_os_errors(self._name):
+            self._target.write(bytes(view))
+        self.digest.update(view)
+        self.bytes += len(view)
+        return len(view)
+
+    def end(self) -> None:
+        with as_os_errors(self._name):
+            self._target.close()
+
+
+class RemoteOutput(_Folder):
+    """A folder that belongs to one sink."""
+
+    _kept: bool = False
+
+    def make(self, job: str, sink: str) -> None:
+        if self._kept:
+            return
+        probe = f"{EPOCHS_FOLDER}/.probe-{secrets.token_hex(8)}"
+        made = [self.create(probe, text) for text in ("1", "2")]
+        self._remove(probe)
+        if made != [True, False]:
+            raise PermissionError(
+                errno.EPERM,
+                f"{self.url} is reached by a driver that does not keep a document as it is, by "
+                "which one of two executions is told that the other has committed",
+            )
+        self._kept = True
+
+    def stage(self, transaction: TransactionId, suffix: str) -> RemoteStagedFile:
+        t = transaction
+        name = f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}.{suffix}"
+        return RemoteStagedFile(self, f"{STAGING_FOLDER}/{t.job}/{t.sink}/{name}")
+
+    def publish(self, artifact: Artifact) -> bool:
+        fs, root = self.connected()
+        if not artifact.token.startswith(f"{self.url}/{STAGING_FOLDER}/"):
+            raise OSError(errno.EXDEV, "it was staged in another place", artifact.token)
+        staged, target = self._name(artifact.token, root), f"{root}/{artifact.target}"
+        with as_os_errors(self.url):
+            try:
+                fs.cp_file(staged, target)
+            except FileNotFoundError:
+                return self._is_published(fs, target, artifact)
+        self._remove(artifact.token.removeprefix(f"{self.url}/"))
+        return True
+
+    def _is_published(self, fs: Any, target: str, artifact: Artifact) -> bool:
+        try:
+            with fs.open(target, "rb") as stream:
+                return stream_checksum(stream) == artifact.checksum
+        except FileNotFoundError:
+            return False
+
+    def each(self, work: Callable[[Artifact], bool], artifacts: Sequence[Artifact]) -> list[bool]:
+        return [work(artifact) for artifact in artifacts]
+
+    def make_durable(self) -> None:
+        """The servers answer when it is."""
+
+    def discard(self, token: str) -> None:
+        self._remove(token.removeprefix(f"{self.url}/"))
+
+    def orphans(self, job: str, sink: str, before: int, keep: Collection[str]) -> Iterator[str]:
+        fs, root = self.connected()
+        folder = f"{STAGING_FOLDER}/{job}/{sink}"
+        with as_os_errors(self.url):
+            try:
+                names = [info["name"] for info in fs.ls(f"{root}/{folder}", detail=True)]
+            except FileNotFoundError:
+                return
+        for name in (one.rpartition("/")[2] for one in names):
+            owner, token = name.split("-", 1)[0], f"{self.url}/{folder}/{name}"
+            if owner.isdigit() and int(owner) < before and token not in keep:
+                yield token
+
+    def read(self, name: str) -> str | None:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            try:
+                return cast(bytes, fs.cat_file(f"{root}/{name}")).decode()
+            except FileNotFoundError:
+                return None
+
+    def create(self, name: str, text: str) -> bool:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            try:
+                fs.pipe_file(f"{root}/{name}", text.encode(), mode="create")
+            except Exception as error:
+                if isinstance(error, FileExistsError) or getattr(error, "code", None) in _TAKEN:
+                    return False
+                raise
+        return True
+
+    def is_there(self) -> bool:
+        return self.read(f"{EPOCHS_FOLDER}/.owner") is not None
+
+    def has_epochs(self) -> bool:
+        fs, root = self.connected()
+        with as_os_errors(self.url):
+            try:
+                found = fs.ls(f"{root}/{EPOCHS_FOLDER}", detail=True)
+            except FileNotFoundError:
+                return False
+        return any(info["name"].endswith(".json") for info in found)
+
+    def _name(self, path: str, root: str) -> str:
+        return root + path.removeprefix(self.url)
+
+    def _remove(self, name: str) -> None:
+        fs, root = self.connected()
+        with suppress(FileNotFoundError), as_os_errors(self.url):
+            fs.rm_file(f"{root}/{name}")
+
+
+@contextmanager
+def as_os_errors(url: str) -> Iterator[None]:
+    """What a driver raises in words of its own passes, as far as anybody knows."""
+    try:
+        yield
+    except (OSError, ImportError):
+        raise
+    except Exception as error:
+        raise OSError(errno.EREMOTEIO, f"{url}: {type(error).__name__}: {error}") from error
+
+
+def _mtime_ns(info: Mapping[str, Any]) -> int:
+    for key in ("mtime", "last_modified", "created"):
+        when = info.get(key)
+        if isinstance(when, datetime):
+            return int(when.timestamp() * 1000) * 10**6
+        if isinstance(when, int | float):
+            return int(when * 1000) * 10**6
+    return 0

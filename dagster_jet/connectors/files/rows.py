@@ -1,0 +1,95 @@
+"""Rows of files as a frame: by Spark's own readers from this machine, by tasks from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+from dagster_jet.connectors.files.bad_rows import FILE_COLUMN, first_bad_row, forgiving
+from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
+from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.connectors.files.remote_rows import remote_rows, unknown_options
+from dagster_jet.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+
+@dataclass
+class Rows:
+    """How files of one place are read in one session."""
+
+    path: str
+    storage_options: StorageOptions
+    format: str
+    schema: str | None
+    options: Mapping[str, str]
+    """Of Spark's reader."""
+    _reader: DataFrameReader | None = field(default=None, init=False)
+
+    def check(self) -> None:
+        """Raises `ConfigurationError` for what only Spark's own readers do."""
+        if not self.is_remote:
+            return
+        if unknown := unknown_options(self.options):
+            raise ConfigurationError(
+                f"options: {', '.join(unknown)} is only known of local files.",
+                cure="Leave it out, or bring the files here first.",
+            )
+        if self.schema is None and self.format != "parquet":
+            raise ConfigurationError(
+                f"schema: {self.format} files of {self.path!r} need one.",
+                cure='Give column names and types: schema="id long, at timestamp".',
+            )
+
+    @property
+    def is_remote(self) -> bool:
+        return scheme_of(self.path) != "file"
+
+    def frame(
+        self, spark: SparkSession, files: Sequence[InputFile], *, with_file: bool = False
+    ) -> DataFrame:
+        """The files' rows, with `FILE_COLUMN` if asked for. Runs nothing."""
+        from pyspark.sql import functions as F
+
+        if not self.is_remote:
+            frame = self._local_reader(spark).load([literally(file.path) for file in files])
+            return (
+                frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
+                if (with_file)
+                else frame
+            )
+        assert self.schema is not None
+        frame = remote_rows(
+            spark,
+            (self.path, self.storage_options),
+            files,
+            format=self.format,
+            schema=self.schema,
+            options=self.options,
+        )
+        return frame if with_file else frame.drop(FILE_COLUMN)
+
+    def _local_reader(self, spark: SparkSession) -> DataFrameReader:
+        """Configured once: every option is a call into the JVM."""
+        if self._reader is None:
+            reader = spark.read.options(**self.options).format(self.format)
+            self._reader = reader if self.schema is None else reader.schema(self.schema)
+        return self._reader
+
+    def first_bad(self, spark: SparkSession, files: Sequence[InputFile]) -> str | None:
+        """Best effort: file, line and text of a row that does not fit."""
+        if self.format == "parquet" or self.schema is None:
+            return None
+        schema, options = forgiving(self.schema)
+        given = {name: value for name, value in self.options.items() if name.lower() != "mode"}
+        again = Rows(self.path, self.storage_options, self.format, schema, {**given, **options})
+        by_path = {file.path: file for file in files}
+        place = open_input(self.path, self.storage_options)
+
+        def open_file(path: str) -> BinaryIO:
+            return place.open(by_path[path])
+
+        return first_bad_row(again.frame(spark, files, with_file=True), open_file)

@@ -1,0 +1,95 @@
+"""Files as a batch table to enrich a stream with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.places.location import (
+    StorageOptions,
+    absolute,
+    literally,
+    storage_options,
+)
+from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.connectors.files.rows import Rows
+from dagster_jet.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class FilesTable:
+    """A batch table for enrichment: read whole when an execution starts, and anew as often as
+    `enrich(refresh=...)` says."""
+
+    path: str
+    format: str
+    schema: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    asset_key: tuple[str, ...] = ()
+    """The asset that this table is, in an orchestrator that knows it; () if none."""
+    storage_options: StorageOptions = ()
+    shared: bool = field(default=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path))
+        storage = storage_options(self.path, dict(self.storage_options))
+        object.__setattr__(self, "storage_options", storage)
+        self.rows.check()
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "files", "path": self.path, "format": self.format}
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> FilesTable:
+        check_reachable(self.path, job, stage, is_reachable=on_one_host or self.shared)
+        return self
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        if self.rows.is_remote:
+            return self.rows.frame(spark, self._files())
+        if not os.path.exists(self.path):
+            raise self._missing()
+        reader = spark.read.options(**self._defaults)
+        if self.schema is not None:
+            reader = reader.schema(self.schema)
+        elif self.format == "csv":
+            reader = reader.option("inferSchema", "true")
+        return reader.options(**dict(self.options)).format(self.format).load(literally(self.path))
+
+    def locate_bad_row(self, spark: SparkSession) -> str | None:
+        """Best effort: file, line and text of a row that does not fit."""
+        return self.rows.first_bad(spark, self._files())
+
+    @property
+    def _defaults(self) -> dict[str, str]:
+        defaults = {"mode": "FAILFAST"}  # else what does not fit would be null without a word
+        if self.format == "csv":
+            # By name: columns in another order would be taken for each other.
+            defaults |= {"header": "true", "enforceSchema": "false"}
+        return defaults
+
+    @property
+    def rows(self) -> Rows:
+        """How its files are read."""
+        options = {**self._defaults, **dict(self.options)}
+        return Rows(self.path, self.storage_options, self.format, self.schema, options)
+
+    def _files(self) -> Sequence[InputFile]:
+        """The one file, or those of the folder."""
+        place = open_input(self.path, self.storage_options)
+        only = place.find(self.path)
+        files = place.listing().files if only is None else (only,)
+        if not files:
+            raise self._missing()
+        return files
+
+    def _missing(self) -> SourceError:
+        return SourceError(
+            f"the table {self.path!r} does not exist.", cure="Create it, or correct the path."
+        )

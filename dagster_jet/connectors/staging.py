@@ -1,0 +1,376 @@
+"""Staged segments: what a task has written durably in phase 1, for phase 2 to apply.
+
+Any sink whose outside system knows nothing of two phases can be exactly-once by them: a task stages
+its rows where the driver and every executor reach them, and phase 2 applies them in one transaction
+of the outside system, together with a marker `(job, sink, timeline, epoch)`; after a crash the
+marker says whether that has happened.
+
+A segment is a row of chunks under the name of its transaction. It is inert until a snapshot names
+it, and removed once it is applied.
+
+    <execution>-<epoch>-<shard>-<attempt>/000000, .../000001, ...
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import xxhash
+
+from dagster_jet.connectors.contract import SinkWriter, TransactionId
+from dagster_jet.core.secret import Url, text_of
+from dagster_jet.errors import ArtifactLostError
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.store import ReplicatedMap, Store, StoreHandle
+from dagster_jet.system.durable import make_folder, sync_folder
+from dagster_jet.system.failpoint import fail_point
+
+CHUNK_BYTES_MAX = 1 << 20
+_CHECKSUM_BYTES = 8
+
+
+class StagingArea(Protocol):
+    """Where the segments of one sink are kept. Picklable: tasks write to it, the driver and other
+    tasks read from it. Names are texts with one slash."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Durable on return."""
+        ...
+
+    def get(self, name: str) -> bytes | None:
+        """What was put, checked; None where there is nothing.
+
+        Raises:
+            JetError: it is damaged, or cannot be read now.
+        """
+        ...
+
+    def names(self) -> list[str]:
+        """All that is there."""
+        ...
+
+    def delete(self, names: Collection[str]) -> None:
+        """What is not there is no error."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoreArea:
+    """In the job's own store, which replicates and checks what it keeps."""
+
+    store: Store | StoreHandle
+    job: str
+    sink: str
+
+    def put(self, name: str, data: bytes) -> None:
+        map = self._map()
+        map.put_all({map.key(name): data})
+
+    def get(self, name: str) -> bytes | None:
+        map = self._map()
+        return map.get(map.key(name), every_replica=True)
+
+    def names(self) -> list[str]:
+        return [key.name for key in self._map().keys("")]
+
+    def delete(self, names: Collection[str]) -> None:
+        map = self._map()
+        map.delete_all([map.key(name) for name in names])
+
+    def _map(self) -> ReplicatedMap:
+        return self.store.map(f"jobs/{self.job}/staged/{self.sink}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        store = self.store.handle() if isinstance(self.store, Store) else self.store
+        return StoreArea, (store, self.job, self.sink)
+
+
+@dataclass(frozen=True)
+class FolderArea:
+    """In a folder that the driver and all executors share; of this sink of this job alone."""
+
+    path: str
+
+    def put(self, name: str, data: bytes) -> None:
+        file = self._file(name)
+        make_folder(file.parent)
+        temporary = file.with_name(f".{file.name}.{os.getpid()}")
+        with open(temporary, "wb") as open_file:
+            open_file.write(_checksum(data))
+            open_file.write(data)
+            open_file.flush()
+            os.fsync(open_file.fileno())
+        os.replace(temporary, file)
+        sync_folder(file.parent)
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            framed = self._file(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return _unframed(framed, str(self._file(name)))
+
+    def names(self) -> list[str]:
+        files = Path(self.path).glob("*/*")
+        return [f"{unquote(f.parent.name)}/{f.name}" for f in files if not f.name.startswith(".")]
+
+    def delete(self, names: Collection[str]) -> None:
+        folders = set()
+        for name in names:
+            file = self._file(name)
+            file.unlink(missing_ok=True)
+            folders.add(file.parent)
+        for folder in folders:
+            _remove_if_empty(folder)
+
+    def _file(self, name: str) -> Path:
+        segment, _, chunk = name.rpartition("/")
+        return Path(self.path) / quote(segment, safe="") / chunk
+
+
+@dataclass(frozen=True)
+class ObjectArea:
+    """In a folder of an object store that fsspec reaches (`s3://` with s3fs, `gs://`); of
+    this sink of this job alone. An object is there whole or not at all.
+
+    Args:
+        options: for fsspec; values may be secrets.
+    """
+
+    url: str
+    options: tuple[tuple[str, Url], ...] = ()
+
+    def put(self, name: str, data: bytes) -> None:
+        files, folder = self._connected()
+        files.pipe_file(f"{folder}/{name}", _checksum(data) + data)
+
+    def get(self, name: str) -> bytes | None:
+        files, folder = self._connected()
+        try:
+            framed: bytes = files.cat_file(f"{folder}/{name}")
+        except FileNotFoundError:
+            return None
+        return _unframed(framed, f"{self.url}/{name}")
+
+    def names(self) -> list[str]:
+        files, folder = self._connected()
+        return [str(path).partition(f"{folder}/")[2] for path in files.find(folder)]
+
+    def delete(self, names: Collection[str]) -> None:
+        files, folder = self._connected()
+        for name in names:
+            with suppress(FileNotFoundError):
+                files.rm_file(f"{folder}/{name}")
+
+    def _connected(self) -> tuple[Any, str]:
+        """fsspec keeps the connections of a process. Slashes in a name are folders there."""
+        from fsspec.core import url_to_fs
+
+        options = {name: text_of(value) for name, value in self.options}
+        files, folder = url_to_fs(self.url, use_listings_cache=False, **options)
+        return files, str(folder).rstrip("/")
+
+
+def _unframed(framed: bytes, place: str) -> bytes:
+    data = framed[_CHECKSUM_BYTES:]
+    if framed[:_CHECKSUM_BYTES] != _checksum(data):
+        raise ArtifactLostError(
+            "a staged chunk is damaged.",
+            position=place,
+            cure="Bring it back from a copy, or let the job go on without its rows with "
+            "JobConfig(accept_loss=True).",
+        )
+    return data
+
+
+@dataclass
+class SegmentWriter:
+    """Stages one task's chunks of one epoch."""
+
+    area: StagingArea
+    transaction: TransactionId
+    target: str
+    """Where they are to be applied, for people."""
+    _chunks: int = 0
+    _rows: int = 0
+    _bytes: int = 0
+    _digest: Any = field(default_factory=xxhash.xxh3_64)
+
+    def append(self, chunk: bytes, rows: int) -> None:
+        """Durable on return. A chunk is applied as a whole; `CHUNK_BYTES_MAX` is a good size."""
+        fail_point("staging.put.before")
+        self.area.put(_chunk_name(_segment_name(self.transaction), self._chunks), chunk)
+        self._digest.update(chunk)
+        self._chunks += 1
+        self._rows += rows
+        self._bytes += len(chunk)
+
+    def finish(self) -> tuple[Artifact, ...]:
+        """The segment's artifact; none of no chunks."""
+        if self._chunks == 0:
+            return ()
+        fail_point("staging.finished")
+        return (
+            Artifact(
+                sink=self.transaction.sink,
+                epoch_id=self.transaction.epoch_id,
+                token=self._token,
+                target=self.target,
+                rows=self._rows,
+                bytes=self._bytes,
+                checksum=self._digest.intdigest(),
+            ),
+        )
+
+    def remove(self) -> None:
+        """Best effort, of a task that has failed."""
+        self.area.delete(_chunk_names(self._token))
+
+    @property
+    def _token(self) -> str:
+        return f"{_segment_name(self.transaction)}/{self._chunks}"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One task's staged chunks of one epoch, to be applied."""
+
+    area: StagingArea
+    artifact: Artifact
+
+    @property
+    def names(self) -> list[str]:
+        return _chunk_names(self.artifact.token)
+
+    def chunks(self) -> Iterator[bytes]:
+        """All chunks in order. The last thing it does is to compare the checksum of them all:
+        commit what they say after that.
+
+        Raises:
+            ArtifactLostError: a chunk is gone, or they are not those that were staged. Look for
+                the marker once more: another execution may have applied and removed them.
+        """
+        digest = xxhash.xxh3_64()
+        for name in self.names:
+            data = self.area.get(name)
+            if data is None:
+                raise self._lost(f"the staged chunk {name!r} is gone")
+            digest.update(data)
+            yield data
+        if digest.intdigest() != self.artifact.checksum:
+            raise self._lost("the staged chunks are not those that were acknowledged")
+
+    def remove(self) -> None:
+        """Once it is applied."""
+        self.area.delete(self.names)
+
+    def _lost(self, what: str) -> ArtifactLostError:
+        return ArtifactLostError(
+            f"epoch {self.artifact.epoch_id}: {what}; {self.artifact.rows} rows for "
+            f"{self.artifact.target!r} are lost.",
+            stage=self.artifact.sink,
+            position=self.artifact.token,
+            cure="Bring back what holds the staged rows, or let the job go on without them with "
+            "JobConfig(accept_loss=True).",
+        )
+
+
+def segments_by_epoch(
+    area: StagingArea, artifacts: Collection[Artifact]
+) -> list[tuple[int, list[Segment]]]:
+    """Epochs in order, and in each its segments in the same order at every attempt."""
+    epochs: dict[int, list[Segment]] = {}
+    for artifact in sorted(artifacts, key=lambda one: (one.epoch_id, one.token)):
+        epochs.setdefault(artifact.epoch_id, []).append(Segment(area, artifact))
+    return list(epochs.items())
+
+
+def remove_orphans(area: StagingArea, execution_id: int, keep: Collection[str]) -> int:
+    """Removes what executions older than this one have staged, except the tokens in `keep`: for
+    `Committer.abort_orphans`."""
+    kept = {token.rpartition("/")[0] for token in keep}
+    doomed = [
+        name
+        for name in area.names()
+        if (segment := name.rpartition("/")[0]) not in kept
+        and int(segment.partition("-")[0]) < execution_id
+    ]
+    area.delete(doomed)
+    return len(doomed)
+
+
+# --- rows as they are -----------------------------------------------------------------------------
+
+
+@dataclass
+class RowsWriter(SinkWriter):
+    """A sink's writer that stages rows as Arrow; `rows_of` reads them back."""
+
+    segment: SegmentWriter
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for some in _small(batch):
+            self.segment.append(_as_bytes(some), some.num_rows)
+
+    def prepare(self) -> tuple[Artifact, ...]:
+        return self.segment.finish()
+
+    def abort(self) -> None:
+        self.segment.remove()
+
+
+def rows_of(segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
+    """The rows of segments that `RowsWriter` has staged. Raises as `Segment.chunks`."""
+    for segment in segments:
+        for chunk in segment.chunks():
+            yield from pa.ipc.open_stream(chunk)
+
+
+def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows > 1 and batch.nbytes > CHUNK_BYTES_MAX:
+        half = batch.num_rows // 2
+        yield from _small(batch.slice(0, half))
+        yield from _small(batch.slice(half))
+    elif batch.num_rows:
+        yield batch
+
+
+def _as_bytes(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _segment_name(t: TransactionId) -> str:
+    return f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}"
+
+
+def _chunk_name(segment: str, number: int) -> str:
+    return f"{segment}/{number:06d}"
+
+
+def _chunk_names(token: str) -> list[str]:
+    """A token is the segment's name and the number of its chunks."""
+    segment, _, chunks = token.rpartition("/")
+    return [_chunk_name(segment, number) for number in range(int(chunks))]
+
+
+def _checksum(data: bytes) -> bytes:
+    digest: bytes = xxhash.xxh3_64_digest(data)
+    return digest
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

@@ -1,0 +1,113 @@
+"""Edges: which instance of the next vertex gets an item.
+
+Source: Hazelcast Jet `Edge` and `Edge.RoutingPolicy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+from dagster_jet.dag.queue import QUEUE_SIZE
+
+KeyFunction = Callable[[object], object]
+"""The key of an item; the partitioner must know its type."""
+Splitter = Callable[[object, int], Iterable[tuple[int, object]]]
+"""(item, partition count) -> (partition, part of the item)s; for items that hold many keys."""
+
+
+class Named(Protocol):
+    """A vertex, as far as an edge needs to know it."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Routing(Enum):
+    """How an edge chooses among the consuming instances."""
+
+    UNICAST = "unicast"
+    """One of them, in turn; a full queue is passed over."""
+    ISOLATED = "isolated"
+    """Always the same one: order within a producing instance is kept, nothing is shuffled."""
+    PARTITIONED = "partitioned"
+    """The owner of the partition of the item's key."""
+    BROADCAST = "broadcast"
+    """All of them."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One edge of a DAG. Every method returns a changed copy.
+
+    Example:
+        >>> edge = Edge.between("lines", "words").partitioned(lambda word: word)
+        >>> edge = Edge.from_vertex("lines", 1).to_vertex("errors").isolated()
+    """
+
+    source: str
+    source_ordinal: int = 0
+    destination: str = ""
+    destination_ordinal: int = 0
+    routing: Routing = Routing.UNICAST
+    priority: int = 0
+    """Edges of a lower value into the same vertex are exhausted first; snapshots wait for that."""
+    is_distributed: bool = False
+    """Items may go to other machines. Within one process it makes no difference."""
+    queue_size: int = QUEUE_SIZE
+    key: KeyFunction | None = None
+    split: Splitter | None = None
+
+    @classmethod
+    def between(cls, source: str | Named, destination: str | Named) -> Edge:
+        """From ordinal 0 to ordinal 0; vertices or their names."""
+        return cls(_name(source), destination=_name(destination))
+
+    @classmethod
+    def from_vertex(cls, source: str | Named, ordinal: int = 0) -> Edge:
+        return cls(_name(source), ordinal)
+
+    def to_vertex(self, destination: str | Named, ordinal: int = 0) -> Edge:
+        return replace(self, destination=_name(destination), destination_ordinal=ordinal)
+
+    def unicast(self) -> Edge:
+        return replace(self, routing=Routing.UNICAST, key=None, split=None)
+
+    def isolated(self) -> Edge:
+        return replace(self, routing=Routing.ISOLATED, key=None, split=None)
+
+    def broadcast(self) -> Edge:
+        return replace(self, routing=Routing.BROADCAST, key=None, split=None)
+
+    def partitioned(self, key: KeyFunction) -> Edge:
+        """All items of one key go to the instance that also gets the key's saved state.
+
+        Args:
+            key: of an item. A tuple is a key of several columns; a `PartitionKey` is taken as is.
+        """
+        return replace(self, routing=Routing.PARTITIONED, key=key, split=None)
+
+    def partitioned_by(self, split: Splitter) -> Edge:
+        """As `partitioned`, for items that hold rows of many keys, such as record batches."""
+        return replace(self, routing=Routing.PARTITIONED, key=None, split=split)
+
+    def distributed(self) -> Edge:
+        return replace(self, is_distributed=True)
+
+    def with_priority(self, priority: int) -> Edge:
+        return replace(self, priority=priority)
+
+    def with_queue_size(self, queue_size: int) -> Edge:
+        return replace(self, queue_size=queue_size)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}[{self.source_ordinal}] -> "
+            f"{self.destination}[{self.destination_ordinal}]"
+        )
+
+
+def _name(vertex: str | Named) -> str:
+    return vertex if isinstance(vertex, str) else vertex.name

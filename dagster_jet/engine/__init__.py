@@ -1,1 +1,0 @@
-"""Plan an epoch, run it, decide about it: the loop behind every job."""

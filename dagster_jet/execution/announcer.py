@@ -1,0 +1,165 @@
+"""Tells whoever watches a job what goes on: job events, and what the lease says of its headway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dagster_jet.execution.events import (
+    ExecutionStarted,
+    JobEvent,
+    SnapshotCommitted,
+    SnapshotFailed,
+    SourceProgress,
+    StageProgress,
+)
+from dagster_jet.execution.notifications import Emitted
+from dagster_jet.execution.progress import Progress
+from dagster_jet.ownership.headway import Headway
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
+from dagster_jet.snapshot.record import Doing
+
+
+@dataclass(frozen=True)
+class _PendingReport:
+    """A pending snapshot: how far the job was at its barrier, and how long its steps took."""
+
+    stages: dict[str, StageProgress]
+    sources: dict[str, SourceProgress]
+    acked_at: float
+    decided_at: float = 0.0
+    committed_at: float = 0.0
+    bytes_written: int = 0
+
+
+class Announcer:
+    """Of one execution, on the loop's thread."""
+
+    def __init__(
+        self,
+        job: str,
+        headway: Headway,
+        progress: Progress,
+        emit: Callable[[JobEvent], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._job, self._headway, self._progress = job, headway, progress
+        self._emit, self._now_ms = emit, now_ms
+        self._started_ms = now_ms()
+        self._is_announced = False
+        self._failures = 0
+        self._pending: _PendingReport | None = None
+
+    # --- the loop's observer --------------------------------------------------------------------
+
+    def looks(self, view: CoordinatorView) -> None:
+        if not view.is_pending:
+            self._headway.at(Doing.ASKING)
+
+    def idles(self) -> None:
+        self._headway.advanced(Doing.IDLE)
+
+    def emit(self, event: Emitted) -> None:
+        self._emit(event.event)
+
+    def heard(
+        self, event: protocol.Event, commands: Sequence[protocol.Command], view: CoordinatorView
+    ) -> None:
+        if isinstance(event, protocol.EpochAcked):
+            self._headway.advanced(view.doing)
+        elif not isinstance(event, protocol.Tick) or commands:
+            self._headway.at(view.doing)
+        if isinstance(event, protocol.OrphansAborted) and view.record and view.record.snapshot:
+            self._announce_start(view, restored=True)
+        elif view.is_ready:
+            self._announce_start(view, restored=False)
+        self._note_failure(view)
+        for command in commands:
+            self._note_step(command, view)
+        self._note_answer(event, view)
+
+    # --- what it makes of that ------------------------------------------------------------------
+
+    def _announce_start(self, view: CoordinatorView, *, restored: bool) -> None:
+        """Once per execution: everything older is committed or rolled back, data will flow."""
+        if self._is_announced:
+            return
+        self._is_announced = True
+        record = view.record
+        assert record is not None
+        snapshot = record.snapshot if restored else None
+        self._emit(
+            ExecutionStarted(
+                job=self._job,
+                execution_id=record.execution_id,
+                restarts=record.restarts,
+                restored_snapshot_id=snapshot.snapshot_id if snapshot else None,
+                restored_epoch_id=snapshot.epoch_id if snapshot else None,
+                start_duration_ms=self._now_ms() - self._started_ms,
+                stages=self._progress.stages(view),
+                sources=self._progress.sources(view),
+            )
+        )
+
+    def _note_step(self, command: protocol.Command, view: CoordinatorView) -> None:
+        is_barrier = isinstance(command, protocol.AwaitSaved | protocol.WriteManifest)
+        if is_barrier and self._pending is None:
+            stages, sources = self._progress.stages(view), self._progress.sources(view)
+            self._pending = _PendingReport(stages, sources, time.monotonic())
+        if isinstance(command, protocol.WriteManifest) and self._pending is not None:
+            bytes_written = command.manifest.bytes_written
+            self._pending = replace(self._pending, bytes_written=bytes_written)
+
+    def _note_answer(self, event: protocol.Event, view: CoordinatorView) -> None:
+        if self._pending is None:
+            return
+        now = time.monotonic()
+        match event:
+            case protocol.Committed():
+                self._pending = replace(self._pending, committed_at=now)
+            case protocol.RecordAnswer(Purpose.SNAPSHOT, WriteOutcome.WRITTEN):
+                self._pending = replace(self._pending, decided_at=now, committed_at=now)
+                self._announce_if_complete(view)
+            case protocol.RecordAnswer(Purpose.COMMITTED, WriteOutcome.WRITTEN):
+                self._announce_if_complete(view)
+        if not view.is_pending:
+            self._pending = None
+
+    def _announce_if_complete(self, view: CoordinatorView) -> None:
+        record, report = view.record, self._pending
+        assert record is not None and report is not None
+        snapshot = record.snapshot
+        if snapshot is None or not snapshot.committed:
+            return
+        self._headway.snapshot_completed()
+        self._pending = None
+        if snapshot.epoch_id == 0:
+            return  # the starting positions of a new job
+        self._emit(
+            SnapshotCommitted(
+                job=self._job,
+                execution_id=record.execution_id,
+                snapshot_id=snapshot.snapshot_id,
+                epoch_id=snapshot.epoch_id,
+                restarts=record.restarts,
+                phase1_ms=(report.decided_at - report.acked_at) * 1000,
+                phase2_ms=(report.committed_at - report.decided_at) * 1000,
+                bytes_written=report.bytes_written,
+                state_bytes=snapshot.state_bytes,
+                failed_snapshots=view.failures,
+                stages=report.stages,
+                sources=report.sources,
+            )
+        )
+
+    def _note_failure(self, view: CoordinatorView) -> None:
+        if view.failures == self._failures:
+            return
+        self._failures = view.failures
+        reason = view.last_failure or ""
+        self._headway.snapshot_failed(reason)
+        execution_id = view.record.execution_id if view.record else 0
+        self._emit(SnapshotFailed(self._job, execution_id, reason, view.failures))

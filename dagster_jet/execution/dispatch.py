@@ -1,0 +1,92 @@
+"""Which driver carries out a command, and on which thread beside the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from dagster_jet.execution.epoch_driver import EpochDriver
+from dagster_jet.execution.epoch_planner import Look
+from dagster_jet.execution.failures import Failures
+from dagster_jet.execution.notifications import Notification
+from dagster_jet.execution.recovery_driver import RecoveryDriver
+from dagster_jet.execution.snapshot_driver import SnapshotDriver
+from dagster_jet.execution.worker import Worker
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+
+_logger = logging.getLogger(__name__)
+
+_GRACE_S = 10.0
+"""So long the end waits for a commit or a write that is under way: the next start makes it good."""
+
+
+class Dispatch:
+    """Of one execution. The loop's thread calls it.
+
+    The epochs' thread has recovery, looks and epochs, one after the other: they share the sources
+    and Spark's session. The snapshots' thread has what follows a snapshot's acks, in the order of
+    the commands, so that no write of the record overtakes another. Garbage waits for neither.
+    """
+
+    def __init__(
+        self,
+        recovery: RecoveryDriver,
+        epochs: EpochDriver,
+        snapshots: SnapshotDriver,
+        failures: Failures,
+        post: Callable[[Notification], None],
+    ) -> None:
+        self._recovery, self._epochs, self._snapshots = recovery, epochs, snapshots
+        self._failures = failures
+        job = recovery.context.job
+        self._epoch_worker = Worker(f"jet-epochs-{job}", post)
+        self._snapshot_worker = Worker(f"jet-snapshots-{job}", post)
+        self._garbage_worker = Worker(f"jet-garbage-{job}", post)
+
+    def start(self, command: protocol.Command, view: CoordinatorView) -> None:
+        match command:
+            case protocol.RunEpoch():
+                self._epoch_worker.start(lambda: self._epochs.run(command, view))
+            case protocol.Publish():
+                self._epoch_worker.start(lambda: self._snapshots.carry_out(command, view))
+            case protocol.Claim():
+                self._recover(self._recovery.claim)
+            case protocol.LoadManifest(ref):
+                self._recover(lambda: self._recovery.load(ref))
+            case protocol.Restore(manifest):
+                self._recover(lambda: self._recovery.restore(manifest))
+            case protocol.AbortOrphans(execution_id, keep):
+                self._recover(lambda: self._recovery.abort_orphans(execution_id, keep))
+            case protocol.CollectGarbage():
+                self._garbage_worker.start(lambda: self._collect(command))
+            case _:
+                self._snapshot_worker.start(lambda: self._snapshots.carry_out(command, view))
+
+    def look(self, look: Look) -> None:
+        self._epoch_worker.start(lambda: self._epochs.look(look))
+
+    def close_epochs(self) -> None:
+        """The execution ends: no call is tried again, and an epoch that runs is waited for."""
+        self._snapshots.give_up()
+        self._epoch_worker.close()
+
+    def close(self) -> None:
+        """Waits a little for what else is under way."""
+        self._snapshot_worker.close(_GRACE_S)
+        self._garbage_worker.close(_GRACE_S)
+
+    def _recover(self, step: Callable[[], protocol.Event]) -> None:
+        def work() -> protocol.Event:
+            try:
+                return step()
+            except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
+                return self._failures.event(error)
+
+        self._epoch_worker.start(work)
+
+    def _collect(self, command: protocol.CollectGarbage) -> None:
+        try:
+            self._recovery.context.snapshots.delete(command.manifests, command.chunk_sets)
+        except Exception as error:  # noqa: BLE001 - what is left is found at the next start
+            _logger.warning("garbage of a snapshot stays until the next start: %s", error)

@@ -1,0 +1,131 @@
+"""What an epoch's tasks have acked, checked and counted; the sources' own acks beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dagster_jet.errors import BadRowError
+from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.execution.events import ItemsLost
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.manifest import Ack, Counters
+from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An epoch that is whole, as far as its rows go."""
+
+    acks: tuple[Ack, ...]
+    rows: Mapping[str, int]
+    """Per source, dead letters included."""
+
+
+@dataclass
+class EpochAccounting:
+    """Of one execution, on the epochs' thread."""
+
+    context: ExecutionContext
+    groups: int = 0
+    """The most (key, window) groups of one shard in the last epoch."""
+    _obsolete: list[str] = field(default_factory=list)
+
+    def take_obsolete(self) -> tuple[str, ...]:
+        """Runs that nothing names any more, since the last call."""
+        obsolete, self._obsolete = self._obsolete, []
+        return tuple(obsolete)
+
+    def account(
+        self, command: RunEpoch, epoch: EpochInput, output: EpochOutput, view: CoordinatorView
+    ) -> Counted:
+        """Checks what came back, moves the watermarks, and lets the sources ack as well.
+
+        Raises:
+            BadRowError: rows have no event time.
+            SourceError: a split changed while it was read.
+        """
+        context = self.context
+        rows_of = self._rows(output)
+        rejected = {
+            n.upstream[0]: sum(a.rows_in for a in output.acks if a.vertex == n.name)
+            for n in context.graph.sinks
+            if n.of_dead_letters
+        }
+        rows = {name: rows_of.get(name, 0) + rejected.get(name, 0) for name in context.readers}
+        for name, split in epoch.splits.items():
+            context.readers[name].verify(split, rows[name])
+        self._move_watermarks(epoch, output)
+        self.groups = max((ack.groups for ack in output.acks), default=0)
+        self._obsolete.extend(path for ack in output.acks for path in ack.obsolete)
+        source_acks = [
+            self._source_ack(name, command, rows_of.get(name, 0), rejected.get(name, 0))
+            for name in context.readers
+        ]
+        self._report_lost(source_acks, command, view)
+        return Counted((*source_acks, *_with_late(output.acks, output.late_rows)), rows)
+
+    def _rows(self, output: EpochOutput) -> dict[str, int]:
+        """Per source, the rows that are no dead letters."""
+        context, rows_of = self.context, dict(output.source_rows)
+        for name, seen in output.observed.items():
+            source, arrived = context.graph[name].upstream[0], seen.arrived
+            if arrived.rows != arrived.rows_with_time:
+                raise BadRowError(
+                    f"{arrived.rows - arrived.rows_with_time} rows have no event time.",
+                    job=context.job,
+                    stage=source,
+                    cure="Every row needs one: correct the input, filter before "
+                    "with_timestamps(), or send bad rows to a sink with dead_letter_to().",
+                )
+            rows_of[source] = arrived.rows
+        return rows_of
+
+    def _move_watermarks(self, epoch: EpochInput, output: EpochOutput) -> None:
+        context, watermarks = self.context, self.context.watermarks
+        now_ms = context.clock.now_ms()
+        for name, seen in output.observed.items():
+            rows, top_ms = seen.arrived.rows, seen.arrived.top_event_ms
+            watermarks.observe(name, rows, top_ms, now_ms, seen.partition_tops_ms)
+        for name, stage in epoch.stages.items():
+            watermarks.reached_ms[name] = stage.after_ms
+            watermarks.expire(name, context.plan.operator(name).expired_until(stage.after_ms))
+        shown = [name for name, stage in epoch.stages.items() if stage.early]
+        context.early.acked(shown, output.acks, now_ms)
+
+    def _source_ack(self, name: str, command: RunEpoch, rows: int, rejected: int) -> Ack:
+        chunk_set, error = self.context.journals.written(name)
+        return Ack(
+            vertex=name,
+            shard=0,
+            attempt=f"driver-{command.epoch_id}",
+            rows_in=rows + rejected,
+            rows_out=rows,
+            rejected=rejected,
+            lost=self.context.readers[name].take_lost(),
+            chunk_set=chunk_set,
+            snapshot_error=error,
+        )
+
+    def _report_lost(
+        self, source_acks: Sequence[Ack], command: RunEpoch, view: CoordinatorView
+    ) -> None:
+        """Never silently: an event now, and counters that every snapshot carries on."""
+        context = self.context
+        for ack in source_acks:
+            if ack.lost:
+                in_all = ack.lost + view.counters.get(ack.vertex, Counters()).lost
+                context.emit(
+                    ItemsLost(context.job, command.execution_id, ack.vertex, ack.lost, in_all)
+                )
+
+
+def _with_late(acks: Sequence[Ack], late_rows: Mapping[str, int]) -> list[Ack]:
+    """Adds the late rows that were taken out before a stage to the ack of its first shard."""
+    missing = {stage: late for stage, late in late_rows.items() if late}
+    result = []
+    for ack in acks:
+        late = missing.pop(ack.vertex, 0)
+        result.append(replace(ack, rows_in=ack.rows_in + late, late=ack.late + late))
+    return result

@@ -1,0 +1,201 @@
+"""Runs epochs, and looks at the sources between them: the driver's part, on one thread of its own.
+
+Spark's session, its local properties and the gateway's connection belong to the thread that uses
+them, so this one lives as long as the execution.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_jet.errors import JetError, Reaction, SourceError
+from dagster_jet.execution.acknowledging import acknowledge, unacknowledged
+from dagster_jet.execution.batch_size import BatchSizer
+from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.execution.epoch_accounting import EpochAccounting
+from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, Look, StageTime
+from dagster_jet.execution.events import EpochCompleted
+from dagster_jet.execution.input_failures import cause_in_input, with_position
+from dagster_jet.execution.notifications import Looked
+from dagster_jet.execution.progress import Progress
+from dagster_jet.job_config import milliseconds
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.protocol import Guarantee, RunEpoch
+from dagster_jet.spark.epoch import EpochRunner
+from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.tasks.barrier import saving_folder
+from dagster_jet.spark.tasks.stage_input import StageInput
+from dagster_jet.state.runs import delete_runs
+from dagster_jet.system.failpoint import fail_point
+
+FEW_GROUPS = 20_000
+"""Up to so many (key, window) groups per epoch, one merging task beats several."""
+
+
+@dataclass
+class EpochDriver:
+    """Of one execution, on the epochs' thread."""
+
+    context: ExecutionContext
+    planner: EpochPlanner
+    progress: Progress
+    epochs: int = 0
+    """Those that were acked."""
+    _sizers: dict[str, BatchSizer] = field(init=False)
+    _accounting: EpochAccounting = field(init=False)
+    _last_epoch_ms: int = 0
+
+    def __post_init__(self) -> None:
+        context = self.context
+        target_ms = milliseconds(context.config.target_epoch_duration)
+        rows_max = context.config.max_items_per_epoch
+        self._sizers = {name: BatchSizer(target_ms, rows_max) for name in context.readers}
+        self._accounting = EpochAccounting(context)
+
+    # --- between epochs -------------------------------------------------------------------------
+
+    def look(self, look: Look) -> protocol.Event | Looked:
+        """Polls the sources and says what there is to do."""
+        context, watermarks = self.context, self.context.watermarks
+        try:
+            if look.polls:
+                context.poll(all_of_them=look.waits_for_all)
+            now_ms = context.clock.now_ms()
+            waiting = frozenset(n for n, r in context.readers.items() if r.waiting().items > 0)
+            # Nobody knows what waits in a source that cannot be read: it is not idle.
+            watermarks.check_time(now_ms, [*waiting, *context.polling.outages])
+            return Looked(
+                Inputs(
+                    look,
+                    now_ms,
+                    waiting,
+                    stages=self._stage_times(),
+                    early_due=bool(context.early.due(now_ms)),
+                    timers_since_ms=self._last_epoch_ms if self._has_timers else None,
+                )
+            )
+        except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
+            return context.failures.event(error)
+
+    @property
+    def _has_timers(self) -> bool:
+        return any(processor.has_timers for processor in self.context.plan.processors.values())
+
+    def _stage_times(self) -> dict[str, StageTime]:
+        watermarks = self.context.watermarks
+        return {
+            stage.name: StageTime(
+                watermarks.reached_ms[stage.name], watermarks.floored_ms(stage.name)
+            )
+            for stage in self.context.graph.stages
+        }
+
+    # --- one epoch ------------------------------------------------------------------------------
+
+    def run(self, command: RunEpoch, view: CoordinatorView) -> protocol.Event:
+        """From the plan of the sources to the acks of all tasks. A crash leaves runs, chunks and
+        staged files that nothing names."""
+        try:
+            return self._run(command, view)
+        except Exception as error:  # noqa: BLE001 - the coordinator decides what follows
+            return self.context.failures.event(error)
+
+    def _run(self, command: RunEpoch, view: CoordinatorView) -> protocol.Event:
+        context, journals = self.context, self.context.journals
+        fail_point("epoch.before")
+        began = time.monotonic()
+        splits = self._plan(command)
+        chains = {name: view.shards[name][0].chain for name in context.readers}
+        epoch = self._epoch(command, view, splits)
+        try:
+            runner = EpochRunner(context.plan, context.runtime)
+            output = runner.run(epoch, lambda: journals.begin_epoch(command, chains))
+            journals.begun()
+            counted = self._accounting.account(command, epoch, output, view)
+        except JetError as raised:
+            error = with_position(cause_in_input(raised, splits, context.readers), splits, context)
+            if error.reaction is Reaction.FAIL and not isinstance(error, SourceError):
+                journals.take_back(command)
+            context.failures.expected(error)
+            restartable = error.reaction in (Reaction.RESTART, Reaction.RETRY)
+            return protocol.EpochFailed(
+                command.execution_id, command.epoch_id, str(error), restartable
+            )
+        fail_point("epoch.acked")
+        duration_ms = (time.monotonic() - began) * 1000
+        for name in splits:
+            self._sizers[name].learn(counted.rows.get(name, 0), duration_ms)
+        if context.config.guarantee is Guarantee.NONE:
+            acknowledge(context, unacknowledged(context))  # no snapshot will
+        self.epochs += 1
+        self._last_epoch_ms = context.clock.now_ms()
+        self.progress.publish()
+        rows = sum(counted.rows.values())
+        execution_id, epoch_id = command.execution_id, command.epoch_id
+        context.emit(EpochCompleted(context.job, execution_id, epoch_id, rows, duration_ms))
+        return protocol.EpochAcked(
+            execution_id,
+            epoch_id,
+            counted.acks,
+            {name: reader.position() for name, reader in context.readers.items()},
+            context.watermarks.to_json(),
+            context.clock.now_ms(),
+            unacknowledged(context),
+        )
+
+    def _plan(self, command: RunEpoch) -> dict[str, Any]:
+        splits = {}
+        if self.planner.takes_input(command):
+            for name, reader in self.context.readers.items():
+                split = reader.plan(self._sizers[name].rows)
+                if split is not None:
+                    splits[name] = split
+            self.context.expect_partitions()
+        return splits
+
+    def _epoch(
+        self, command: RunEpoch, view: CoordinatorView, splits: Mapping[str, Any]
+    ) -> EpochInput:
+        context, record = self.context, view.record
+        assert record is not None
+        if command.snapshot_id is not None:
+            # Between snapshots it is empty, and cleaners of temporary folders look for such.
+            saving_folder(context.work_dir).mkdir(parents=True, exist_ok=True)
+        shards = max((len(view.shards[stage.name]) for stage in context.graph.stages), default=1)
+        few_groups = shards == 1 or self._accounting.groups <= FEW_GROUPS
+        return EpochInput(
+            barrier=context.barrier(
+                record,
+                command.epoch_id,
+                with_store=command.snapshot_id is not None,
+                snapshot_id=command.snapshot_id,
+            ),
+            splits=splits,
+            stages=self._stage_inputs(view, final=command.final),
+            ingestion_ms=context.watermarks.ingestion_ms(context.clock.now_ms()),
+            few_groups=context.runtime.is_local and few_groups,
+        )
+
+    def _stage_inputs(self, view: CoordinatorView, *, final: bool) -> dict[str, StageInput]:
+        context, watermarks = self.context, self.context.watermarks
+        obsolete = self._accounting.take_obsolete()
+        if context.runtime.is_local:
+            delete_runs(obsolete)
+            obsolete = ()
+        early = context.early.due(context.clock.now_ms())
+        after_ms = self.planner.watermarks(self._stage_times(), final=final)
+        return {
+            stage.name: StageInput(
+                shards=view.shards[stage.name],
+                before_ms=watermarks.reached_ms[stage.name],
+                after_ms=after_ms[stage.name],
+                expired_until_ms=watermarks.expired_until_ms.get(stage.name),
+                obsolete=obsolete,
+                early=stage.name in early,
+            )
+            for stage in context.graph.stages
+        }

@@ -1,0 +1,54 @@
+"""What an exception beside the loop means for the protocol."""
+
+from __future__ import annotations
+
+import logging
+
+from dagster_jet.errors import ExecutorLostError, FencedError, JetError, Reaction
+from dagster_jet.snapshot.protocol import Failed, Purpose, RecordAnswer, WriteOutcome
+from dagster_jet.spark.errors import is_of_gateway, translate
+from dagster_jet.system.failpoint import FailPointError
+from dagster_jet.system.transient import DENIED, TRANSIENT
+
+_logger = logging.getLogger(__name__)
+
+
+class Failures:
+    """The failures of one execution. Any thread."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self.last: JetError | None = None
+        """The error behind a stop, with everything it names."""
+
+    def expected(self, error: Exception) -> JetError:
+        """Keeps the error, or one that stands for what nobody foresaw."""
+        self.last = expected(error, self._job)
+        return self.last
+
+    def event(self, error: Exception) -> Failed | RecordAnswer:
+        """What the coordinator is told. A fenced execution has lost the record, whoever noticed."""
+        named = self.expected(error)
+        if isinstance(named, FencedError):
+            return RecordAnswer(Purpose.LEASE, WriteOutcome.FENCED, 0)
+        return Failed(str(named), named.reaction in (Reaction.RESTART, Reaction.RETRY))
+
+
+def expected(error: Exception, job: str) -> JetError:
+    """The error itself, or one that stands for what nobody foresaw."""
+    if isinstance(error, JetError):
+        return error
+    if isinstance(error, FailPointError):  # a call that fails, and may be made again
+        return ExecutorLostError(f"{error}.", job=job)
+    if isinstance(error, OSError) and error.errno in TRANSIENT - DENIED:
+        return ExecutorLostError(
+            f"the driver could not read or write: {error}.",
+            job=job,
+            cure="Free some space or bring the file system back; meanwhile the job restarts from "
+            "its last snapshot.",
+        )
+    if is_of_gateway(error):  # a killed JVM is noticed by whoever asks it something first
+        return translate(error, job, ())
+    _logger.error("the execution of %s fails", job, exc_info=error)
+    cure = "If it does not come from a callback of yours, please report it."
+    return JetError(f"the driver raised {type(error).__name__}: {error}.", job=job, cure=cure)

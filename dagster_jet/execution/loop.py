@@ -1,0 +1,170 @@
+"""The loop of one execution: one thread feeds the coordinator from one queue.
+
+    queue ──▶ Loop.receive ──▶ Coordinator.handle ──▶ commands ──▶ Drivers.start
+      ▲                                                               │ beside the loop
+      └────────────────────── answers ────────────────────────────────┘
+
+The loop does no work of its own and reads no clock but the one that it is given, so the simulator
+runs it as it is (``tests/simulation``): it decides in which order the works beside it run and post.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dagster_jet.execution.epoch_planner import EpochPlanner, Look
+from dagster_jet.execution.notifications import Died, Emitted, Looked, Notification, Woken
+from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.coordinator import Coordinator
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.protocol import StopKind
+
+
+class Drivers(Protocol):
+    """What carries out commands beside the loop, and posts the answers."""
+
+    def start(self, command: protocol.Command, view: CoordinatorView) -> None:
+        """Begins, and returns at once. Writes of the record are made in the order of the calls.
+
+        Args:
+            view: the coordinator as it is with this command.
+        """
+
+    def look(self, look: Look) -> None:
+        """Begins to look at the sources; answers `Looked`. Between two epochs only."""
+
+
+class Observer(Protocol):
+    """Who is to know what goes on. Called on the loop's thread."""
+
+    def looks(self, view: CoordinatorView) -> None:
+        """The sources are being asked."""
+
+    def heard(
+        self, event: protocol.Event, commands: Sequence[protocol.Command], view: CoordinatorView
+    ) -> None:
+        """The coordinator has taken an event, and then wanted `commands`."""
+
+    def idles(self) -> None:
+        """There is nothing to do."""
+
+    def emit(self, event: Emitted) -> None:
+        """Something was told on another thread."""
+
+
+class Loop:
+    """Of one execution. One thread calls it; `view` may be read by all."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        planner: EpochPlanner,
+        drivers: Drivers,
+        stop: StopSignal,
+        observer: Observer,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._coordinator, self._planner, self._drivers = coordinator, planner, drivers
+        self._stop, self._observer, self._now_ms = stop, observer, now_ms
+        self.view = CoordinatorView()
+        """The coordinator after the last event."""
+        self.ended: protocol.Stop | None = None
+        """How the execution ends; from then on nothing is heard any more."""
+        self._input_ended = planner.until.input_ends
+        self._looking = False
+        self._next_look_ms = 0
+        self._passed_on: StopKind | None = None
+
+    def begin(self) -> None:
+        self._carry_out(self._coordinator.begin())
+
+    def receive(self, notification: Notification | None) -> None:
+        """One entry of the queue; None: the time of `wait_ms` is over.
+
+        Raises:
+            BaseException: what has died beside the loop.
+        """
+        self._pass_on_stop()
+        match notification:
+            case Emitted():
+                self._observer.emit(notification)
+                return
+            case _ if self.ended is not None:
+                return
+            case None | Woken():
+                pass
+            case Died(error):
+                raise error
+            case Looked():
+                self._decide(notification)
+            case _:
+                self._feed(notification)
+        self._perhaps_look()
+
+    def wait_ms(self) -> int | None:
+        """How long nothing needs to be done unless something is heard; None: for ever."""
+        if not self.view.is_ready or self._looking:
+            return None
+        return max(0, self._next_look_ms - self._now_ms())
+
+    # --- stops ----------------------------------------------------------------------------------
+
+    def _pass_on_stop(self) -> None:
+        """Before whatever else is heard: what fails because of a cancel is a cancel."""
+        asked = self._stop.kind
+        if asked is self._passed_on or self.ended is not None:
+            return
+        self._passed_on = asked
+        self._next_look_ms = 0
+        if asked is StopKind.CANCEL:
+            self._feed(protocol.CancelRequested())
+
+    # --- between epochs -------------------------------------------------------------------------
+
+    def _perhaps_look(self) -> None:
+        if self.ended is not None or self._looking or not self.view.is_ready:
+            return
+        if self._now_ms() < self._next_look_ms:
+            return
+        self._looking = True
+        self._observer.looks(self.view)
+        look = self._planner.look(self._stop.kind, input_ended=self._input_ended)
+        self._input_ended |= look.waits_for_all
+        self._drivers.look(look)
+
+    def _decide(self, looked: Looked) -> None:
+        self._looking = False
+        if not self.view.is_ready:
+            return
+        if self._feed(self._planner.tick(looked.inputs, self._stop.kind, self.view)):
+            return
+        # Nothing to run: there is no input, or the pending snapshot has to be complete first.
+        if not self.view.is_pending:
+            self._observer.idles()
+        now_ms = self._now_ms()
+        self._next_look_ms = now_ms + self._planner.wait_ms(self.view, now_ms)
+
+    # --- the coordinator ------------------------------------------------------------------------
+
+    def _feed(self, event: protocol.Event) -> list[protocol.Command]:
+        before = self.view
+        commands = self._coordinator.handle(event)
+        view = self.view = self._coordinator.view()
+        if (view.cycle, view.is_pending, view.pending.is_decided) != (
+            before.cycle,
+            before.is_pending,
+            before.pending.is_decided,
+        ):
+            self._next_look_ms = 0
+        self._observer.heard(event, commands, view)
+        self._carry_out(commands)
+        return commands
+
+    def _carry_out(self, commands: Sequence[protocol.Command]) -> None:
+        for command in commands:
+            if isinstance(command, protocol.Stop):
+                self.ended = self.ended or command
+            else:
+                self._drivers.start(command, self.view)

@@ -1,0 +1,96 @@
+"""How far stages and sources are: event time and positions from the epochs' thread, totals from the
+coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.execution.events import SourceProgress, StageProgress
+from dagster_jet.pipeline.graph import TimestampsNode
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.manifest import Counters
+
+
+@dataclass(frozen=True)
+class InputProgress:
+    """Event time and positions as of the last epoch, without totals."""
+
+    stages: Mapping[str, StageProgress] = field(default_factory=dict)
+    sources: Mapping[str, SourceProgress] = field(default_factory=dict)
+
+
+class Progress:
+    """Of one execution. The epochs' thread publishes, everybody may ask."""
+
+    def __init__(self, context: ExecutionContext) -> None:
+        self._context = context
+        self._published = InputProgress()
+
+    def publish(self) -> None:
+        """On the epochs' thread, when an epoch is over or the sources are in place."""
+        self._published = InputProgress(self._stages(), self._sources())
+
+    def stages(self, view: CoordinatorView) -> dict[str, StageProgress]:
+        """Totals per named stage as of the last acked epoch."""
+        progress, published = {}, self._published
+        for node in self._context.graph:
+            if not self._context.graph.is_named(node.name):
+                continue
+            c = view.counters.get(node.name, Counters())
+            states = view.shards.get(node.name, ())
+            progress[node.name] = replace(
+                published.stages.get(node.name, StageProgress(0, 0)),
+                rows_in=c.rows_in,
+                rows_out=c.rows_out,
+                late=c.late,
+                rejected=c.rejected,
+                state_rows=sum(run.rows for state in states for run in state.runs),
+            )
+        return progress
+
+    def sources(self, view: CoordinatorView) -> dict[str, SourceProgress]:
+        """Position, lag and event time per source."""
+        progress = {}
+        for name, published in self._published.sources.items():
+            c = view.counters.get(name, Counters())
+            progress[name] = replace(published, rows_read=c.rows_in, lost=c.lost)
+        return progress
+
+    def _stages(self) -> dict[str, StageProgress]:
+        watermarks = self._context.watermarks
+        progress = {}
+        for name in watermarks.reached_ms:
+            held = watermarks.held_back_by(name)
+            progress[name] = StageProgress(
+                rows_in=0,
+                rows_out=0,
+                watermark_ms=watermarks.watermark_ms(name),
+                held_back_by=held.source if held else None,
+                held_back_partition=held.partition if held else None,
+                held_back_since_ms=held.since_ms if held else None,
+            )
+        return progress
+
+    def _sources(self) -> dict[str, SourceProgress]:
+        context, progress = self._context, {}
+        for name, reader in context.readers.items():
+            times = [
+                context.watermarks.source_watermark_ms(n.name)
+                for n in context.graph.downstream(name)
+                if isinstance(n, TimestampsNode)
+            ]
+            watermark_ms, idle = times[0] if times else (None, False)
+            outage = context.polling.outages.get(name)
+            progress[name] = SourceProgress(
+                rows_read=0,
+                position=reader.position(),
+                lag=dict(reader.waiting().details),
+                watermark_ms=watermark_ms,
+                idle=idle,
+                unavailable_since_ms=outage.since_ms if outage else None,
+                unavailable=outage.reason if outage else None,
+            )
+        return progress

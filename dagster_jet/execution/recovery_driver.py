@@ -1,0 +1,204 @@
+"""Carries out a start: checks, restore, and what older executions left open."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dagster_jet.connectors.contract import (
+    Acknowledging,
+    HoldsTransactions,
+    RereadsInput,
+    SourceReader,
+    effective_guarantees,
+)
+from dagster_jet.errors import InputLostError, PipelineError
+from dagster_jet.execution.compatibility import check_compatible
+from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.execution.events import GuaranteeLowered, InputLost, SnapshotDropped
+from dagster_jet.execution.progress import Progress
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.manifest import Manifest, ShardState
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.spark.cluster.session import activate
+from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.restore import restore_shards
+from dagster_jet.state.runs import sweep_dead_executions
+from dagster_jet.system.failpoint import fail_point
+from dagster_jet.system.scratch import OWN_LEVELS, make_private
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RecoveryDriver:
+    """Of one execution, on the epochs' thread. Every method may raise `JetError`."""
+
+    context: ExecutionContext
+    claimed: ExecutionRecord
+    progress: Progress
+    input_ends: bool
+    """The run takes what is there at the start."""
+
+    def claim(self) -> protocol.Claimed:
+        """The record is ours already: prepares this process, and analyses the pipeline.
+
+        Raises:
+            PipelineError: a mistake in it; names the stage.
+            SinkError: a sink cannot work as asked.
+        """
+        context, guarantee = self.context, self.context.config.guarantee
+        make_private(context.work_dir.parent, OWN_LEVELS - 1)  # before anything in it is removed
+        shutil.rmtree(context.work_dir, ignore_errors=True)
+        make_private(context.work_dir)
+        sweep_dead_executions(context.work_dir)
+        self._report_lowered_guarantees()
+        for node in context.graph.sinks:
+            # Without a guarantee there are no snapshots: every start is from scratch.
+            is_new = not self.claimed.snapshots and guarantee is not Guarantee.NONE
+            node.sink.check(context.job, node.name, is_new_job=is_new)
+        activate(context.runtime.session)
+        context.plan = analyse(context.runtime, context.graph, context.store.partition_count)
+        processors = context.plan.processors
+        in_two_phases = [name for name, p in processors.items() if p.commits_in_two_phases]
+        held_writers = {
+            node.name: node.sink.held_writers
+            for node in context.graph.sinks
+            if isinstance(node.sink, HoldsTransactions)
+        }
+        if in_two_phases and guarantee is Guarantee.NONE:
+            raise PipelineError(
+                "the processor commits with snapshots, and the guarantee is none.",
+                job=context.job,
+                stage=", ".join(in_two_phases),
+                cure="Choose another JobConfig(guarantee=...), or write without preparing.",
+            )
+        return protocol.Claimed(
+            self.claimed,
+            bool(in_two_phases or held_writers),
+            context.plan.stage_plans(),
+            context.committer.destinations,
+            held_writers,
+        )
+
+    def _report_lowered_guarantees(self) -> None:
+        """Never silently: a log's warning and an event, at every start."""
+        context, wanted = self.context, self.context.config.guarantee
+        for stage, effective in effective_guarantees(context.graph, wanted).items():
+            if effective is not wanted:
+                _logger.warning(
+                    "job %r asks for %s, its stage %r gives %s",
+                    context.job,
+                    wanted.value,
+                    stage,
+                    effective.value,
+                )
+                execution_id = self.claimed.execution_id
+                context.emit(GuaranteeLowered(context.job, execution_id, stage, wanted, effective))
+
+    def load(self, ref: SnapshotRef) -> protocol.ManifestLoaded:
+        context = self.context
+        manifest = context.snapshots.load(ref)
+        partition_count = context.store.partition_count
+        check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
+        return protocol.ManifestLoaded(manifest)
+
+    # --- restore --------------------------------------------------------------------------------
+
+    def restore(self, manifest: Manifest) -> protocol.Restored:
+        context, watermarks = self.context, self.context.watermarks
+        fail_point("restore.begin")
+        watermarks.restore(manifest.watermarks, context.clock.now_ms())
+        ref = self.claimed.snapshot
+        is_committed = ref is None or ref.snapshot_id != manifest.snapshot_id or ref.committed
+        shards: dict[str, tuple[ShardState, ...]] = {}
+        for name, reader in context.readers.items():
+            chains = manifest.shards.get(name, ((),))
+            journal = context.snapshots.read_journal(name, chains[0])
+            if name in manifest.sources:
+                reader.restore(manifest.sources[name], journal)
+            if isinstance(reader, Acknowledging) and not is_committed:
+                reader.restore_unacknowledged(manifest.unacknowledged.get(name, {}))
+            self._check_undecided(name, reader)
+            shards[name] = (ShardState(chain=chains[0]),)
+        stages = {stage.name: manifest.shards.get(stage.name, ()) for stage in context.graph.stages}
+        for name in stages:
+            if name not in watermarks.expired_until_ms:
+                # An older snapshot does not say what had died: what is dead by today's code.
+                reached_ms = watermarks.reached_ms[name]
+                watermarks.expire(name, context.plan.operator(name).expired_until(reached_ms))
+        barrier = context.barrier(self.claimed, manifest.epoch_id, with_store=True)
+        shards.update(
+            restore_shards(
+                context.runtime, context.plan, barrier, stages, watermarks.expired_until_ms
+            )
+        )
+        fail_point("restore.done")
+        return protocol.Restored(shards)
+
+    def _check_undecided(self, name: str, reader: SourceReader) -> None:
+        """Is everything there that was read after the snapshot, so that it can be read again?"""
+        context, execution_id = self.context, self.claimed.execution_id
+        if context.undecided is None or not isinstance(reader, RereadsInput):
+            return
+        lost = context.undecided.check(name, reader)
+        if lost:
+            epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))
+            shown = tuple(one.shown for one in lost)
+            several = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+            if not context.config.accept_loss:
+                raise InputLostError(
+                    f"input is gone that was read in epochs {', '.join(map(str, epoch_ids))} and "
+                    f"is in no decided snapshot: {', '.join(shown[:3])}{several}. It cannot be "
+                    "read again, and its rows would be missing.",
+                    job=context.job,
+                    stage=name,
+                    position=shown[0],
+                    cure="Put it back as it was (cp -p), or let the job go on without its rows "
+                    "with JobConfig(accept_loss=True). Input may be deleted once a committed "
+                    "snapshot has it: Jet.consumed_files() says which that is.",
+                )
+            _logger.warning("job %r, stage %r: lost, as accepted: %s", context.job, name, shown)
+            context.emit(InputLost(context.job, execution_id, name, epoch_ids, shown))
+        context.undecided.take_over(name, execution_id)
+
+    # --- orphans --------------------------------------------------------------------------------
+
+    def abort_orphans(
+        self, execution_id: int, keep: tuple[SnapshotRef, ...]
+    ) -> protocol.OrphansAborted:
+        context = self.context
+        fail_point("abort.before")
+        retained = context.snapshots.load_retained(keep)
+        manifests = retained.manifests
+        tokens = [a.token for m in manifests.values() for a in m.artifacts]
+        context.committer.abort_orphans(tokens, [m.sinks for m in manifests.values()])
+        context.snapshots.delete_unreferenced(execution_id, retained)
+        self._report_damaged(retained.damaged)
+        fail_point("abort.after")
+        # The starting positions of a new job are those of all sources; and what a run drains is
+        # what is there now.
+        context.poll(all_of_them=self.input_ends or not keep)
+        self.progress.publish()
+        return protocol.OrphansAborted(
+            retained={
+                snapshot_id: {v: frozenset(n) for v, n in m.chunk_sets().items()}
+                for snapshot_id, m in manifests.items()
+            },
+            sources={name: reader.position() for name, reader in context.readers.items()},
+            watermarks=context.watermarks.to_json(),
+            now_ms=context.clock.now_ms(),
+            damaged=frozenset(retained.damaged),
+        )
+
+    def _report_damaged(self, damaged: Mapping[int, str]) -> None:
+        job = self.context.job
+        for snapshot_id, reason in damaged.items():
+            _logger.warning(
+                "%s: snapshot %d can no longer be gone back to: %s", job, snapshot_id, reason
+            )
+            dropped = SnapshotDropped(job, self.claimed.execution_id, snapshot_id, reason)
+            self.context.emit(dropped)

@@ -1,0 +1,104 @@
+"""Calls to outside systems that phase 2 has to make: retried, never skipped.
+
+The record says that what they do will be true. So a call that cannot succeed now is made again,
+with growing pauses, until it does or the execution ends; the next start makes it then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dagster_jet.connectors.contract import reaction_to
+from dagster_jet.errors import FencedError, JetError, Reaction, SinkError
+from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.system.backoff import Backoff
+
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
+_ENDS_AT_ONCE = (StopKind.CANCEL, StopKind.SHUTDOWN)
+"""Every other kind of stop means that the output is committed."""
+
+
+class GivenUpError(SinkError):
+    """The execution ends before the call has succeeded."""
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """A call, for people and for errors."""
+
+    what: str
+    """Its noun: "commit"."""
+    stage: str
+    place: str
+    connector: object
+    """Whoever knows the errors of its client library (`ClassifiesErrors`)."""
+
+
+@dataclass
+class Retrying:
+    """Of one execution. Any thread."""
+
+    job: str
+    fenced: threading.Event
+    stop: StopSignal
+    report: Callable[[str], None]
+    """Of a call that is being retried."""
+    ending: threading.Event = field(default_factory=threading.Event)
+    """Set: the waiting between two tries ends."""
+
+    def until_done(
+        self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
+    ) -> None:
+        """
+        Args:
+            has_failed: another call has, without which this one is of no use.
+
+        Raises:
+            GivenUpError: the next start makes the call.
+            FencedError: that is another execution's to do.
+            JetError: what is not to be retried.
+        """
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
+        while True:
+            try:
+                call()
+                return
+            except Exception as error:  # noqa: BLE001 - the connector says what it means
+                named = error if isinstance(error, JetError) else self._named(error, of)
+                if named.reaction is not Reaction.RETRY:
+                    raise named from (error if named is not error else error.__cause__)
+                self.report(f"{of.stage} ({of.place}): {of.what} is being retried: {error}")
+            if self.fenced.is_set():
+                raise FencedError("a newer execution owns the job.", job=self.job)
+            if self.ending.wait(backoff.next_s()) or has_failed() or self._ends_at_once():
+                raise self._given_up(of)
+
+    def _ends_at_once(self) -> bool:
+        return self.stop.kind in _ENDS_AT_ONCE
+
+    def _given_up(self, of: Attempted) -> GivenUpError:
+        given_up = GivenUpError(
+            f"the execution ends before its {of.what} to {of.place} could be made.",
+            job=self.job,
+            stage=of.stage,
+            cure="Nothing is lost: the next start makes it.",
+        )
+        if self.stop.kind is StopKind.CANCEL:
+            given_up.reaction = Reaction.FAIL
+        return given_up
+
+    def _named(self, error: Exception, of: Attempted) -> JetError:
+        """An error of a client library, with the reaction that its connector knows."""
+        reaction = reaction_to(error, of.connector) or Reaction.RESTART
+        what = f"the {of.what} raised {type(error).__name__}: {error}."
+        if reaction is Reaction.STOP:
+            return FencedError(what, job=self.job, stage=of.stage)
+        cure = f"Nothing is lost: the job restarts and makes the {of.what} again."
+        if reaction is Reaction.FAIL:
+            cure = f"Nothing is lost: correct it and start again, which makes the {of.what}."
+        named = SinkError(what, job=self.job, stage=of.stage, cure=cure)
+        named.reaction = reaction
+        return named

@@ -1,0 +1,300 @@
+"""Phase 2: what a decided snapshot names is made visible, in every sink that it names.
+
+Not in every sink of the pipeline: that may have changed since (`snapshot.owed`). Sinks commit
+beside each other: one that does not answer keeps none of the others waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dagster_jet.connectors.contract import (
+    CommitContext,
+    Committer,
+    Piece,
+    Sink,
+    carry_out_here,
+)
+from dagster_jet.errors import JetError, Reaction, SinkError, SinkMismatchError
+from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
+from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
+from dagster_jet.pipeline.graph import SinkNode
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.owed import Destination, OwedCommit, SinkFate, owed_commits, sink_fate
+from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.system.failpoint import fail_point
+
+_logger = logging.getLogger(__name__)
+
+_AT_ONCE_MAX = 8
+"""Sinks that commit beside each other."""
+
+RunAll = Callable[[Sequence[Callable[[], None]]], None]
+
+
+def in_threads(works: Sequence[Callable[[], None]]) -> None:
+    """All of them beside each other; returns when all have ended. They raise nothing."""
+    if len(works) == 1:
+        works[0]()
+        return
+    with ThreadPoolExecutor(min(len(works), _AT_ONCE_MAX), "jet-commit") as pool:
+        for work in works:
+            pool.submit(work)
+
+
+@dataclass
+class SinkCommitter:
+    """Commits for one execution, until it is fenced, ends, or is asked to stop. Any thread."""
+
+    job: str
+    sinks: Sequence[SinkNode]
+    destinations: Mapping[str, Destination]
+    """Where each of `sinks` writes."""
+    reopen: Callable[[Destination], Sink]
+    """A sink that the pipeline does not have; raises `JetError` where it cannot be had."""
+    accept_loss: bool
+    record: Callable[[], ExecutionRecord]
+    retrying: Retrying
+    emit: Callable[[JobEvent], None]
+    in_tasks: Callable[[Sequence[Piece]], list[Any]] = carry_out_here
+    """See `CommitContext`."""
+    run_all: RunAll = in_threads
+    """How the sinks' commits are run."""
+    _committers: dict[str, Committer] = field(default_factory=dict)
+    """Of the pipeline's sinks, once they are needed."""
+
+    def close(self) -> None:
+        """Closes what was opened. After the last commit."""
+        while self._committers:
+            _close(*self._committers.popitem())
+
+    def abort_orphans(
+        self, keep: Collection[str], named: Iterable[Mapping[str, Destination]] = ()
+    ) -> None:
+        """Removes what older executions left open in the sinks, except the tokens in `keep`.
+
+        Args:
+            keep: what is named by a retained snapshot.
+            named: by snapshot, the sinks as they were. One that has left the pipeline, or writes
+                elsewhere, is cleaned as well. Best effort: nothing of it is visible, and starts
+                try it again for as long as a snapshot is retained that names it.
+        """
+        for node in self.sinks:
+            committer = self._committer(node.name)
+            committer.abort_orphans(self._context(node.name, recovering=True), keep)
+        for sink, destination in self._former(named):
+            try:
+                reopened = self.reopen(destination).open_committer(self.job, sink)
+                try:
+                    reopened.abort_orphans(self._context(sink, recovering=True), keep)
+                finally:
+                    _close(sink, reopened)
+            except (JetError, OSError) as error:
+                where = _where(destination)
+                _logger.warning(
+                    "%s: orphans of the former sink %s (%s) stay: %s",
+                    self.job,
+                    sink,
+                    where,
+                    error,
+                )
+
+    def _former(
+        self, named: Iterable[Mapping[str, Destination]]
+    ) -> Iterable[tuple[str, Destination]]:
+        found: list[tuple[str, Destination]] = []
+        for sinks in named:
+            for sink, destination in sinks.items():
+                if sink_fate(sink, sinks, self.destinations) is SinkFate.KEPT:
+                    continue
+                if (sink, destination) not in found:
+                    found.append((sink, destination))
+        return found
+
+    def commit(
+        self,
+        artifacts: Sequence[Artifact],
+        named: Mapping[str, Destination],
+        *,
+        recovering: bool,
+        repeatable: bool = False,
+    ) -> None:
+        """Phase 2 of every sink. What a sink wants to be retried is, until it succeeds.
+
+        Args:
+            artifacts: of one snapshot.
+            named: where the sinks wrote when the artifacts were staged. What has left the pipeline,
+                or writes elsewhere by now, is reopened there.
+            recovering: a dead execution has decided this.
+            repeatable: below exactly-once, see `CommitContext`.
+
+        Raises:
+            SinkMismatchError: a sink has left or moved, and cannot be reopened. Nothing of it is
+                committed, the others may be; the record still names all of it.
+            SinkError: given up; the record still names the artifacts, and the next start commits
+                them.
+            FencedError: that is another execution's to do.
+            JetError: whatever else a sink has said, with the reaction that it asks for.
+        """
+        fail_point("commit.before")
+        failures: list[Exception] = []
+        one_failed = threading.Event()
+
+        def commit(owed: OwedCommit) -> None:
+            context = self._context(owed.sink, recovering=recovering, repeatable=repeatable)
+            try:
+                self._commit_owed(owed, context, one_failed)
+            except Exception as failure:  # noqa: BLE001 - raised below, once all have ended
+                failures.append(failure)
+                one_failed.set()
+
+        owed = owed_commits(artifacts, named, self.destinations)
+        if owed:
+            self.run_all([partial(commit, one) for one in owed])
+        if failures:
+            raise failures[0]
+        fail_point("commit.after")
+
+    def _commit_owed(
+        self, owed: OwedCommit, context: CommitContext, one_failed: threading.Event
+    ) -> None:
+        if owed.fate is SinkFate.KEPT:
+            self._commit_one(self._committer(owed.sink), owed, context, one_failed)
+            return
+        sink = self._former_sink(owed)
+        if sink is None:
+            return
+        committer = sink.open_committer(self.job, owed.sink)
+        try:
+            if self._commit_one(committer, owed, context, one_failed):
+                self._report_reopened(owed)
+        finally:
+            _close(owed.sink, committer)
+
+    def _committer(self, sink: str) -> Committer:
+        if sink not in self._committers:
+            node = next(node for node in self.sinks if node.name == sink)
+            self._committers[sink] = node.sink.open_committer(self.job, sink)
+        return self._committers[sink]
+
+    def _former_sink(self, owed: OwedCommit) -> Sink | None:
+        """None where it cannot be had and the loss is accepted."""
+        why = "the snapshot is of a version that did not note where its sinks write."
+        if owed.destination is not None:
+            try:
+                return self.reopen(owed.destination)
+            except JetError as error:
+                why = str(error)
+        if self.accept_loss:
+            self._report_lost(owed, why)
+            return None
+        raise SinkMismatchError(
+            f"{owed.rows} rows of epochs {_span(owed.epoch_ids)} are decided and wait for their "
+            f"commit; the sink {owed.fate.value}, and cannot be opened without it: {why}",
+            job=self.job,
+            stage=owed.sink,
+            position=_where(owed.destination),
+            cure="Start once with the pipeline as it was, which commits them; or let the job go on "
+            "without these rows with JobConfig(accept_loss=True).",
+        )
+
+    def _report_reopened(self, owed: OwedCommit) -> None:
+        assert owed.destination is not None
+        where = _where(owed.destination)
+        _logger.warning(
+            "%s: %d rows of epochs %s, decided before the sink %s %s, are committed to %s",
+            self.job,
+            owed.rows,
+            _span(owed.epoch_ids),
+            owed.sink,
+            owed.fate.value,
+            where,
+        )
+        execution_id = self.record().execution_id
+        self.emit(
+            SinkReopened(
+                self.job, execution_id, owed.sink, owed.fate, where, owed.epoch_ids, owed.rows
+            )
+        )
+
+    def _report_lost(self, owed: OwedCommit, why: str) -> None:
+        _logger.warning(
+            "%s: %d rows of epochs %s are lost, as accepted, and never reach the sink %s: %s",
+            self.job,
+            owed.rows,
+            _span(owed.epoch_ids),
+            owed.sink,
+            why,
+        )
+        tokens = tuple(artifact.token for artifact in owed.artifacts)
+        execution_id = self.record().execution_id
+        self.emit(
+            OutputLost(self.job, execution_id, owed.sink, owed.epoch_ids, owed.rows, tokens, why)
+        )
+
+    def _commit_one(
+        self,
+        committer: Committer,
+        owed: OwedCommit,
+        context: CommitContext,
+        one_failed: threading.Event,
+    ) -> bool:
+        """False: its place is gone with the sink, and the loss is accepted."""
+        place = _where(owed.destination) or owed.sink
+        attempted = Attempted("commit", owed.sink, place, committer)
+        try:
+            commit = partial(committer.commit, owed.artifacts, context)
+            self.retrying.until_done(commit, attempted, one_failed.is_set)
+            return True
+        except GivenUpError:
+            raise
+        except SinkError as error:
+            is_left = owed.fate is not SinkFate.KEPT and error.reaction is Reaction.RESTART
+            if not (is_left and self.accept_loss):
+                raise
+            # Nobody will bring back the place of a sink that the pipeline has given up.
+            self._report_lost(owed, str(error))
+            return False
+
+    def _context(self, sink: str, *, recovering: bool, repeatable: bool = False) -> CommitContext:
+        record = self.record()
+        return CommitContext(
+            job=self.job,
+            sink=sink,
+            timeline=record.timeline,
+            execution_id=record.execution_id,
+            recovering=recovering,
+            accept_loss=self.accept_loss,
+            repeatable=repeatable,
+            report_lost=self._report_artifact_lost,
+            held_writers=record.held_writers.get(sink, 0),
+            in_tasks=self.in_tasks,
+        )
+
+    def _report_artifact_lost(self, artifact: Artifact) -> None:
+        owed = OwedCommit(artifact.sink, None, SinkFate.KEPT, (artifact,))
+        self._report_lost(owed, "what was staged is gone, and nothing says that it was committed.")
+
+
+def _close(sink: str, committer: Committer) -> None:
+    try:
+        committer.close()
+    except Exception as error:  # noqa: BLE001 - nothing depends on it any more
+        _logger.warning("the sink %s: closing raised %r", sink, error)
+
+
+def _where(destination: Destination | None) -> str | None:
+    """For people."""
+    if destination is None:
+        return None
+    return str(destination.get("path", destination["kind"]))
+
+
+def _span(epoch_ids: Sequence[int]) -> str:
+    return f"{epoch_ids[0]} to {epoch_ids[-1]}" if len(epoch_ids) > 1 else f"{epoch_ids[0]}"

@@ -1,0 +1,142 @@
+"""What sources remember beyond their positions, on its way into the store.
+
+A source with an unbounded position (the files it has read) appends rows to a journal, epoch by
+epoch. A snapshot writes the rows since the last decided one; they are kept until it is decided, so
+that the next one has them if it fails. Writing goes on beside the epoch's tasks: the rows are known
+when the epoch is planned, and no snapshot names them before its acks are in. Beside them the epoch
+notes what no snapshot has yet (`undecided_input.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import RereadsInput, SourceReader
+from dagster_jet.errors import JetError
+from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput
+from dagster_jet.snapshot.manifest import ChunkSet
+from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.system.failpoint import FailPointError
+
+CHAIN_MAX = 32
+"""Now and then a journal is written anew, to keep its chain short."""
+
+
+@dataclass
+class SourceJournals:
+    """The journals of all sources of one execution.
+
+    One thread calls it; `decided` may come from another, before the next snapshot begins.
+    """
+
+    readers: Mapping[str, SourceReader]
+    snapshots: SnapshotStore
+    undecided: UndecidedInput | None
+    """None: there are no snapshots, and every start reads everything again."""
+    _collected: dict[str, list[pa.Table]] = field(default_factory=dict)
+    _deciding: dict[str, list[pa.Table]] = field(default_factory=dict)
+    """In the last snapshot that was begun; empty once that is decided."""
+    _noting: Future[None] | None = None
+    _writing: dict[str, Future[ChunkSet]] = field(default_factory=dict)
+    _writer: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "jet-journal"), repr=False
+    )
+    _noter: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "jet-note"), repr=False
+    )
+
+    def begin_epoch(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
+        """Once per epoch, when its tasks are on their way: takes what the readers have planned,
+        notes it, and writes, for a snapshot, what no decided one has.
+
+        A crash leaves a note, and chunks that nothing names.
+
+        Args:
+            chains: by source, what earlier snapshots have written.
+        """
+        self._noting = self._noter.submit(self._take, command, chains)
+
+    def begun(self) -> None:
+        """Waits until the epoch's input is noted. Before a reader is used again.
+
+        Raises:
+            JetError: a reader could not tell what it has planned.
+        """
+        noting, self._noting = self._noting, None
+        if noting is not None:
+            noting.result()
+
+    def take_back(self, command: RunEpoch) -> None:
+        """The epoch has failed for good. Whoever takes the input away on which it failed has been
+        told; it is not missed at the next start."""
+        with suppress(JetError):
+            self.begun()
+        if self.undecided is None:
+            return
+        for name in self.readers:
+            tables = [*self._deciding.get(name, ()), *self._collected.get(name, ())]
+            if tables:
+                self.undecided.take_back(name, command.execution_id, command.epoch_id, tables)
+
+    def _take(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
+        new = {name: reader.take_journal() for name, reader in self.readers.items()}
+        if self.undecided is None:
+            return
+        epoch_id = pa.scalar(command.epoch_id, pa.int64())
+        noted = []
+        for name, rows in new.items():
+            if rows is not None:
+                epochs = pa.repeat(epoch_id, rows.num_rows)
+                self._collected.setdefault(name, []).append(
+                    rows.append_column(EPOCH_COLUMN, epochs)
+                )
+                if isinstance(self.readers[name], RereadsInput):
+                    tables = [*self._deciding.get(name, ()), *self._collected[name]]
+                    noted.append((name, command.execution_id, tables))
+        if command.snapshot_id is not None:
+            self._begin_snapshot(command, chains)
+        for note in noted:
+            self.undecided.note(*note)
+
+    def _begin_snapshot(
+        self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]
+    ) -> None:
+        for name, rows in self._collected.items():
+            self._deciding.setdefault(name, []).extend(rows)
+        self._collected = {}
+        for name, rows in self._deciding.items():
+            is_base = not chains[name] or len(chains[name]) >= CHAIN_MAX
+            appended = pa.concat_tables(rows).drop_columns([EPOCH_COLUMN])
+            self._writing[name] = self._writer.submit(
+                self.snapshots.write_journal,
+                name,
+                command,
+                chains[name],
+                self.readers[name].whole_journal() if is_base else appended,
+                is_base=is_base,
+            )
+
+    def written(self, source: str) -> tuple[ChunkSet | None, str | None]:
+        """Waits for the source's part of the snapshot: what was written, or why it was not."""
+        writing = self._writing.pop(source, None)
+        if writing is None:
+            return None, None
+        try:
+            return writing.result(), None
+        except (JetError, FailPointError) as failure:
+            return None, str(failure)
+
+    def decided(self) -> None:
+        """The last snapshot that was begun has all that was collected before it."""
+        self._deciding = {}
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._noter.shutdown()
+        self._writer.shutdown()

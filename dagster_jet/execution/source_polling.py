@@ -1,0 +1,252 @@
+"""Sources are asked for news on threads of their own: one that answers slowly, or is away, delays
+neither the others nor an epoch.
+
+The loop asks, goes on, and accepts the answers as they come in. A source that cannot be read now is
+asked again, with growing pauses, until it answers; the job goes on without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from dagster_jet.connectors.contract import Acknowledging, Lag, SourceReader, reaction_to
+from dagster_jet.errors import (
+    FencedError,
+    JetError,
+    Reaction,
+    SourceError,
+    SourceUnavailableError,
+)
+from dagster_jet.system.backoff import Backoff
+
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+GRACE_S = 0.05
+"""So long the loop waits for answers that are usually there at once. Each is waited for once."""
+REPORT_AFTER_S = 10.0
+"""An outage that is shorter is shown, and no event."""
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 10.0
+_LOOK_S = 0.1
+_END_S = 2.0
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A source that cannot be read."""
+
+    source: str
+    since_ms: int
+    """Wall-clock time."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one poll."""
+
+    source: str
+    found: Any = None
+    error: Exception | None = None
+
+
+class SourceThread:
+    """The one thread on which a reader polls, acknowledges and closes: clients of outside systems
+    are often bound to theirs. A daemon: a call that hangs does not keep the process alive."""
+
+    def __init__(self, name: str, reader: SourceReader) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._reader = reader
+        self._thread = threading.Thread(target=self._run, name=f"jet-source-{name}", daemon=True)
+        self._thread.start()
+
+    def do(self, call: Callable[[], _T]) -> Future[_T]:
+        """Has a call made after those before it."""
+        made: Future[_T] = Future()
+
+        def work() -> None:
+            try:
+                made.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                made.set_exception(error)
+
+        self._work.put(work)
+        return made
+
+    def close(self) -> None:
+        """The reader is closed after the calls before it."""
+        self._work.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+        try:
+            self._reader.close()
+        except Exception as error:  # noqa: BLE001 - nothing depends on it any more
+            _logger.warning("%s: closing raised %r", self._thread.name, error)
+
+
+@dataclass
+class SourcePolling:
+    """All sources of one execution; one thread calls it.
+
+    Answers come in through `answers`; whoever takes them from there hands them to `accept`.
+    """
+
+    job: str
+    readers: Mapping[str, SourceReader]
+    now_ms: Callable[[], int]
+    report: Callable[[Outage, bool], None]
+    """An outage lasts (False), or is over (True). On a source's thread."""
+    answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
+    outages: dict[str, Outage] = field(default_factory=dict)
+    _asked_at: dict[str, float] = field(default_factory=dict)
+    """By source that has not answered yet."""
+    _closing: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.threads = {name: SourceThread(name, r) for name, r in self.readers.items()}
+
+    def ask(self) -> None:
+        """Has every source polled that is not being polled."""
+        for name in self.readers.keys() - self._asked_at.keys():
+            self._asked_at[name] = time.monotonic()
+            self.threads[name].do(lambda name=name: self._poll(name))  # type: ignore[misc]
+
+    def accept(self, answer: Answer) -> None:
+        """Hands the reader what was found.
+
+        Raises:
+            JetError: the poll has failed, and will again.
+        """
+        self._asked_at.pop(answer.source, None)
+        if answer.error is not None:
+            raise answer.error
+        self.readers[answer.source].accept(answer.found)
+
+    def poll(self) -> None:
+        """Asks, waits a moment, and accepts what has been found by then. Raises as `accept`."""
+        self.ask()
+        while self._asked_at:
+            wait_s = max(self._asked_at.values()) + GRACE_S - time.monotonic()
+            try:
+                self.accept(self.answers.get(wait_s > 0, max(wait_s, 0)))
+            except queue.Empty:
+                return
+
+    def poll_all(self, give_up: Callable[[], bool]) -> None:
+        """Accepts what every source has found in a poll that began after this call.
+
+        Raises:
+            SourceUnavailableError: given up while one could not be read.
+            JetError: as `accept`.
+        """
+        late = set(self._asked_at)
+        self.ask()
+        while self._asked_at:
+            try:
+                answer = self.answers.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if give_up():
+                    raise self._given_up() from None
+                continue
+            self.accept(answer)
+            if answer.source in late:
+                late.discard(answer.source)
+                self.ask()
+
+    def acknowledge(self, name: str, messages: Mapping[str, Any]) -> None:
+        """Has a source acknowledge, on its thread; waits for it. Any thread.
+
+        Raises:
+            Exception: what the reader has raised.
+            SourceUnavailableError: the execution ends first.
+        """
+        reader = self.readers[name]
+        assert isinstance(reader, Acknowledging)
+        made = self.threads[name].do(partial(reader.acknowledge, messages))
+        while not wait([made], _LOOK_S).done:
+            if self._closing.is_set():
+                raise SourceUnavailableError(
+                    "the execution ends before the messages are acknowledged.",
+                    job=self.job,
+                    stage=name,
+                )
+        made.result()
+
+    def close(self) -> None:
+        """Closes every reader on its own thread. One that hangs is left to itself."""
+        self._closing.set()
+        for thread in self.threads.values():
+            thread.close()
+        until = time.monotonic() + _END_S
+        for name, thread in self.threads.items():
+            if not thread.join(max(0.0, until - time.monotonic())):
+                _logger.warning(
+                    "%s: the source %s is still busy, and is not closed", self.job, name
+                )
+
+    def _given_up(self) -> JetError:
+        waited_for = sorted(self._asked_at)
+        reasons = [self.outages[name].reason for name in waited_for if name in self.outages]
+        return SourceUnavailableError(
+            f"the execution ends before all sources have answered: {'; '.join(reasons)}",
+            job=self.job,
+            stage=", ".join(waited_for),
+        )
+
+    # --- on a source's thread -------------------------------------------------------------------
+
+    def _poll(self, name: str) -> None:
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
+        reader, reported = self.readers[name], False
+        began = time.monotonic()
+        while not self._closing.is_set():
+            try:
+                answer = Answer(name, reader.poll())
+            except Exception as error:  # noqa: BLE001 - the connector says what follows
+                reaction = reaction_to(error, reader)
+                if reaction is Reaction.RETRY:
+                    since_ms = self.outages[name].since_ms if name in self.outages else None
+                    outage = Outage(name, since_ms or self.now_ms(), str(error))
+                    self.outages[name] = outage
+                    if not reported and time.monotonic() - began >= REPORT_AFTER_S:
+                        reported = True
+                        self.report(outage, False)
+                    self._closing.wait(backoff.next_s())
+                    continue
+                answer = Answer(name, error=self._named(error, reaction, name))
+            over = self.outages.pop(name, None)
+            if reported and over is not None:
+                self.report(over, True)
+            self.answers.put(answer)
+            return
+
+    def _named(self, error: Exception, reaction: Reaction | None, name: str) -> Exception:
+        if reaction is None or isinstance(error, JetError):
+            return error
+        what = f"the poll raised {type(error).__name__}: {error}."
+        kind = FencedError if reaction is Reaction.STOP else SourceError
+        named = kind(what, job=self.job, stage=name)
+        named.reaction = reaction
+        named.__cause__ = error
+        return named
+
+
+def poll_now(reader: SourceReader) -> Lag:
+    """One poll on this thread; what waits then."""
+    reader.accept(reader.poll())
+    return reader.waiting()

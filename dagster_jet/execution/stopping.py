@@ -1,0 +1,60 @@
+"""When an execution ends: by itself, or because somebody asks it to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dagster_jet.snapshot.protocol import StopKind
+
+
+@dataclass
+class StopSignal:
+    """How others ask a running execution to stop. Safe from any thread; the first kind wins,
+    but every kind overrides RESTART, after which the job would just run on, and CANCEL all."""
+
+    kind: StopKind | None = None
+
+    def __post_init__(self) -> None:
+        self.event = threading.Event()
+        self._lock = threading.Condition()
+        self._listener: Callable[[], None] | None = None
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Has `listener` called after every request, on the thread that makes it; None: nobody."""
+        self._listener = listener
+
+    def request(self, kind: StopKind) -> None:
+        with self._lock:
+            if self.kind in (None, StopKind.RESTART) or kind is StopKind.CANCEL:
+                self.kind = kind
+            self.event.set()
+            self._lock.notify_all()
+        listener = self._listener
+        if listener is not None:
+            listener()
+
+    def wait_for_another(self, kind: StopKind | None, seconds: float) -> bool:
+        """Returns True at once where something else than `kind` is asked for, else False after a
+        pause."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self.kind is not kind, seconds)
+
+    def restarted(self) -> None:
+        """RESTART is carried out; what was asked for since then stands."""
+        with self._lock:
+            if self.kind is StopKind.RESTART:
+                self.kind = None
+                self.event.clear()
+
+
+@dataclass(frozen=True)
+class Until:
+    """When an execution ends by itself."""
+
+    input_ends: bool
+    """Take what is there at the start and no more."""
+    stop: StopKind | None
+    """How to stop then."""
+    duration_s: float | None = None

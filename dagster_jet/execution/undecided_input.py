@@ -1,0 +1,156 @@
+"""Notes of what was read and is in no decided snapshot yet.
+
+Once an execution is dead nobody else knows. Its successor reads everything behind the snapshot
+again; what was deleted or moved away meanwhile would be left out without a word. So every epoch
+notes beside its tasks what its sources have planned, and a start compares the notes of those
+before it with what is there.
+
+A note lists too much rather than too little: what was decided since is in the restored position. It
+is one value per source and execution, written anew by every epoch that reads something, so that
+neither an old one nor a sleeping execution that wakes up takes anything out of another's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.contract import InputFate, RereadsInput
+from dagster_jet.errors import StoreError, StoreMismatchError
+from dagster_jet.store import ReplicatedMap, Store
+from dagster_jet.system.failpoint import FailPointError
+
+_logger = logging.getLogger(__name__)
+
+EPOCH_COLUMN = "__epoch"
+"""Of a note: the epoch that has read the row's input."""
+_FORMAT, _FORMAT_KEY = 1, b"dagster_jet.format"
+
+
+@dataclass(frozen=True)
+class LostInput:
+    """What was read, is in no decided snapshot, and cannot be read again."""
+
+    shown: str
+    """For people: which it is, and how much was in it."""
+    epoch_id: int
+
+
+@dataclass
+class UndecidedInput:
+    """The notes of one job, for one execution. One thread at a time."""
+
+    store: Store
+    job: str
+    _owed: dict[str, pa.Table] = field(default_factory=dict)
+    """By source: what earlier executions have read, and this one has to read again."""
+    _fails: bool = False
+
+    def check(self, source: str, reader: RereadsInput) -> tuple[LostInput, ...]:
+        """What a restored reader cannot read again, of all that was noted, in order of epochs.
+
+        Raises:
+            StoreMismatchError: a newer version has written a note.
+            StoreError: the notes cannot be read now.
+        """
+        map = self._map()
+        data = map.get_all(map.keys(f"{source}/"))
+        notes = [_table(note, self.job) for note in data if note is not None]
+        if not notes:
+            return ()
+        noted = pa.concat_tables(notes, promote_options="default")
+        rows = noted.to_pylist()
+        fates = reader.fates(rows)
+        self._owed[source] = _those(noted, (fate is InputFate.WAITING for fate in fates))
+        lost = {
+            LostInput(reader.shown(row), row[EPOCH_COLUMN])
+            for row, fate in zip(rows, fates, strict=True)
+            if fate is InputFate.GONE
+        }
+        return tuple(sorted(lost, key=lambda one: (one.epoch_id, one.shown)))
+
+    def take_over(self, source: str, execution_id: int) -> None:
+        """Makes what is still owed this execution's own, and forgets the notes before it.
+
+        A crash inside leaves what is owed in two notes, which count as one.
+        """
+        owed = self._owed.get(source)
+        if owed is not None and owed.num_rows:
+            self._write(source, execution_id, owed)
+        map = self._map()
+        notes = map.keys(f"{source}/")
+        map.delete_all([key for key in notes if int(key.name.rpartition("/")[2]) < execution_id])
+
+    def note(self, source: str, execution_id: int, rows: Sequence[pa.Table]) -> None:
+        """Writes down all that is undecided of a source, epochs of this execution first.
+
+        Best effort: an outage of the store stops no epoch, and the next note has it all.
+        """
+        owed = self._owed.get(source)
+        tables = [*rows, *([] if owed is None else [owed])]
+        try:
+            noted = pa.concat_tables(tables, promote_options="default")
+            self._write(source, execution_id, noted)
+            self._fails = False
+        except (StoreError, FailPointError) as error:
+            if not self._fails:
+                _logger.warning(
+                    "job %r, stage %r: what this epoch reads cannot be noted: %s. If the job dies "
+                    "before its next snapshot, nobody notices input that was deleted until then.",
+                    self.job,
+                    source,
+                    error,
+                )
+            self._fails = True
+
+    def take_back(
+        self, source: str, execution_id: int, epoch_id: int, rows: Sequence[pa.Table]
+    ) -> None:
+        """Notes the same without what one epoch has read; best effort, too."""
+        noted = pa.concat_tables(rows)
+        failed = pc.equal(noted.column(EPOCH_COLUMN), epoch_id)
+        inputs = [_input(row) for row in noted.filter(failed).to_pylist()]
+        if source in self._owed:
+            owed = self._owed[source]
+            still = (_input(row) not in inputs for row in owed.to_pylist())
+            self._owed[source] = _those(owed, still)
+        self.note(source, execution_id, [noted.filter(pc.invert(failed))])
+
+    def _write(self, source: str, execution_id: int, table: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        schema = table.schema.with_metadata({_FORMAT_KEY: str(_FORMAT)})
+        with pa.ipc.new_stream(sink, schema) as stream:
+            stream.write_table(table.cast(schema))
+        map = self._map()
+        map.put_all({map.key(f"{source}/{execution_id}"): sink.getvalue().to_pybytes()})
+
+    def _map(self) -> ReplicatedMap:
+        """Asked for anew each time: the store knows its members of today."""
+        return self.store.map(f"jobs/{self.job}/undecided")
+
+
+def _those(rows: pa.Table, wanted: Iterable[bool]) -> pa.Table:
+    """Also of no rows: a note may be empty, and Arrow's arrays of nothing have another type."""
+    return rows.filter(pa.array(list(wanted), pa.bool_()))
+
+
+def _input(row: dict[str, Any]) -> dict[str, Any]:
+    """A row, whichever epoch has read it."""
+    return {column: value for column, value in row.items() if column != EPOCH_COLUMN}
+
+
+def _table(note: bytes, job: str) -> pa.Table:
+    table = pa.ipc.open_stream(note).read_all()
+    found = int((table.schema.metadata or {}).get(_FORMAT_KEY, b"0"))
+    if found > _FORMAT:
+        raise StoreMismatchError(
+            f"a note of what was read has format {found}, this version reads up to {_FORMAT}.",
+            job=job,
+            cure="Upgrade dagster-jet on this machine.",
+        )
+    return table

@@ -1,0 +1,297 @@
+"""Which watermark each stateful stage works under, from what was observed at the sources.
+
+An epoch runs under what was known when it was planned: its own events move the watermark of the
+next one. So a stage first takes in the epoch's rows, then closes what lies up to its watermark,
+and a stage behind it sees those results before the same watermark.
+
+The minimum is taken twice: over the partitions of a source, then over the inputs of a stage. With
+a maximum retention the highest watermark of them all passes both once it is that old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import inf
+from typing import Any
+
+from dagster_jet.dag.watermark import (
+    EventTimeState,
+    RetainedTops,
+    coalesced_minimum,
+)
+from dagster_jet.pipeline.graph import Graph, TimestampsNode
+
+
+@dataclass(frozen=True)
+class StageWatermarkHold:
+    """Who keeps a stage's watermark where it is."""
+
+    source: str
+    since_ms: int | None
+    """Wall-clock time: of its last watermark, or of its appearance or return."""
+    partition: str | None = None
+    """Of the source; None: the source as a whole."""
+
+
+@dataclass
+class WatermarkTracker:
+    """Event time of one job as of the last acked epoch."""
+
+    graph: Graph
+    max_retention_ms: int | None = None
+    """How long a laggard may hold back the highest watermark of a stage; None: for ever."""
+    nodes: dict[str, EventTimeState] = field(default_factory=dict)
+    """Per timestamps node: all its rows taken together, the newest event of any partition."""
+    partitions: dict[str, dict[str, EventTimeState]] = field(default_factory=dict)
+    """Per timestamps node and partition of its source, also those that hold nothing back now."""
+    reached_ms: dict[str, int | None] = field(default_factory=dict)
+    """Per stateful stage: the watermark under which its last epoch ended: what it closes
+    off has been emitted."""
+    expired_until_ms: dict[str, int] = field(default_factory=dict)
+    """Per stateful stage: state rows up to this time died under the code that was there then. What
+    the store has of them stays dead, whatever the stage is by now."""
+
+    def __post_init__(self) -> None:
+        # The graph is frozen, and these are asked several times per epoch.
+        self._timestamps = {
+            n.name: n.timestamps for n in self.graph if isinstance(n, TimestampsNode)
+        }
+        self._sources = {name: self.graph.upstream_sources(name) for name in self._timestamps}
+        self._stages = {stage.name: stage for stage in self.graph.stages}
+        self._inputs = {name: self.graph.upstream_timestamps(name) for name in self._stages}
+        self._expected: dict[str, Mapping[str, int]] = {}
+        self._retained: dict[str, RetainedTops] = {}
+        if self.max_retention_ms is not None:
+            self._retained = {stage: RetainedTops(self.max_retention_ms) for stage in self._stages}
+        self._passed_ms: dict[str, int] = {}
+        """Per stage, the highest watermark that retention has let pass."""
+        self._awaited: set[str] = set()
+        """Timestamps nodes in whose sources rows waited at the last look."""
+        self._fruitless: set[str] = set()
+        """Those of them that got no event of the rows: until they get one, or none waits."""
+        self._quiet: dict[str, EventTimeState] = {}
+        """What the others of them were before rows waited: so they are again if it is in vain."""
+        for name, inputs in self._inputs.items():
+            self.reached_ms.setdefault(name, None)
+            for node, _ in inputs:
+                self.nodes.setdefault(node.name, EventTimeState())
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def expect(self, node: str, waiting: Mapping[str, int], now_ms: int) -> None:
+        """Tells which partitions rows may still come from, and how many are known to wait there.
+
+        Only these hold the watermark back. One that has never had a row does so as well, until
+        its first, or until it is idle; one with rows waiting is not idle, however long it takes
+        to read them. A partition that is not named keeps its watermark for its return.
+        """
+        before = self._expected.get(node)
+        states = self.partitions.setdefault(node, {})
+        for partition, rows in waiting.items():
+            state = states.get(partition)
+            if state is None:
+                state = EventTimeState(last_event_at_ms=now_ms, advanced_at_ms=now_ms)
+            elif (before is not None and partition not in before) or (state.idle and rows):
+                state = replace(state, last_event_at_ms=now_ms, idle=False, advanced_at_ms=now_ms)
+            elif rows:
+                state = replace(state, last_event_at_ms=now_ms)
+            states[partition] = state
+        self._expected[node] = waiting
+
+    def observe(
+        self,
+        node: str,
+        rows: int,
+        top_event_ms: int | None,
+        now_ms: int,
+        tops: Mapping[str, int] | None = None,
+    ) -> None:
+        """An epoch's rows at a timestamps node; `tops`: newest event time per partition."""
+        lag_ms = self._timestamps[node].allowed_lag_ms
+        state = self.nodes.get(node, EventTimeState())
+        if rows:
+            self.nodes[node] = state.observe(top_event_ms, lag_ms, now_ms)
+            self._fruitless.discard(node)
+            self._quiet.pop(node, None)
+        elif node in self._awaited:
+            self._fruitless.add(node)
+            self.nodes[node] = self._quiet.pop(node, state)
+        for partition, top_ms in (tops or {}).items():
+            states = self.partitions.setdefault(node, {})
+            known = states.get(partition, EventTimeState())
+            states[partition] = known.observe(top_ms, lag_ms, now_ms)
+
+    def check_time(self, now_ms: int, waiting: Collection[str] = ()) -> None:
+        """What time alone brings: who is idle by now, whose watermark goes on by the clock, which
+        watermarks no laggard holds longer.
+
+        Args:
+            now_ms: wall clock.
+            waiting: the sources in which rows wait: they are neither idle nor in a lull, however
+                long the driver slept, and one that was idle is no longer: the epoch that reads
+                its rows must not close windows over them. Not so while those that are read hold
+                no event: a filter drops them all, or they are rejected.
+
+        Retention counts from the first look at a watermark, in a new execution anew.
+        """
+        self._awaited = {n for n in self.nodes if not self._sources[n].isdisjoint(waiting)}
+        self._fruitless &= self._awaited
+        self._quiet = {n: state for n, state in self._quiet.items() if n in self._awaited}
+        self._check_quiet(now_ms)
+        for stage, tops in self._retained.items():
+            highest = [
+                watermark_ms - delay_ms
+                for node, delay_ms in self._inputs[stage]
+                if (watermark_ms := self.nodes[node.name].watermark_ms) is not None
+            ]
+            if highest:
+                tops.observe(max(highest), now_ms)
+            passed_ms = tops.due(now_ms)
+            if passed_ms is not None:
+                self._passed_ms[stage] = passed_ms
+
+    def _check_quiet(self, now_ms: int) -> None:
+        to_be_read = self._awaited - self._fruitless
+        for name, timestamps in self._timestamps.items():
+            idle_ms, lull_ms = timestamps.idle_timeout_ms, timestamps.max_lull_ms
+            if name in self.nodes:
+                state = self.nodes[name]
+                if name in to_be_read:
+                    self._quiet.setdefault(name, state)
+                    since_ms = now_ms if state.idle else state.advanced_at_ms
+                    self.nodes[name] = replace(
+                        state, last_event_at_ms=now_ms, idle=False, advanced_at_ms=since_ms
+                    )
+                else:
+                    state = state.check_idle(idle_ms, now_ms)
+                    self.nodes[name] = state.check_lull(lull_ms, now_ms)
+            states = self.partitions.get(name, {})
+            for partition, rows in self._expected.get(name, {}).items():
+                if not rows:
+                    state = states[partition].check_idle(idle_ms, now_ms)
+                    states[partition] = state.check_lull(lull_ms, now_ms)
+
+    def expire(self, stage: str, until_ms: int | None) -> None:
+        """Rows of a stage's state up to this time are dead; None: none are. Never taken back."""
+        if until_ms is not None:
+            self.expired_until_ms[stage] = max(until_ms, self.expired_until_ms.get(stage, until_ms))
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def ingestion_ms(self, now_ms: int) -> dict[str, int]:
+        """Event time of the next epoch's rows where it is that of reading. Never before the last:
+        the clock may be another host's by now, or have been set back, and rows are not late."""
+        return {
+            name: max(now_ms, self.nodes.get(name, EventTimeState()).top_event_ms or now_ms)
+            for name, timestamps in self._timestamps.items()
+            if timestamps.of_ingestion
+        }
+
+    def source_watermark_ms(self, node: str) -> tuple[int | None, bool]:
+        """The first minimum, over the partitions of a source; and is the source idle?
+
+        Where no partition holds it back, it is what the newest event of any has brought.
+        """
+        whole = self.nodes.get(node, EventTimeState())
+        least, none_active = coalesced_minimum(
+            [(whole.watermark_ms, True), *((s.watermark_ms, s.idle) for s in self._holding(node))]
+        )
+        return least, none_active and whole.idle
+
+    def watermark_ms(self, stage: str) -> int | None:
+        """The second minimum, over the inputs that are not idle; if all are, the highest seen.
+        What retention has let pass counts too."""
+        inputs = [
+            (*self.source_watermark_ms(node.name), delay_ms)
+            for node, delay_ms in self._inputs[stage]
+        ]
+        least, _ = coalesced_minimum(
+            (None if watermark_ms is None else watermark_ms - delay_ms, idle)
+            for watermark_ms, idle, delay_ms in inputs
+        )
+        known = [one for one in (least, self._passed_ms.get(stage)) if one is not None]
+        return max(known, default=None)
+
+    def held_back_by(self, stage: str) -> StageWatermarkHold | None:
+        """Who keeps the stage's watermark where it is, and since when (wall clock).
+
+        None: no input is active. Who never had a watermark comes before all others.
+        """
+        found: list[tuple[float, StageWatermarkHold]] = []
+        for node, delay_ms in self._inputs[stage]:
+            watermark_ms, idle = self.source_watermark_ms(node.name)
+            if not idle:
+                least = -inf if watermark_ms is None else watermark_ms - delay_ms
+                found.append((least, self._hold_of(node)))
+        return min(found, key=lambda f: f[0])[1] if found else None
+
+    def _holding(self, node: str) -> list[EventTimeState]:
+        states = self.partitions.get(node, {})
+        return [states[partition] for partition in self._expected.get(node, ())]
+
+    def _hold_of(self, node: TimestampsNode) -> StageWatermarkHold:
+        """Who decides about the watermark of a source that is not idle."""
+        source = ", ".join(self.graph.named_upstreams(node.name))
+        states = self.partitions.get(node.name, {})
+        active = [p for p in self._expected.get(node.name, ()) if not states[p].idle]
+        if not active:
+            return StageWatermarkHold(source, self.nodes[node.name].advanced_at_ms)
+
+        def watermark(partition: str) -> float:
+            watermark_ms = states[partition].watermark_ms
+            return -inf if watermark_ms is None else watermark_ms
+
+        least = min(active, key=watermark)
+        return StageWatermarkHold(source, states[least].advanced_at_ms, least)
+
+    def floored_ms(self, stage: str) -> int | None:
+        """`watermark_ms` on a boundary of the stage's windows: what its next epoch could close."""
+        watermark_ms = self.watermark_ms(stage)
+        return None if watermark_ms is None else self._stages[stage].floor_watermark(watermark_ms)
+
+    # --- snapshots ------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "nodes": {name: asdict(state) for name, state in self.nodes.items()},
+            # Watermark, and when it got there. There may be hundreds, in every manifest.
+            "partitions": {
+                node: {p: (state.watermark_ms, state.advanced_at_ms) for p, state in states.items()}
+                for node, states in self.partitions.items()
+            },
+            "reached_ms": dict(self.reached_ms),
+            "dead_until_ms": dict(self.expired_until_ms),
+            # For people (`dagster-jet watermarks`); worked out anew after a restart.
+            "held_back_by": {
+                stage: None if hold is None else asdict(hold)
+                for stage, hold in ((s, self.held_back_by(s)) for s in self.reached_ms)
+            },
+        }
+
+    def restore(self, saved: Mapping[str, Any], now_ms: int) -> None:
+        """Idleness is about this execution's clock: everybody gets a full time-out again."""
+        for name, fields in saved.get("nodes", {}).items():
+            if name in self.nodes:
+                state = EventTimeState(**fields)
+                self.nodes[name] = replace(state, last_event_at_ms=now_ms, idle=False)
+        # Older snapshots have none: they appear with their first rows.
+        for name, states in saved.get("partitions", {}).items():
+            if name in self.nodes:
+                self.partitions[name] = {
+                    partition: EventTimeState(
+                        watermark_ms=watermark_ms,
+                        last_event_at_ms=now_ms,
+                        advanced_at_ms=advanced_at_ms,
+                    )
+                    for partition, (watermark_ms, advanced_at_ms) in states.items()
+                }
+        # Snapshots of 0.1 called it so, when windows were the only stages.
+        reached = saved.get("reached_ms", saved.get("closed_end_ms", {}))
+        for name, watermark in reached.items():
+            if name in self.reached_ms:
+                self.reached_ms[name] = watermark
+        # Older snapshots have none.
+        for name, until_ms in saved.get("dead_until_ms", {}).items():
+            if name in self.reached_ms:
+                self.expire(name, until_ms)

@@ -1,0 +1,159 @@
+"""How a job is to be run: validated when it is made, before anything happens."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+
+from dagster_jet.core.durations import to_ms
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.errors import ConfigurationError
+
+
+def _as_timedelta(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return timedelta(milliseconds=to_ms(value, "duration"))
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_as_timedelta)]
+
+GuaranteeName: TypeAlias = Literal["none", "at-least-once", "exactly-once"]
+
+
+class JobConfig(BaseModel):
+    """Settings of one job. Durations are `timedelta` or texts such as "1 second".
+
+    Raises:
+        ConfigurationError: an unknown field, a wrong value or a contradiction; names the field.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    snapshot_interval: Duration = timedelta(seconds=1)
+    """From the end of one snapshot's phase 2 to the start of the next. 0: as often as possible,
+    which is every other epoch, as one runs beside the completion of a snapshot. Where a processor
+    (`apply_processor`) commits in two phases every epoch ends in a snapshot, whatever this says."""
+    retained_snapshots: int = Field(default=3, ge=1, le=100)
+    """How many snapshots are kept, so that `initial_snapshot` can go back to them."""
+    initial_snapshot: int | None = None
+    """Go back to this retained snapshot: later ones are given up, and a new timeline begins.
+
+    Carried out once: restarts, and later runs with the same value, go on from the newest snapshot,
+    whether this one is still retained or not. To go back to the same one a second time, start the
+    job once without a value in between."""
+    suspend_on_failure: bool = False
+    """A failure that a person has to cure leaves the job SUSPENDED instead of FAILED."""
+    split_brain_protection: bool = False
+    """Start only while more than half of the most members that the job ever saw are reachable."""
+    auto_scaling: bool = True
+    """Restart gracefully onto the new partition table when the store's members have changed."""
+    scale_up_delay: Duration = timedelta(seconds=10)
+    """How long the members must have stayed the same before that: several may join in a row."""
+    parallelism: int | None = Field(default=None, ge=1)
+    """Shards per stateful stage; default: as many as Spark runs tasks at once."""
+    max_items_per_epoch: int = Field(default=1_000_000, ge=1)
+    """The most rows of one source in one epoch; a whole file is read even if it has more."""
+    target_epoch_duration: Duration = timedelta(milliseconds=500)
+    """Epochs grow and shrink towards this duration."""
+    poll_interval: Duration = timedelta(milliseconds=200)
+    """How often sources are asked for new input while there is none."""
+    max_watermark_retention: Duration | None = None
+    """How long a source or a partition that lags may hold a stage's watermark back, by wall clock;
+    after that its rows are late. None: until it has caught up, or is idle."""
+    member_timeout: Duration | Literal["off"] = timedelta(minutes=1)
+    """How long a member of the store may stay away before a running job repairs around it: the
+    others take over what it held, and it leaves the store. "off": that is left to people. A member
+    that answers and refuses (a full disk, a wrong password) is never given up."""
+    restart_attempts_max: int = Field(default=5, ge=0)
+    """Restarts inside this process within ten minutes; then the job ends as failed."""
+    lease_ttl: Duration = timedelta(seconds=10)
+    """How long a silent owner on another host is believed to live."""
+    accept_loss: bool = False
+    """Go on although a sink lost rows that it had staged, or input is gone. The loss is reported
+    (`OutputLost`, `InputLost`)."""
+
+    if TYPE_CHECKING:  # pydantic makes it from the fields; this says what they may be given as
+
+        def __init__(
+            self,
+            *,
+            guarantee: Guarantee | GuaranteeName = ...,
+            snapshot_interval: timedelta | str = ...,
+            retained_snapshots: int = ...,
+            initial_snapshot: int | None = ...,
+            suspend_on_failure: bool = ...,
+            split_brain_protection: bool = ...,
+            auto_scaling: bool = ...,
+            scale_up_delay: timedelta | str = ...,
+            parallelism: int | None = ...,
+            max_items_per_epoch: int = ...,
+            target_epoch_duration: timedelta | str = ...,
+            poll_interval: timedelta | str = ...,
+            max_watermark_retention: timedelta | str | None = ...,
+            member_timeout: timedelta | str = ...,
+            restart_attempts_max: int = ...,
+            lease_ttl: timedelta | str = ...,
+            accept_loss: bool = ...,
+        ) -> None: ...
+
+    @property
+    def max_watermark_retention_ms(self) -> int | None:
+        """`max_watermark_retention` in milliseconds."""
+        retention = self.max_watermark_retention
+        return None if retention is None else milliseconds(retention)
+
+    @property
+    def member_timeout_s(self) -> float | None:
+        """`member_timeout` in seconds; None: off."""
+        return None if self.member_timeout == "off" else self.member_timeout.total_seconds()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobConfig:
+        if self.guarantee is Guarantee.NONE and self.initial_snapshot is not None:
+            raise ValueError('initial_snapshot needs a guarantee other than "none"')
+        for name in (
+            "snapshot_interval",
+            "target_epoch_duration",
+            "poll_interval",
+            "lease_ttl",
+            "scale_up_delay",
+            "max_watermark_retention",
+        ):
+            if (getattr(self, name) or timedelta(0)) < timedelta(0):
+                raise ValueError(f"{name} is negative")
+        if self.member_timeout != "off" and self.member_timeout < timedelta(seconds=1):
+            raise ValueError('member_timeout is shorter than 1 second; "off" turns it off')
+        if self.lease_ttl < timedelta(seconds=1):
+            raise ValueError("lease_ttl is shorter than 1 second")
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _named(cls, given: Any, validate: ModelWrapValidatorHandler[JobConfig]) -> JobConfig:
+        try:
+            return validate(given)
+        except ValidationError as error:
+            problems = "; ".join(
+                ": ".join([*map(str, e["loc"]), e["msg"].removeprefix("Value error, ")])
+                for e in error.errors()
+            )
+            raise ConfigurationError(f"JobConfig: {problems}.") from None
+
+
+def milliseconds(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)

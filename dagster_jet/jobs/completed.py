@@ -1,0 +1,37 @@
+"""A completed job that is run again reads nothing: is there something that it does not read?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dagster_jet.connectors.contract import on_store
+from dagster_jet.errors import JetError
+from dagster_jet.execution.events import InputIgnored
+from dagster_jet.execution.source_polling import poll_now
+from dagster_jet.pipeline.graph import Graph
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import Store
+
+
+def ignored_input(
+    job: str, graph: Graph, store: Store, manifest: Manifest
+) -> Iterator[InputIgnored]:
+    """Yield the sources in which more waits than the last snapshot has. Starts no Spark.
+
+    A source that cannot be asked is passed over: nothing is to be read from it.
+    """
+    snapshots = SnapshotStore(store, job)
+    for node in on_store(graph, store).sources:
+        try:
+            reader = node.source.open(job, node.name, None)
+            if node.name in manifest.sources:
+                chain = manifest.shards.get(node.name, ((),))[0]
+                journal = snapshots.read_journal(node.name, chain)
+                reader.restore(manifest.sources[node.name], journal)
+            lag = poll_now(reader)
+            reader.close()
+        except JetError:
+            continue
+        if lag.items > 0:
+            yield InputIgnored(job, node.name, dict(lag.details))

@@ -1,0 +1,204 @@
+"""Executions of a pipeline in this process, one after another, until one ends the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_jet.errors import JetError, Reaction, StoreUnavailableError
+from dagster_jet.execution.events import ExecutionEnded, ExecutionRestarting, JobEvent
+from dagster_jet.execution.execution import Execution
+from dagster_jet.execution.failures import expected
+from dagster_jet.execution.stopping import StopSignal, Until
+from dagster_jet.job_config import JobConfig, milliseconds
+from dagster_jet.jobs.ended import EndedExecution
+from dagster_jet.jobs.job import JobResult
+from dagster_jet.jobs.members_repairer import MembersRepairer
+from dagster_jet.jobs.members_watcher import MembersWatcher
+from dagster_jet.jobs.restarts import Restarts
+from dagster_jet.jobs.totals import result_of
+from dagster_jet.ownership.claiming import claim
+from dagster_jet.ownership.record_keeper import RecordKeeper
+from dagster_jet.pipeline.graph import Graph
+from dagster_jet.snapshot.manifest import Counters
+from dagster_jet.snapshot.protocol import Stop, StopKind, WriteOutcome
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Driver:
+    """Begins executions and decides what follows their ends. One thread."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        graph: Graph,
+        config: JobConfig,
+        until: Until,
+        store: Store,
+        open_session: Callable[[], SparkSession],
+        work_dir: Path,
+        emit: Callable[[JobEvent], None],
+        run_id: str | None,
+    ) -> None:
+        self._job, self._graph, self._config, self._until = name, graph, config, until
+        self._store, self._open_session, self._work_dir = store, open_session, work_dir
+        self._emit, self._run_id = emit, run_id
+        self._epochs = 0
+        self.keeper: RecordKeeper | None = None
+        """Of the newest execution; None before the first."""
+
+    def run(self, stop: StopSignal, repairer: MembersRepairer) -> JobResult:
+        """Returns what the job came to when an execution has ended it.
+
+        Raises:
+            JetError: what it ended with.
+        """
+        restarts = Restarts(self._config.restart_attempts_max)
+        while True:
+            asked_before = stop.kind
+            ended = self._run_one(stop, restarts, repairer)
+            if restarts.exhausted:
+                self._announce_end(ended)
+                raise ended.failure or JetError(f"{ended.stop.reason}.", job=self._job)
+            if not ended.stop.restart:
+                self._announce_end(ended)
+                return self._result(ended, stop.kind)
+            if ended.stop.cause is not StopCause.RESTART:
+                self._announce_restart(ended, restarts)
+                # What had been asked for before could not be carried out: no reason to hurry.
+                stop.wait_for_another(asked_before, restarts.pause_ms / 1000)
+                repairer.wait(partial(stop.wait_for_another, asked_before))
+            # Whatever it was that ended the last one: the next execution is the restart asked for.
+            stop.restarted()
+
+    def _run_one(
+        self, stop: StopSignal, restarts: Restarts, repairer: MembersRepairer
+    ) -> EndedExecution:
+        if self.keeper is not None:
+            with suppress(StoreUnavailableError):  # then the claim will fail, and is tried again
+                self._store.refresh()
+        keeper = self.keeper = RecordKeeper(
+            self._store,
+            self._job,
+            milliseconds(self._config.lease_ttl),
+            self._run_id,
+            predecessor=self.keeper,
+        )
+        ended: EndedExecution | None = None
+        try:
+            with MembersWatcher(self._store, self._job, self._config, stop):
+                ended = self._execute(keeper, stop)
+            # What fails while a member is away, and is about to be repaired around, is not counted.
+            if not (ended.stop.restart and repairer.expects_repair()):
+                ended = self._or_give_up(ended, restarts)
+        finally:
+            outcome = keeper.release(ended.last_record if ended is not None else None)
+        is_unsaid = outcome in (WriteOutcome.UNAVAILABLE, WriteOutcome.UNKNOWN)
+        is_cancelled = stop.kind is StopKind.CANCEL
+        if (is_unsaid and ended.stop.cause.stays_down) or (
+            is_cancelled and ended.stop.cause is StopCause.UNDECIDED
+        ):
+            # Crash window: nobody knows of it yet, and a supervisor would start the job again.
+            restarts.failed()
+            ended = ended.not_written(self._job)
+        return ended
+
+    def _execute(self, keeper: RecordKeeper, asked: StopSignal) -> EndedExecution:
+        """One execution, from the lease to its end."""
+        try:
+            claimed = claim(keeper, self._store, self._job, self._config)
+            kind = asked.kind
+            if kind in (StopKind.SHUTDOWN, StopKind.CANCEL):
+                # Nothing is open: it needs no Spark to be carried out, only the record.
+                reason = "it was asked to stop before it began"
+                stop = Stop(kind.final_status, kind.cause, reason, write_status=True)
+                return EndedExecution(stop, claimed, None, stages=self._totals(claimed))
+            execution = Execution(
+                job=self._job,
+                graph=self._graph,
+                config=self._config,
+                until=self._until,
+                store=self._store,
+                # Asked anew each time: what ended the last one may have been Spark's own end.
+                session=self._open_session(),
+                keeper=keeper,
+                claimed=claimed,
+                work_dir=self._work_dir / self._job,
+                stop=asked,
+                emit=self._emit,
+            )
+        except Exception as error:  # noqa: BLE001 - the record says what a start failed of
+            return self._not_begun(keeper, asked.kind, expected(error, self._job))
+        try:
+            stop = execution.run()
+        finally:
+            self._epochs += execution.epochs
+        return EndedExecution(
+            stop, execution.record, execution.failure, execution.undecided, execution.stages()
+        )
+
+    def _not_begun(
+        self, keeper: RecordKeeper, asked: StopKind | None, error: JetError
+    ) -> EndedExecution:
+        """A start that has failed before anything was restored."""
+        if error.reaction is Reaction.STOP:
+            keeper.fenced.set()
+            stop = Stop(JobStatus.NOT_RUNNING, StopCause.FENCED, str(error))
+        elif asked is StopKind.SHUTDOWN or (asked is StopKind.CANCEL and keeper.record):
+            stop = Stop(asked.final_status, asked.cause, str(error), write_status=True)
+        elif error.reaction in (Reaction.RESTART, Reaction.RETRY):
+            stop = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, str(error), restart=True)
+        else:
+            suspends = self._config.suspend_on_failure
+            status = JobStatus.SUSPENDED if suspends else JobStatus.FAILED
+            stop = Stop(status, StopCause.ERROR, str(error), write_status=True)
+        return EndedExecution(stop, keeper.record, error)
+
+    def _or_give_up(self, ended: EndedExecution, restarts: Restarts) -> EndedExecution:
+        """What follows an end: where too many came unasked, no restart, and the record says so."""
+        if not ended.stop.restart or ended.stop.cause is StopCause.RESTART:
+            return ended
+        restarts.failed()
+        return ended.given_up(restarts.attempts) if restarts.exhausted else ended
+
+    def _announce_restart(self, ended: EndedExecution, restarts: Restarts) -> None:
+        self._emit(
+            ExecutionRestarting(
+                self._job,
+                ended.execution_id,
+                ended.stop.reason,
+                restarts.attempts,
+                restarts.pause_ms,
+            )
+        )
+
+    def _announce_end(self, ended: EndedExecution) -> None:
+        stop = ended.stop
+        if ended.record is not None:
+            self._emit(
+                ExecutionEnded(self._job, ended.execution_id, stop.status, stop.cause, stop.reason)
+            )
+
+    def _totals(self, record: ExecutionRecord) -> dict[str, Counters]:
+        """Totals per stage, as the newest snapshot has them."""
+        if record.snapshot is None:
+            return {}
+        return SnapshotStore(self._store, self._job).load(record.snapshot).counters
+
+    def _result(self, ended: EndedExecution, asked: StopKind | None) -> JobResult:
+        return result_of(
+            ended.final_record(self._job, asked),
+            ended.stages,
+            sources=[node.name for node in self._graph.sources],
+            sinks=[node.name for node in self._graph.sinks],
+            epochs=self._epochs,
+        )

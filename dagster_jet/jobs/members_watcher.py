@@ -1,0 +1,44 @@
+"""A finished change of the store's members leads to a graceful restart onto the new table.
+
+While a change is under way a job runs on: it writes to the old holders and the new ones. When the
+registers move, its execution is restarted once, from the last snapshot
+(`RecordKeeper.ended_because`).
+What is left to do here is to begin anew once the change is complete, so that the job's state is
+written and read where the table now says - after a pause, because members come in groups.
+"""
+
+from __future__ import annotations
+
+import time
+
+from dagster_jet.errors import StoreError
+from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.job_config import JobConfig
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.store import Store
+from dagster_jet.system.background_thread import BackgroundThread
+
+_POLL_S = 1.0
+
+
+class MembersWatcher(BackgroundThread):
+    """Looks at the store's metadata on a thread of its own, as long as an execution runs."""
+
+    def __init__(self, store: Store, job: str, config: JobConfig, stop: StopSignal) -> None:
+        super().__init__(f"jet-members-{job}", wanted=config.auto_scaling)
+        self._store, self._stop = store, stop
+        self._delay_s = config.scale_up_delay.total_seconds()
+        self._began_with = store.table
+
+    def _watch(self) -> None:
+        quiet_since = time.monotonic()
+        while not self._ended.wait(min(_POLL_S, max(0.05, self._delay_s / 4))):
+            try:
+                if self._store.refresh():
+                    quiet_since = time.monotonic()
+            except StoreError:
+                continue  # asked again in a moment
+            is_done = self._store.table != self._began_with and not self._store.is_moving
+            if is_done and time.monotonic() - quiet_since >= self._delay_s:
+                self._stop.request(StopKind.RESTART)
+                return

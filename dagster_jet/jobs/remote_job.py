@@ -1,0 +1,92 @@
+"""A pipeline that another process runs, as seen and steered through the store."""
+
+from __future__ import annotations
+
+import time
+
+from dagster_jet.errors import JobFailedError, JobStateError
+from dagster_jet.jobs import requests
+from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.totals import result_of
+from dagster_jet.ownership.liveness import LeaseWatch, as_lost, observed
+from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import Store
+
+_POLL_S = 0.2
+_WANTED = {kind.cause for kind in StopKind}
+
+
+class RemoteJob(Job):
+    """What is asked for travels as a request through the store; the owning process carries it out,
+    and the record shows it."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def record(self) -> ExecutionRecord | None:
+        """The record as a majority of the store's members knows it."""
+        return read_record(self._store, self.name)
+
+    @property
+    def status(self) -> JobStatus:
+        record = self.record
+        return observed(self._store, record).status if record else JobStatus.NOT_RUNNING
+
+    def result(self, timeout: float | None = None) -> JobResult:
+        record = self._ended(timeout)
+        if record is None:
+            raise JobStateError(
+                "no job of this name ever ran here.", job=self.name, cure="See Jet.jobs()."
+            )
+        if record.failure is not None and record.cause not in _WANTED:
+            raise JobFailedError(f"{record.failure}.", job=self.name)
+        if record.snapshot is None:
+            return result_of(record, {}, sources=(), sinks=())
+        manifest = SnapshotStore(self._store, self.name).load(record.snapshot)
+        return result_of(
+            record,
+            manifest.counters,
+            sources=manifest.sources,
+            sinks=manifest.counters.keys() - manifest.sources.keys() - manifest.shards.keys(),
+        )
+
+    def request_stop(self, kind: StopKind) -> None:
+        record = self.record
+        if record is not None:
+            record = observed(self._store, record)
+        if record is None or not record.status.is_live:
+            status = record.status.value if record else "unknown"
+            why = f" ({record.failure})" if record and record.failure else ""
+            raise JobStateError(
+                f"cannot {kind.value}: the job is {status}{why}.",
+                job=self.name,
+                cure="Start it first.",
+            )
+        requests.request(self._store, self.name, kind, record.execution_id)
+
+    def resume(self) -> None:
+        raise JobStateError(
+            f"cannot resume: the job is {self.status.value}, and its pipeline is not here.",
+            job=self.name,
+            cure="Submit its pipeline, in any process: it goes on from the last snapshot.",
+        )
+
+    def _ended(self, timeout: float | None) -> ExecutionRecord | None:
+        """Waits until no execution is live, or its owner is gone; returns the record."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watch = LeaseWatch()
+        while (record := self.record) is not None and record.status.is_live:
+            if watch.sees(record) is False:
+                return as_lost(record)
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"job {self.name!r} is still {record.status.value}")
+            time.sleep(_POLL_S)
+        return record

@@ -1,0 +1,52 @@
+"""Where a row belongs: the columns that every keyed row starts with, in input and in state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.operators.operator import (
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    TIME_COLUMN,
+    Operator,
+)
+
+ADDRESS = (
+    pa.field(PARTITION_COLUMN, pa.int32()),
+    pa.field(HASH_COLUMN, pa.int64()),
+    pa.field(TIME_COLUMN, pa.int64()),
+)
+"""Partition, hash of the key, event time in ms. None of them is ever null."""
+
+READABLE_TIME = pa.timestamp("ms", tz="UTC")
+
+
+def check_columns(operator: Operator, keys: Sequence[str]) -> None:
+    """Refuses, when a stage is planned, what would fail with the first row.
+
+    Raises:
+        PipelineError: the stream has a column that is named as one of the operator's own; a key is
+            of a type whose values Arrow cannot compare.
+    """
+    for schema in (*operator.input_schemas, operator.state_schema):
+        taken = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if taken:
+            raise PipelineError(
+                f"{', '.join(taken)} cannot be a column of the stream: the stage has its own.",
+                cure="Rename it with select() before the stage.",
+            )
+        for key in keys:
+            kind = schema.field(key).type
+            if pa.types.is_nested(kind):
+                raise PipelineError(
+                    f"{key!r} is {kind}, which cannot be a key.",
+                    cure="Use its fields as keys, or a text of it: select to_json(...) first.",
+                )
+
+
+def readable_time(table: pa.Table) -> pa.ChunkedArray:
+    """`TIME_COLUMN` for people."""
+    return table.column(TIME_COLUMN).cast(READABLE_TIME)

@@ -1,0 +1,1 @@
+"""Aggregates: how rows become partials, partials merge, and results come out."""

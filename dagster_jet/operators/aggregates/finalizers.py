@@ -1,0 +1,151 @@
+"""From merged partials to the result a user sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.core.state_format import StateFormat
+from dagster_jet.operators.partials.accumulator import guarded
+from dagster_jet.operators.partials.ordering import order_in_groups
+from dagster_jet.operators.partials.partial import as_list, one_array
+from dagster_jet.operators.partials.sketches import HllSketch, KllSketch
+from dagster_jet.operators.user import saved_value
+
+Column: TypeAlias = pa.ChunkedArray | pa.Array
+
+
+class Finish(Protocol):
+    """A frozen, picklable function of an aggregate's merged partial columns."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType: ...
+    def __call__(self, partials: Sequence[Column]) -> Column: ...
+
+
+@dataclass(frozen=True)
+class Itself:
+    """The partial is the result."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return partials[0]
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        return partials[0]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Nothing counted is 0, not null."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.int64()
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        return pc.fill_null(partials[0], 0)
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """Sum by count, as double; null where nothing was counted."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.float64()
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        total, count = partials
+        counted = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
+        # Not `safe`: that refuses an integer which a double holds only nearly, from 2^53 on.
+        numbers = (part.cast(pa.float64(), safe=False) for part in (total, counted))
+        return pc.divide(*numbers)
+
+
+@dataclass(frozen=True)
+class ValueOf:
+    """Of struct<time, value> the value."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return partials[0].field("value").type
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        return pc.struct_field(partials[0], "value")
+
+
+@dataclass(frozen=True)
+class Length:
+    """How many elements a list has."""
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.int64()
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        return pc.fill_null(pc.list_value_length(partials[0]).cast(pa.int64()), 0)
+
+
+@dataclass(frozen=True)
+class ListOfValues:
+    """Of list<struct<..., value>> the values; by time and value if `by_time`, else as they are."""
+
+    by_time: bool
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.list_(pa.field("element", partials[0].value_type.field("value").type))
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        lists = one_array(partials[0])
+        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        starts = np.concatenate(([0], np.cumsum(lengths)))
+        elements = lists.flatten()
+        values = pc.struct_field(elements, "value")
+        if self.by_time:
+            numbers = np.repeat(np.arange(len(lists)), lengths)
+            order = order_in_groups(numbers, [pc.struct_field(elements, "time"), values])
+            values = values.take(pa.array(order))
+        return as_list(values, starts, self.result_type([lists.type]))
+
+
+@dataclass(frozen=True)
+class DistinctEstimate:
+    sketch: HllSketch
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.int64()
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        return pa.array([self.sketch.estimate(b) for b in partials[0].to_pylist()], pa.int64())
+
+
+@dataclass(frozen=True)
+class QuantileEstimate:
+    sketch: KllSketch
+    fraction: float
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return pa.float64()
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        answers = [self.sketch.quantile(b, self.fraction) for b in partials[0].to_pylist()]
+        return pa.array(answers, pa.float64())
+
+
+@dataclass(frozen=True)
+class CustomFinish:
+    """A user's function of the accumulator; it must return what fits `kind`, or None."""
+
+    function: Callable[[Any], Any]
+    kind: pa.DataType
+    state_format: StateFormat = StateFormat.PLAIN
+
+    def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
+        return self.kind
+
+    def __call__(self, partials: Sequence[Column]) -> Column:
+        accumulators = (
+            saved_value.load(saved, self.state_format) for saved in partials[0].to_pylist()
+        )
+        results = [guarded(self.function, accumulator) for accumulator in accumulators]
+        return guarded(pa.array, results, self.kind)

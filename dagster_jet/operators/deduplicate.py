@@ -1,0 +1,106 @@
+"""Deduplication: of the rows of one key that lie close together in event time, the first stays.
+
+A row is a duplicate when a row of its key that was kept before lies within `within` of it:
+|time - kept time| <= within. Rows of one step are judged in order of event time; rows of one key
+and one time in order of arrival. Only kept rows count: with `within` 10, of times 0, 8, 16 the
+first and the last stay, because 8 was never kept. Null is a key like any other.
+
+Saved: the key and the time of every kept row that a row to come could still be compared with, that
+is until time + within < watermark (strict). Rows before the watermark are late: dropped, counted.
+
+At-least-once: a row that was kept between the snapshot and the crash is emitted again after the
+restart, once per restart; later duplicates of it are still recognised. Exactly-once: never.
+
+Source: Jet's documentation builds this from `filterStateful` with a time to live, which forgets a
+key by its *last* row; here the distance to the kept row decides, so that a key that never pauses
+is let through once per `within` instead of once for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
+from dagster_jet.operators.lateness import drop_late, event_times
+from dagster_jet.operators.operator import (
+    HASH_COLUMN,
+    TIME_COLUMN,
+    StateReader,
+    Step,
+    StepInput,
+)
+from dagster_jet.operators.rows.event_order import Timeline
+from dagster_jet.operators.rows.keys import key_codes
+from dagster_jet.operators.rows.sorting import distinct
+
+
+@dataclass(frozen=True)
+class Deduplicate:
+    """The operator. One input; the results are the kept rows, unchanged, in order of arrival."""
+
+    keys: tuple[str, ...]
+    row_schema: pa.Schema
+    """The stream's columns, `keys` among them."""
+    within_ms: int
+
+    def __post_init__(self) -> None:
+        check_columns(self, self.keys)
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        return (pa.schema([*ADDRESS, *self.row_schema]),)
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        return pa.schema([*ADDRESS, *(self.row_schema.field(key) for key in self.keys)])
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        return self.row_schema
+
+    @property
+    def time_column(self) -> str:
+        return TIME_COLUMN
+
+    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        return pa.concat_tables(tables)
+
+    def expired_until(self, watermark_ms: int | None) -> int | None:
+        return None if watermark_ms is None else watermark_ms - self.within_ms - 1
+
+    def describe_state(self, state: pa.Table) -> pa.Table:
+        """Merged state rows for people: the keys, and the event time of the row that was kept."""
+        return state.select(self.keys).append_column("kept_at", readable_time(state))
+
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        (arrived,) = given.arrived
+        rows, late = drop_late(arrived, given.before_ms)
+        kept = rows.take(pa.array(self._first_rows(rows, state)))
+        times = event_times(kept)
+        expired = self.expired_until(given.after_ms)
+        delta = kept.select(self.state_schema.names)
+        if expired is not None:
+            delta = delta.filter(pa.array(times > expired))
+        return Step(
+            results=kept.select(self.row_schema.names),
+            delta=delta,
+            rows_in=arrived.num_rows,
+            late=late,
+        )
+
+    def _first_rows(self, rows: pa.Table, state: StateReader) -> np.ndarray:
+        """Numbers of the rows that are no duplicates, ascending."""
+        if rows.num_rows == 0:
+            return np.empty(0, np.int64)
+        found = state.find(distinct(rows.column(HASH_COLUMN).to_numpy()))
+        known_codes, codes = key_codes(self.keys, found, rows)
+        times = event_times(rows)
+        known = Timeline(known_codes, event_times(found))
+        start, stop = known.between(codes, times - self.within_ms, times + self.within_ms)
+        unseen = np.flatnonzero(start == stop)
+        chosen = Timeline(codes[unseen], times[unseen]).spaced(self.within_ms)
+        return np.sort(unseen[chosen])

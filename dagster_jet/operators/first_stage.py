@@ -1,0 +1,162 @@
+"""The first of the two stages of an aggregation: from rows to the partials an operator takes.
+
+It is stateless: it runs over what arrived in a step and hands everything on, so at a barrier
+there is nothing to save. Spark runs it as ``groupBy(address, keys, group_columns)``,
+``agg(aggregate_columns)``, ``select(input_columns)``; without a JVM, `partials` computes the same
+from an Arrow table. Both come from here, side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.core.window_frames import Frames
+from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation
+from dagster_jet.operators.lateness import drop_late, event_times
+from dagster_jet.operators.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
+from dagster_jet.operators.session import FIRST_TIME_COLUMN
+from dagster_jet.operators.window import WINDOW_END_MS
+
+SqlColumns = tuple[tuple[str, str], ...]
+"""(column name, Spark SQL expression)."""
+
+_BUCKET = "__bucket"
+
+
+class FirstStage(Protocol):
+    """`time` is always the SQL of the event time in ms (bigint), such as ``unix_millis(at)``."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """Which of `__partition` and `__hash` the operator wants."""
+        ...
+
+    @property
+    def late_rows_are_left_out(self) -> bool:
+        """Rows with time < watermark (`StepInput.before_ms`) must be filtered, and counted as
+        late, before this stage: in its output they cannot be told from the others any more."""
+        ...
+
+    def group_columns(self, time: str) -> SqlColumns:
+        """What to group by besides address and keys."""
+        ...
+
+    def aggregate_columns(self, time: str) -> SqlColumns: ...
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The operator's input: these columns in this order."""
+        ...
+
+    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+        """Without a JVM: the operator's input, and how many late rows were left out.
+
+        Args:
+            rows: `__partition`, `__hash`, `__time` and the stream's own columns.
+            before_ms: `StepInput.before_ms`.
+
+        Raises:
+            BadRowError: a row has no event time.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FramePartials:
+    """For `SlidingWindows`: partials by key and frame."""
+
+    keys: tuple[str, ...]
+    aggregation: Aggregation
+    frames: Frames
+    late_rows_are_left_out: bool = False
+    address: tuple[str, ...] = (PARTITION_COLUMN,)
+
+    def group_columns(self, time: str) -> SqlColumns:
+        slide, offset = self.frames.slide_ms, self.frames.offset_ms
+        end = f"{time} - pmod({time} - {offset}L, {slide}L) + {slide}L"
+        return ((WINDOW_END_MS, end),)
+
+    def aggregate_columns(self, time: str) -> SqlColumns:
+        return self.aggregation.spark_columns(time)
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        return (*self.address, *self.keys, WINDOW_END_MS, *_partial_names(self.aggregation))
+
+    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+        times = event_times(rows)
+        ends = times - (times - self.frames.offset_ms) % self.frames.slide_ms
+        rows = rows.append_column(WINDOW_END_MS, pa.array(ends + self.frames.slide_ms, pa.int64()))
+        group = [*self.address, *self.keys, WINDOW_END_MS]
+        table = self.aggregation.first_stage(rows, pa.array(times), group)
+        return table.select(list(self.input_columns)), 0
+
+
+@dataclass(frozen=True)
+class SessionBuckets:
+    """For `SessionWindows`: partials by key and `floor(time / gap)`, with first and last time."""
+
+    keys: tuple[str, ...]
+    aggregation: Aggregation
+    gap_ms: int
+    late_rows_are_left_out: bool = True
+    address: tuple[str, ...] = (PARTITION_COLUMN, HASH_COLUMN)
+
+    def group_columns(self, time: str) -> SqlColumns:
+        return ((_BUCKET, f"floor({time} / {self.gap_ms}L)"),)
+
+    def aggregate_columns(self, time: str) -> SqlColumns:
+        span = ((FIRST_TIME_COLUMN, f"min({time})"), (TIME_COLUMN, f"max({time})"))
+        return (*span, *self.aggregation.spark_columns(time))
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        span = (FIRST_TIME_COLUMN, TIME_COLUMN)
+        return (*self.address, *self.keys, *span, *_partial_names(self.aggregation))
+
+    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+        rows, late = drop_late(rows, before_ms)
+        times = event_times(rows)
+        group = [*self.address, *self.keys, _BUCKET]
+        rows = rows.append_column(_BUCKET, pa.array(times // self.gap_ms, pa.int64()))
+        rows = rows.append_column(FIRST_TIME_COLUMN, pa.array(times))
+        spans = ((FIRST_TIME_COLUMN, "min"), (TIME_COLUMN, "max"))
+        table = self.aggregation.first_stage(rows, pa.array(times), group, spans)
+        return table.select(list(self.input_columns)), late
+
+
+@dataclass(frozen=True)
+class KeyPartials:
+    """For `RollingAggregate`: partials by key. Without event time, `time` is ``0L``."""
+
+    keys: tuple[str, ...]
+    aggregation: Aggregation
+    late_rows_are_left_out: bool = False
+    address: tuple[str, ...] = (PARTITION_COLUMN, HASH_COLUMN)
+
+    def group_columns(self, time: str) -> SqlColumns:
+        return ()
+
+    def aggregate_columns(self, time: str) -> SqlColumns:
+        return ((TIME_COLUMN, f"max({time})"), *self.aggregation.spark_columns(time))
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        return (*self.address, *self.keys, TIME_COLUMN, *_partial_names(self.aggregation))
+
+    def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+        times: np.ndarray = event_times(rows)
+        group = [*self.address, *self.keys]
+        table = self.aggregation.first_stage(rows, pa.array(times), group, ((TIME_COLUMN, "max"),))
+        return table.select(list(self.input_columns)), 0
+
+
+def _partial_names(aggregation: Aggregation) -> tuple[str, ...]:
+    return (*(name for name, _ in aggregation.partials), ROW_COUNT)

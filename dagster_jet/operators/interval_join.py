@@ -1,0 +1,332 @@
+"""Interval join: rows of two streams with equal keys and event times at most `within` apart.
+
+Results are the pairs of the two streams' rows as multisets: equal rows are different rows. A side
+that is kept whole (`left`, `right`, `outer`) also has each of its rows that found no partner
+emitted once, alone, when none can come any more: time + within < watermark (strict). As in SQL, a
+null key matches nothing; such a row appears alone if its side is kept, else it is dropped. A step
+reads the saved rows that are near in time to its own, not all that there are of their keys.
+
+Saved: the rows of both sides that a row to come could still match, until time + within < watermark.
+An outer join also saves who has matched: a row matched on arrival is written so, one that matches
+later gets a *mark*, a narrow row with its identity, and `merge` folds the two. An inner join has no
+identities, no marks, and nothing to look up when rows expire. Rows before the watermark are late:
+dropped, counted.
+
+At-least-once: pairs emitted between the snapshot and the crash are emitted again if both rows are
+replayed or saved; a row emitted alone may be emitted again, but never both alone and in a pair
+within one execution. Exactly-once: each once.
+
+Source: the interval join of Flink (`IntervalJoinOperator`), outer as in its SQL; Jet has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
+from dagster_jet.operators.lateness import drop_late, event_times
+from dagster_jet.operators.operator import (
+    HASH_COLUMN,
+    TIME_COLUMN,
+    Intervals,
+    StateReader,
+    Step,
+    StepInput,
+)
+from dagster_jet.operators.rows.event_order import Timeline, expand
+from dagster_jet.operators.rows.keys import key_codes, null_keys
+
+ROLE_COLUMN = "__role"
+"""int8, what a state row is: LEFT, RIGHT or MARK."""
+LEFT, RIGHT, MARK = 0, 1, 2
+ROW_STEP_COLUMN = "__row_step"
+"""int64, with ROW_INDEX_COLUMN: the step that took a row in, and its place in that step's input.
+Unique together with the hash, because a key belongs to one shard in one step."""
+ROW_INDEX_COLUMN = "__row_index"
+MATCHED_COLUMN = "__matched"
+"""bool: the row is not owed a result of its own; always true on a side that is not kept."""
+
+JoinType = Literal["inner", "left", "right", "outer"]
+
+_IDENTITY = (
+    pa.field(ROW_STEP_COLUMN, pa.int64()),
+    pa.field(ROW_INDEX_COLUMN, pa.int64()),
+    pa.field(MATCHED_COLUMN, pa.bool_()),
+)
+
+
+@dataclass(frozen=True)
+class IntervalJoin:
+    """The operator. Input 0 is left, 1 is right; results: keys, left columns, right columns."""
+
+    key_schema: pa.Schema
+    """The keys, with one name and one type on both sides."""
+    left_schema: pa.Schema
+    """The left stream's other columns, named as in the result."""
+    right_schema: pa.Schema
+    within_ms: int
+    how: JoinType = "inner"
+
+    def __post_init__(self) -> None:
+        if self.how not in get_args(JoinType):
+            raise PipelineError(f"how={self.how!r}; expected one of {get_args(JoinType)}.")
+        names = self.result_schema.names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise PipelineError(
+                f"both sides of the join have a column {', '.join(twice)}.",
+                cure="Rename it on one side before the join.",
+            )
+        check_columns(self, self.key_schema.names)
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        return tuple(
+            pa.schema([*ADDRESS, *self.key_schema, *payload])
+            for payload in (self.left_schema, self.right_schema)
+        )
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        identity = () if self.how == "inner" else _IDENTITY
+        role = pa.field(ROLE_COLUMN, pa.int8())
+        return pa.schema([*ADDRESS, role, *identity, *self.result_schema])
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        fields = [*self.key_schema, *self.left_schema, *self.right_schema]
+        return pa.schema([field.with_nullable(True) for field in fields])
+
+    @property
+    def time_column(self) -> str:
+        return TIME_COLUMN
+
+    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Marks become the `matched` flag of their rows; without its row a mark waits for it."""
+        table = pa.concat_tables(tables)
+        marks = table.column(ROLE_COLUMN).to_numpy() == MARK
+        if not marks.any():
+            return table
+        (rows,) = key_codes((HASH_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN), table)
+        marked = np.zeros(table.num_rows, bool)
+        marked[rows[marks]] = True
+        present = np.zeros(table.num_rows, bool)
+        present[rows[~marks]] = True
+        matched = _flags(table) | marked[rows]
+        place = table.schema.get_field_index(MATCHED_COLUMN)
+        table = table.set_column(place, table.schema.field(place), pa.array(matched))
+        return table.filter(pa.array(~marks | ~present[rows]))
+
+    def expired_until(self, watermark_ms: int | None) -> int | None:
+        return None if watermark_ms is None else watermark_ms - self.within_ms - 1
+
+    def describe_state(self, state: pa.Table) -> pa.Table:
+        """Merged state rows for people: side, event time, and the columns of the result."""
+        roles = state.column(ROLE_COLUMN).to_numpy()
+        rows = state.select(self.result_schema.names)
+        rows = rows.add_column(0, "waiting_since", readable_time(state))
+        return rows.add_column(0, "side", pa.array(np.array(["left", "right"], object)[roles]))
+
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        expired = self.expired_until(given.after_ms)
+        left_arrived, left_late = drop_late(given.arrived[LEFT], given.before_ms)
+        right_arrived, right_late = drop_late(given.arrived[RIGHT], given.before_ms)
+        left_new = self._state_rows(left_arrived, LEFT, given.version, 0)
+        right_new = self._state_rows(right_arrived, RIGHT, given.version, left_arrived.num_rows)
+
+        reach = _Reach.of((left_new, right_new), self.within_ms)
+        found = self.state_schema.empty_table()
+        if len(reach.hashes):
+            found = state.find(reach.hashes, reach.times)
+        left, right = self._sides(found, left_new, right_new)
+        left_rows, right_rows = _pairs(left, right, self.within_ms)
+
+        results = [self._joined(left, right, left_rows, right_rows)]
+        delta = []
+        for side, partners in ((left, left_rows), (right, right_rows)):
+            matched = side.matched.copy()
+            matched[partners] = True
+            if expired is not None and self.how != "inner":
+                results.append(side.rows.filter(pa.array(~matched & (side.times <= expired))))
+            live = np.full(len(matched), True) if expired is None else side.times > expired
+            delta += self._changes(side, matched, live)
+        if expired is not None and self.how != "inner":
+            results.append(self._expired(state, expired, reach))
+        names = self.result_schema.names
+        return Step(
+            results=pa.concat_tables([table.select(names) for table in results]),
+            delta=pa.concat_tables(delta),
+            rows_in=sum(table.num_rows for table in given.arrived),
+            late=left_late + right_late,
+        )
+
+    def _keeps(self, role: int) -> bool:
+        return self.how == "outer" or self.how == ("left", "right")[role]
+
+    def _state_rows(self, arrived: pa.Table, role: int, step: int, first_index: int) -> pa.Table:
+        """Input rows as state rows; the other side's columns are null."""
+        count = arrived.num_rows
+        own = {
+            ROLE_COLUMN: np.full(count, role, np.int8),
+            ROW_STEP_COLUMN: np.full(count, step),
+            ROW_INDEX_COLUMN: np.arange(first_index, first_index + count),
+            MATCHED_COLUMN: np.full(count, not self._keeps(role)),
+        }
+        rows = _filled(self.state_schema, arrived, own)
+        if self._keeps(role):
+            return rows
+        nulls = null_keys(self.key_schema.names, rows)
+        return rows.filter(pa.array(~nulls)) if nulls.any() else rows
+
+    def _sides(
+        self, found: pa.Table, left_new: pa.Table, right_new: pa.Table
+    ) -> tuple[_Side, _Side]:
+        roles = found.column(ROLE_COLUMN).to_numpy()
+        tables, old = [], []
+        for role, new in ((LEFT, left_new), (RIGHT, right_new)):
+            saved = found.filter(pa.array(roles == role))
+            tables.append(pa.concat_tables([saved, new]))
+            old.append(saved.num_rows)
+        names = self.key_schema.names
+        codes = key_codes(names, *tables)
+        for role, table in enumerate(tables):
+            codes[role][null_keys(names, table)] = -1 - role  # equal to nothing on the other side
+        left, right = (
+            _Side(
+                table,
+                old[role],
+                codes[role],
+                event_times(table),
+                _flags(table) if self.how != "inner" else np.full(table.num_rows, True),
+            )
+            for role, table in enumerate(tables)
+        )
+        return left, right
+
+    def _joined(
+        self, left: _Side, right: _Side, left_rows: np.ndarray, right_rows: np.ndarray
+    ) -> pa.Table:
+        of_left = left.rows.select([*self.key_schema.names, *self.left_schema.names])
+        of_right = right.rows.select(self.right_schema.names)
+        columns = of_left.take(pa.array(left_rows)).columns
+        columns += of_right.take(pa.array(right_rows)).columns
+        return pa.Table.from_arrays(columns, schema=self.result_schema)
+
+    def _changes(self, side: _Side, matched: np.ndarray, live: np.ndarray) -> list[pa.Table]:
+        """What the state gains: the side's new rows, and marks for old ones that now matched."""
+        new = side.rows.slice(side.old).filter(pa.array(live[side.old :]))
+        if self.how == "inner":
+            return [new]
+        place = new.schema.get_field_index(MATCHED_COLUMN)
+        flags = pa.array(matched[side.old :][live[side.old :]])
+        new = new.set_column(place, new.schema.field(place), flags)
+        changed = np.flatnonzero((matched & ~side.matched & live)[: side.old])
+        identified = side.rows.select(
+            [*(f.name for f in ADDRESS), ROW_STEP_COLUMN, ROW_INDEX_COLUMN]
+        ).take(pa.array(changed))
+        own = {
+            ROLE_COLUMN: np.full(len(changed), MARK, np.int8),
+            MATCHED_COLUMN: np.full(len(changed), True),
+        }
+        return [new, _filled(self.state_schema, identified, own)]
+
+    def _expired(self, state: StateReader, expired: int, reach: _Reach) -> pa.Table:
+        """Rows that expire without ever having matched, of those that this step did not look up."""
+        due = state.due(expired)
+        due = due.filter(pa.array(~reach.has(_hashes(due), event_times(due))))
+        if due.num_rows == 0:
+            return due
+        due = self.merge([due])
+        return due.filter(pa.array(~_flags(due)))
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """Which saved rows those of a step can match at all: of their keys, and near in time."""
+
+    hashes: np.ndarray
+    """Ascending."""
+    times: Intervals
+
+    @classmethod
+    def of(cls, arrived: Sequence[pa.Table], within_ms: int) -> _Reach:
+        hashes = np.concatenate([_hashes(table) for table in arrived])
+        times = np.concatenate([event_times(table) for table in arrived])
+        order = np.argsort(hashes)
+        hashes, times = hashes[order], times[order]
+        begins = np.flatnonzero(np.diff(hashes, prepend=hashes[:1] - 1) != 0)
+        if len(begins) == 0:
+            return cls(hashes, Intervals(times, times))
+        first, last = (of.reduceat(times, begins) for of in (np.minimum, np.maximum))
+        return cls(hashes[begins], Intervals(first - within_ms, last + within_ms))
+
+    def has(self, hashes: np.ndarray, times: np.ndarray) -> np.ndarray:
+        if len(self.hashes) == 0:
+            return np.zeros(len(hashes), bool)
+        places = np.searchsorted(self.hashes, hashes)
+        places = np.minimum(places, len(self.hashes) - 1)
+        near = self.times.of(places)
+        found: np.ndarray = self.hashes[places] == hashes
+        return found & (times >= near.first) & (times <= near.last)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side's rows of the keys in question, as state rows: saved ones first, then new ones."""
+
+    rows: pa.Table
+    old: int
+    """How many were saved."""
+    codes: np.ndarray
+    times: np.ndarray
+    matched: np.ndarray
+
+
+def _pairs(left: _Side, right: _Side, within_ms: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers of all pairs with a new row in them; pairs of old rows were emitted before."""
+    new_left, old_left = slice(left.old, None), slice(0, left.old)
+    everything, new_right = slice(0, None), slice(right.old, None)
+    found = [
+        _near(left, new_left, right, everything, within_ms),
+        _near(left, old_left, right, new_right, within_ms),
+    ]
+    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+
+def _near(
+    left: _Side, of_left: slice, right: _Side, of_right: slice, within_ms: int
+) -> tuple[np.ndarray, np.ndarray]:
+    line = Timeline(right.codes[of_right], right.times[of_right])
+    codes, times = left.codes[of_left], left.times[of_left]
+    start, stop = line.between(codes, times - within_ms, times + within_ms)
+    which, places = expand(start, stop)
+    return which + of_left.start, line.order[places] + of_right.start
+
+
+def _filled(schema: pa.Schema, table: pa.Table, own: dict[str, np.ndarray]) -> pa.Table:
+    """`table` in `schema`, with columns of its own; nulls where neither has the column."""
+    columns = []
+    for field in schema:
+        if field.name in own:
+            columns.append(pa.chunked_array([pa.array(own[field.name])], field.type))
+        elif field.name in table.column_names:
+            columns.append(table.column(field.name))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _flags(table: pa.Table) -> np.ndarray:
+    flags: np.ndarray = table.column(MATCHED_COLUMN).to_numpy()
+    return flags
+
+
+def _hashes(table: pa.Table) -> np.ndarray:
+    hashes: np.ndarray = table.column(HASH_COLUMN).to_numpy()
+    return hashes

@@ -1,0 +1,1 @@
+"""Keys, sorting and addresses of Arrow rows."""

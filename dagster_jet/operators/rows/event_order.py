@@ -1,0 +1,91 @@
+"""Rows in order of key and event time, searched for many (key, time) at once.
+
+The building block of the operators that compare rows by distance in time. Everything costs
+O(n log n) in numpy; nothing runs per row in Python.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from dagster_jet.operators.rows.sorting import distinct, order_by, search
+
+_SPAN_MAX_MS = 1 << 31
+"""Up to so wide a range a time's rank is its distance from the first one: no search."""
+
+
+class Timeline:
+    """Rows sorted by (key number, time); rows equal in both stay in the order they were given."""
+
+    def __init__(self, codes: np.ndarray, times: np.ndarray) -> None:
+        """Takes what `key_codes` returns and as many int64 times in milliseconds."""
+        self.order = order_by(codes, times)
+        """Row numbers, sorted."""
+        self._codes = codes[self.order]
+        self._times = times[self.order]
+        # (key, time) as one sortable integer. Times become ranks first: keys x milliseconds could
+        # overflow, keys x a short range or x distinct times cannot.
+        self._first = int(times.min()) if len(times) else 0
+        self._span = int(times.max()) - self._first + 1 if len(times) else 0
+        self._instants: np.ndarray | None = None
+        if self._span > _SPAN_MAX_MS:
+            self._instants = distinct(times)
+            self._span = len(self._instants)
+        self._places = self._place(self._codes, self._times, "left")
+
+    def between(
+        self, codes: np.ndarray, first: np.ndarray, last: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """For each key and closed interval of times: its rows are `order[start:stop]`."""
+        start, stop = self._place(codes, first, "left"), self._place(codes, last, "right")
+        return search(self._places, start), search(self._places, stop)
+
+    def spaced(self, distance_ms: int) -> np.ndarray:
+        """Per key its first row, then always the next one more than `distance_ms` later.
+
+        Returns:
+            Row numbers, in order of key and time.
+        """
+        count = len(self.order)
+        if count == 0:
+            return self.order
+        starts = np.flatnonzero(np.diff(self._codes, prepend=self._codes[0] - 1))
+        # From every row, the row that would be chosen after it; `count` when its key has no more.
+        following = np.append(
+            self.between(self._codes, self._times, self._times + distance_ms)[1], count
+        )
+        same_key = self._codes[np.minimum(following[:-1], count - 1)] == self._codes
+        following[:-1][~same_key] = count
+        # All rows reachable from the starts, by pointer doubling: log2(longest chain) rounds, so
+        # that one busy key does not cost a round per row.
+        chosen = np.zeros(count + 1, bool)
+        chosen[starts] = True
+        reached = starts
+        while len(reached):
+            ahead = following[np.flatnonzero(chosen)]
+            reached = ahead[~chosen[ahead] & (ahead < count)]
+            chosen[reached] = True
+            following = following[following]
+        return self.order[np.flatnonzero(chosen[:count])]
+
+    def _place(
+        self, codes: np.ndarray, times: np.ndarray, side: Literal["left", "right"]
+    ) -> np.ndarray:
+        """Where (key, time) belongs; "right": behind all rows of that time."""
+        if self._instants is not None:
+            ranks = np.searchsorted(self._instants, times, side=side)
+        else:
+            ranks = np.clip(times - (self._first - (side == "right")), 0, self._span)
+        places: np.ndarray = codes * (self._span + 1) + ranks
+        return places
+
+
+def expand(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Spells out half-open ranges: which range, and which number, for every number in them."""
+    counts = stops - starts
+    which = np.repeat(np.arange(len(counts)), counts)
+    ends = np.cumsum(counts)
+    numbers = np.arange(len(which)) + np.repeat(starts - (ends - counts), counts)
+    return which, numbers

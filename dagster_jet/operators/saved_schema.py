@@ -1,0 +1,93 @@
+"""Saved state under today's schema: the same columns mean the same, or the restore is refused.
+
+A key of another type, or of other columns, has another hash: its state would be there and never
+be found. A partial of another type could often be converted, but then a chain would hold both types
+for good. Columns and types are known to Spark's analysis and to the chunks alone. The plan that a
+snapshot carries has them from the analysis (`saved_columns`), and is compared before anything is
+read; what an older version has saved is judged as it is read (`in_state_schema`).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.operators.interval_join import IntervalJoin
+from dagster_jet.operators.operator import Operator, ReadsOlderState
+from dagster_jet.snapshot.plan import KEYS
+
+
+def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
+    """The columns of `Operator.state_schema` and their types, by role, for a stage's plan.
+
+    A join's other columns are by side: one that moves to the other side is not the same any more.
+    """
+    schema = operator.state_schema
+    if isinstance(operator, IntervalJoin):
+        sides = {"left": operator.left_schema.names, "right": operator.right_schema.names}
+        roles = {KEYS: operator.key_schema.names, **sides}
+    else:
+        roles = {KEYS: getattr(operator, "keys", ())}
+    taken = {name for names in roles.values() for name in names}
+    roles["own"] = [name for name in schema.names if name not in taken]
+    return {
+        role: {name: _text(schema.field(name).type) for name in names}
+        for role, names in roles.items()
+    }
+
+
+def in_state_schema(table: pa.Table, operator: Operator, stage: str) -> pa.Table:
+    """State rows, as they were saved, in `Operator.state_schema`.
+
+    Only whether a value may be null may differ: an expression before the stage decides about that.
+    Columns that are no longer kept are left out, unless they were keys.
+
+    Raises:
+        SnapshotInvalidError: a column is missing or has another type, or the keys were others.
+    """
+    if isinstance(operator, ReadsOlderState):
+        table = operator.upgraded(table)
+    wanted = operator.state_schema
+    columns = [_column(table, field, stage) for field in wanted]
+    if not isinstance(operator, IntervalJoin):
+        # Of all others a column with a user's name is a key.
+        keys, now = ([n for n in s.names if not n.startswith("__")] for s in (table.schema, wanted))
+        if keys != now:
+            raise _refusal(stage, f"has the keys {keys}, they are {now} now")
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _column(table: pa.Table, field: pa.Field, stage: str) -> pa.ChunkedArray:
+    place = table.schema.get_field_index(field.name)
+    if place < 0:
+        raise _refusal(stage, f"has no column {field.name!r}, which it needs now")
+    column = table.column(place)
+    if column.type == field.type:
+        return column
+    try:
+        pa.unify_schemas([pa.schema([table.schema.field(place)]), pa.schema([field])])
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise _refusal(
+            stage, f"has {field.name!r} as {column.type}, it is {field.type} now"
+        ) from None
+
+
+def _refusal(stage: str, what: str) -> SnapshotInvalidError:
+    return SnapshotInvalidError(
+        f"the state in the last snapshot {what}.",
+        stage=stage,
+        cure="Take the change back, or give the stage a new name: it then starts empty.",
+    )
+
+
+def _text(kind: pa.DataType) -> str:
+    """A type without what does not matter: whether values inside may be null, and how a list calls
+    its items."""
+    if pa.types.is_list(kind):
+        return f"list<{_text(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_text(field.type)}' for field in kind)}>"
+    return str(kind)

@@ -1,0 +1,118 @@
+"""What sessions whose aggregates grow with their rows keep: narrow *headers*, and *pieces*.
+
+A header is versioned: every step that touches a key writes the headers of all its sessions anew,
+first and last event and no content. Content is in pieces, written once, by the step that it came
+with. The session of a piece is the one whose header spans it; of one key no two do. Now and then a
+session's content is *folded*: written as one piece, before which all older ones are void.
+
+A piece outlives the header that spans it: its time is a gap after its last event, and a session
+that has come further is folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.operators.aggregates.grouping import rows_where
+from dagster_jet.operators.lateness import event_times
+from dagster_jet.operators.operator import TIME_COLUMN, VERSION_COLUMN
+from dagster_jet.operators.rows.keys import key_codes
+from dagster_jet.operators.rows.sorting import order_by
+
+FIRST_TIME_COLUMN = "__first"
+"""int64 ms: first event of a bucket, piece or session. A session's last event is `TIME_COLUMN`."""
+SINCE_COLUMN = "__since"
+"""int64, of a header: the version of its oldest piece that is not void. Of a piece: `PIECE`."""
+PIECE = -1
+PIECES_MAX = 64
+"""A session with more of them is folded."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """State rows by what they are."""
+
+    headers: pa.Table
+    pieces: pa.Table
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> Kept:
+        is_piece = rows.column(SINCE_COLUMN).to_numpy() == PIECE
+        return cls(rows_where(rows, ~is_piece), rows_where(rows, is_piece))
+
+    def sessions_of_pieces(self, keys: Sequence[str]) -> np.ndarray:
+        """Per piece the row of its header; -1 where it is void, or its session is over."""
+        codes, piece_codes = key_codes(keys, self.headers, self.pieces)
+        count = self.headers.num_rows
+        if count == 0:
+            return np.full(self.pieces.num_rows, -1)
+        firsts = np.concatenate([first_times(self.headers), first_times(self.pieces)])
+        is_piece = np.arange(len(firsts)) >= count
+        order = order_by(np.concatenate([codes, piece_codes]), firsts, is_piece.astype(np.int64))
+        # The last header at or before each row, in order of key and time.
+        place = np.maximum.accumulate(np.where(is_piece[order], -1, np.arange(len(order))))
+        before = np.full(len(order), -1)
+        before[order] = np.where(place < 0, -1, order[np.maximum(place, 0)])
+        header = before[count:]
+        fits = (
+            (header >= 0)
+            & (codes[header] == piece_codes)
+            & (event_times(self.headers)[header] >= first_times(self.pieces))
+            & (_column(self.headers, SINCE_COLUMN)[header] <= _column(self.pieces, VERSION_COLUMN))
+        )
+        return np.where(fits, header, -1)
+
+
+def in_pieces(rows: pa.Table, content: Sequence[str], gap_ms: int) -> pa.Table:
+    """State rows, with those that are header and content in one (as format 1 had them) in two."""
+    if SINCE_COLUMN not in rows.column_names:
+        rows = rows.append_column(SINCE_COLUMN, pa.nulls(rows.num_rows, pa.int64()))
+    is_old = rows.column(SINCE_COLUMN).is_null().to_numpy()
+    old = rows_where(rows, is_old)
+    if old.num_rows == 0:
+        return rows
+    pieces = as_pieces(old, event_times(old) + gap_ms)
+    headers = as_headers(old, content, _column(old, VERSION_COLUMN))
+    tables = [rows_where(rows, ~is_old), headers, pieces]
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def as_headers(rows: pa.Table, content: Sequence[str], since: np.ndarray) -> pa.Table:
+    """These rows without their content."""
+    for name in content:
+        if name not in rows.column_names:
+            continue  # whoever compares schemas says so
+        place = rows.schema.get_field_index(name)
+        field = rows.schema.field(place).with_nullable(True)
+        rows = rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
+    return _with(rows, SINCE_COLUMN, since)
+
+
+def as_pieces(rows: pa.Table, times: np.ndarray) -> pa.Table:
+    """
+    Args:
+        times: until when they are kept.
+    """
+    rows = _with(rows, TIME_COLUMN, times)
+    return _with(rows, SINCE_COLUMN, np.full(rows.num_rows, PIECE))
+
+
+def first_times(rows: pa.Table) -> np.ndarray:
+    return _column(rows, FIRST_TIME_COLUMN)
+
+
+def _column(rows: pa.Table, name: str) -> np.ndarray:
+    values: np.ndarray = rows.column(name).to_numpy()
+    return values
+
+
+def _with(rows: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+    array = pa.array(values, pa.int64())
+    if name not in rows.column_names:
+        return rows.append_column(name, array)
+    place = rows.schema.get_field_index(name)
+    return rows.set_column(place, rows.schema.field(place), array)

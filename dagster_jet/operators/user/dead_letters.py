@@ -1,0 +1,61 @@
+"""Rows that a user's function could not take, as they go to the stage's dead-letter sink."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timezone
+from typing import Any
+
+import pyarrow as pa
+
+DEAD_LETTER_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("source", "position", "reason", "raw")]
+)
+"""Source or stage, where the row is in it, what was wrong, and the row itself."""
+
+
+def dead_letter_table(stage: str, rows: Sequence[tuple[str | None, str, str]]) -> pa.Table:
+    """
+    Args:
+        rows: position, reason and raw text of each.
+    """
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    arrays = [pa.array(map(_encodable, column), pa.string()) for column in columns]
+    source = pa.array([stage] * len(rows), pa.string())
+    return pa.Table.from_arrays([source, *arrays], schema=DEAD_LETTER_SCHEMA)
+
+
+def row_json(row: Mapping[str, Any]) -> str:
+    """One line, in the form in which the files sink writes JSON; bytes are base64."""
+    return json.dumps(_plain(row), separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            if math.isfinite(value):
+                return value
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case datetime():
+            if value.tzinfo is not None:
+                value = value.astimezone(timezone.utc)
+            return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case date() | time():
+            return value.isoformat()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Mapping():
+            return {str(key): _plain(of_key) for key, of_key in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+    return str(value)
+
+
+def _encodable(text: str | None) -> str | None:
+    """What a user's exception says need not be valid Unicode; Arrow insists on it."""
+    return None if text is None else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,263 @@
+"""Tumbling and sliding windows: partials of frames come in, windows go out.
+
+State is one row or more per (key, frame): appended, never looked up. Rows of a window are put
+together when the watermark closes it, so the cost of a step follows what arrived and what closes,
+not what is stored. This is the second of two stages; the first (in the JVM, or
+`Aggregation.first_stage`) is stateless.
+
+At-least-once: after a restart the rows between the snapshot and the crash are counted again in
+windows that were open at the snapshot; a window emitted since then is emitted again, and what
+was late by the lost watermark may be on time now.
+Source: Hazelcast Jet `SlidingWindowP`; vectors.md section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.core.window_frames import Frames
+from dagster_jet.errors import BadRowError
+from dagster_jet.operators.address import check_columns
+from dagster_jet.operators.aggregates.aggregation import ROW_COUNT, Aggregation, row_count
+from dagster_jet.operators.aggregates.grouping import rows_where
+from dagster_jet.operators.operator import PARTITION_COLUMN, StateReader, Step, StepInput
+from dagster_jet.operators.window_results import (
+    check_times,
+    window_result_schema,
+    window_results,
+)
+
+WINDOW_END_MS = "__window_end"
+"""int64 ms: the exclusive end that names a frame, or a window."""
+MAX_ROWS_AT_ONCE = 1 << 20
+"""Frames are spread over their windows in portions of about this many rows: a watermark that
+leaps, or the end of the input, must not need memory for every window at once."""
+
+FEW_WINDOWS = 8
+"""A frame that is part of so few windows is merged into each of them."""
+_IS_DENSE = 0.75
+"""Merging two and two that leaves more than this share of the rows is given up."""
+
+
+@dataclass(frozen=True)
+class SlidingWindows:
+    """The operator; with `Frames.per_window` = 1 the windows are tumbling.
+
+    Every window whose end is at or before the watermark is emitted once, provided that it has
+    rows. A row is late if its *frame* has ended at or before the watermark; it is then dropped
+    whole, also from later windows it is part of.
+
+    Changing the code: a new `size_ms` with the same slide and offset takes effect with the next
+    window; frames that the old size had already given up are missing from a longer window once.
+    A change of slide or offset is refused when the job starts (`snapshot.plan`); `realigned` is
+    what accepting it would take.
+    """
+
+    input_schema: pa.Schema
+    """`__partition`, keys, `WINDOW_END_MS` (the frame's end), partials, `__rows`."""
+    keys: tuple[str, ...]
+    frames: Frames
+    aggregation: Aggregation
+    early_results: bool = False
+
+    def __post_init__(self) -> None:
+        check_columns(self, self.keys)
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        return (self.input_schema,)
+
+    @cached_property
+    def state_schema(self) -> pa.Schema:
+        return self.aggregation.state_schema(self.input_schema)
+
+    @cached_property
+    def result_schema(self) -> pa.Schema:
+        return window_result_schema(
+            self.aggregation, self.keys, self.state_schema, early=self.early_results
+        )
+
+    @property
+    def time_column(self) -> str:
+        return WINDOW_END_MS
+
+    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """One row per (key, frame)."""
+        table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+        merged = self.aggregation.merge(table, [PARTITION_COLUMN, *self.keys, WINDOW_END_MS])
+        return merged.select(self.state_schema.names).cast(self.state_schema)
+
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        (arrived,) = given.arrived
+        closed, closing = self._floor(given.before_ms), self._floor(given.after_ms)
+        timely, late = _split_late(arrived, closed)
+        check_times(_ends(timely))
+        timely = self.aggregation.admit(timely)
+        results = []
+        if closing is not None and closing != closed:
+            results += self._windows([timely, state.due(closing)], closed, closing)
+        if given.early and self.early_results:
+            results += self._windows([timely, state.scan()], closing, None, early=True)
+        expired = self.expired_until(given.after_ms)
+        if expired is not None:
+            timely = rows_where(timely, _ends(timely) > expired)
+        return Step(
+            results=pa.concat_tables(results) if results else self.result_schema.empty_table(),
+            delta=self.merge([timely]),
+            rows_in=row_count(arrived),
+            late=late,
+        )
+
+    def expired_until(self, watermark_ms: int | None) -> int | None:
+        return None if watermark_ms is None else self.frames.expired_until(watermark_ms)
+
+    def realigned(self, state: pa.Table) -> pa.Table:
+        """State written under another slide or offset, each frame moved to the next end there is.
+
+        Rows of an old frame may so be counted in a window that begins up to one slide later.
+        """
+        frames = self.frames
+        ends = _ends(state)
+        up = ends + (frames.offset_ms - ends) % frames.slide_ms
+        return self.merge([_with_ends(state, up)])
+
+    def _floor(self, watermark_ms: int | None) -> int | None:
+        return None if watermark_ms is None else self.frames.floor(watermark_ms)
+
+    def _windows(
+        self, tables: list[pa.Table], after: int | None, until: int | None, *, early: bool = False
+    ) -> list[pa.Table]:
+        """Results of the windows with an end in (`after`, `until`], None: without bound.
+
+        Works from frames to windows, so that windows without rows cost nothing.
+        """
+        size, slide = self.frames.size_ms, self.frames.slide_ms
+        table = pa.concat_tables(tables)
+        ends = _ends(table)
+        first = ends if after is None else np.maximum(ends, after + slide)
+        last = ends + (size - slide)
+        if until is not None:
+            last = np.minimum(last, until)
+        counts = np.maximum((last - first) // slide + 1, 0)
+        total = int(counts.sum())
+        if total == 0:
+            return []
+        wanted = counts > 0
+        spreads = [_Spread(table, first, counts)]
+        if total > FEW_WINDOWS * len(counts):
+            spreads = self._in_blocks(table, after, until)
+        low, high = int(first[wanted].min()), int(last[wanted].max())
+        if sum(spread.rows for spread in spreads) > MAX_ROWS_AT_ONCE and low < high:
+            table = rows_where(table, wanted)
+            middle = low + (high - low) // (2 * slide) * slide
+            lower = self._windows([table], low - slide, middle, early=early)
+            return lower + self._windows([table], middle, high, early=early)
+        # Here a row stands for one window, and its frame's label gives way to the window's.
+        merged = self.merge([spread.over_windows(slide) for spread in spreads])
+        window_ends = _ends(merged)
+        starts = window_ends - size
+        return [
+            window_results(
+                self.aggregation,
+                self.keys,
+                self.result_schema,
+                merged,
+                starts,
+                window_ends,
+                early=early,
+            )
+        ]
+
+    def _in_blocks(self, table: pa.Table, after: int | None, until: int | None) -> list[_Spread]:
+        """Frames merged to blocks of 2, 4, 8, ... frames, and for each block the windows that have
+        it, but not the block that it is half of. So a window is put together from a few blocks,
+        and not from all of its frames: two for each doubling of its length.
+
+        Where a key has few frames there is nothing to merge, and it is as without blocks.
+        """
+        frames = self.frames
+        slide, offset, per_window = frames.slide_ms, frames.offset_ms, frames.per_window
+        blocks = self.merge([_with_ends(table, (_ends(table) - offset) // slide)])
+        width, spreads = 1, []
+        while True:
+            number = _ends(blocks)
+            halves = self.merge([_with_ends(blocks, number // 2)])
+            is_last = 2 * width > per_window or halves.num_rows > _IS_DENSE * blocks.num_rows
+            # By number of their last frame, the windows that have all of the block's frames...
+            begin = number * width
+            first, last = begin + width - 1, begin + per_window - 1
+            if not is_last:  # ...but not those of the other half, too.
+                is_left = number % 2 == 0
+                first = np.where(is_left, first, np.maximum(first, begin + per_window - width))
+                last = np.where(is_left, np.minimum(last, begin + 2 * width - 2), last)
+            first, last = first * slide + offset, last * slide + offset
+            if after is not None:
+                first = np.maximum(first, after + slide)
+            if until is not None:
+                last = np.minimum(last, until)
+            spreads.append(_Spread(blocks, first, np.maximum((last - first) // slide + 1, 0)))
+            if is_last:
+                return spreads
+            blocks, width = halves, 2 * width
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Rows, each of which is part of some windows in a row."""
+
+    table: pa.Table
+    first: np.ndarray
+    """Per row, the end of the first of them."""
+    counts: np.ndarray
+    """Per row, how many there are."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.counts.sum())
+
+    def over_windows(self, slide_ms: int) -> pa.Table:
+        """Each row once for each of its windows, labelled with the end of that."""
+        table, first, counts, total = self.table, self.first, self.counts, self.rows
+        if total and counts.max() > 1:
+            rows = np.repeat(np.arange(len(counts)), counts)
+            nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+            table = table.take(pa.array(rows))
+            first = first[rows] + nth * slide_ms
+        elif total < len(counts):
+            table, first = rows_where(table, counts > 0), first[counts > 0]
+        return _with_ends(table, first)
+
+
+def _split_late(table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, int]:
+    """Drops rows of frames that a watermark has closed; returns the rest and how many fell."""
+    ends = _ends(table)  # of all rows, also while there is no watermark: no window would take them
+    if closed_end_ms is None or table.num_rows == 0:
+        return table, 0
+    timely = rows_where(table, ends > closed_end_ms)
+    if timely.num_rows == table.num_rows:
+        return table, 0
+    return timely, row_count(table) - row_count(timely)
+
+
+def _ends(table: pa.Table) -> np.ndarray:
+    column = table.column(WINDOW_END_MS)
+    if column.null_count:
+        raise BadRowError(
+            "rows have no event time, so they are in no window.",
+            cure="Filter rows without an event time, or give them one, before the window.",
+        )
+    ends: np.ndarray = column.to_numpy()
+    return ends
+
+
+def _with_ends(table: pa.Table, ends: np.ndarray) -> pa.Table:
+    place = table.schema.get_field_index(WINDOW_END_MS)
+    return table.set_column(place, table.schema.field(place), pa.array(ends, pa.int64()))
+
+
+__all__ = ["ROW_COUNT", "WINDOW_END_MS", "SlidingWindows"]

@@ -1,0 +1,69 @@
+"""What results of windows have in common, whatever kind of window they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.errors import BadRowError
+from dagster_jet.operators.aggregates.aggregation import Aggregation
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+IS_EARLY = "is_early"
+"""bool, only where a stage asked for early results: the window was still open."""
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+FARTHEST_MS = 9_200_000_000_000_000
+"""Of a `TIMESTAMP`, in either direction; 700 years are left for the end of a window."""
+
+
+def window_result_schema(
+    aggregation: Aggregation, keys: Sequence[str], state: pa.Schema, *, early: bool
+) -> pa.Schema:
+    """Keys, window_start, window_end, aggregates, and is_early where asked for."""
+    fields = [state.field(key) for key in keys]
+    fields += [pa.field(WINDOW_START, TIMESTAMP), pa.field(WINDOW_END, TIMESTAMP)]
+    fields += aggregation.result_fields(state)
+    if early:
+        fields.append(pa.field(IS_EARLY, pa.bool_()))
+    return pa.schema(fields)
+
+
+def window_results(
+    aggregation: Aggregation,
+    keys: Sequence[str],
+    schema: pa.Schema,
+    merged: pa.Table,
+    starts_ms: np.ndarray,
+    ends_ms: np.ndarray,
+    *,
+    early: bool = False,
+) -> pa.Table:
+    """`merged`, one row per key and window, as results in `schema`."""
+    columns = [merged.column(key) for key in keys]
+    columns += [timestamps(starts_ms), timestamps(ends_ms), *aggregation.finish(merged)]
+    if IS_EARLY in schema.names[len(columns) :]:
+        columns.append(pa.repeat(pa.scalar(early), merged.num_rows))
+    arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def timestamps(milliseconds: np.ndarray) -> pa.Array:
+    """As `TIMESTAMP`; the cast refuses what `check_times` has not."""
+    return pa.array(milliseconds, pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
+
+
+def check_times(milliseconds: np.ndarray) -> None:
+    """Of rows as they arrive: one that has no `TIMESTAMP` must not get into a snapshot.
+
+    Raises:
+        BadRowError: names the first that has none.
+    """
+    far = (milliseconds < -FARTHEST_MS) | (milliseconds > FARTHEST_MS)
+    if far.any():
+        raise BadRowError(
+            f"an event time near {milliseconds[far][0]} ms is beyond what a timestamp can say.",
+            cure="Event time is milliseconds since 1970: convert micro- or nanoseconds.",
+        )

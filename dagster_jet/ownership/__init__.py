@@ -1,0 +1,1 @@
+"""Who owns a job: its record and lease, admission, liveness, and what nobody owns any more."""

@@ -1,0 +1,38 @@
+"""Winning a job for an execution, before anything that takes time: Spark starts afterwards.
+
+So whoever looks sees at once that somebody has the job, a surplus start ends within a heartbeat
+instead of behind a JVM, and a start that fails can say so in the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_jet.job_config import JobConfig
+from dagster_jet.ownership.admission import check_admission
+from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
+from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.store import Store
+
+
+def claim(keeper: RecordKeeper, store: Store, job: str, config: JobConfig) -> ExecutionRecord:
+    """Return the record under the next execution id; its lease is renewed from here on.
+
+    Raises:
+        LeaseHeldError: another execution is alive.
+        FencedError: this process had the job, and another one has taken it over since.
+        StoreUnavailableError: too few members answer.
+        JetError: the `initial_snapshot` is not retained.
+    """
+    members_max = check_admission(
+        job,
+        store.status(),
+        read_record(store, job),
+        split_brain_protection=config.split_brain_protection,
+    )
+
+    def admitted(record: ExecutionRecord) -> ExecutionRecord:
+        record.rewound(config.initial_snapshot)  # raises if it is not retained
+        return replace(record, members_max=max(record.members_max, members_max))
+
+    return keeper.claim(change=admitted)

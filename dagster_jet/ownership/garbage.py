@@ -1,0 +1,74 @@
+"""Snapshot data that no job's record names, removed while the jobs are at rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dagster_jet.errors import JetError
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import ReplicatedMap, Store
+
+_DAGS = "local_jobs/"
+"""Maps in which older versions kept snapshots of DAGs. Nobody reads or writes them now."""
+
+
+@dataclass(frozen=True)
+class JobGarbage:
+    """What was done about one job.
+
+    Attributes:
+        job: its name.
+        removed: how many entries were removed: chunks, indexes, manifests.
+        skipped: why nothing was done, None if it was.
+    """
+
+    job: str
+    removed: int = 0
+    skipped: str | None = None
+
+
+def collect_garbage(store: Store) -> list[JobGarbage]:
+    """Remove what dead executions left behind, for every job of the namespace that is at rest.
+
+    Only entries of executions up to the one in the record go, and none that a retained snapshot
+    names: a job that starts in the meantime reads retained snapshots and writes under a higher
+    execution id. A job that is live, or looks so because its driver died, is skipped: its driver
+    may still decide on what it has written, and the next start cleans up by itself. A crash inside
+    leaves the rest for the next time.
+
+    Also the snapshots that older versions kept of DAGs, all of them.
+    """
+    names = sorted(key.name for key in store.map(JOB_DIRECTORY).keys(""))
+    dags = [name.removeprefix(_DAGS) for name in store.map_names(_DAGS)]
+    return [_collect(store, name) for name in names] + [_drop(store, name) for name in dags]
+
+
+def dag_snapshots(store: Store, dag: str) -> ReplicatedMap:
+    """What an older version may have kept of a DAG: ``latest`` and the chunks that it names."""
+    return store.map(f"{_DAGS}{dag}")
+
+
+def _drop(store: Store, dag: str) -> JobGarbage:
+    snapshots = dag_snapshots(store, dag)
+    try:
+        keys = snapshots.keys()
+        snapshots.delete_all(keys)
+    except JetError as error:
+        return JobGarbage(dag, skipped=str(error))
+    return JobGarbage(dag, len(keys))
+
+
+def _collect(store: Store, job: str) -> JobGarbage:
+    record = read_record(store, job)
+    if record is None:
+        return JobGarbage(job, skipped="it has no record")
+    if record.status.is_live:
+        return JobGarbage(job, skipped=f"it is {record.status.value}")
+    snapshots = SnapshotStore(store, job)
+    try:
+        retained = snapshots.load_retained(record.snapshots)
+        removed = snapshots.delete_unreferenced(record.execution_id + 1, retained)
+    except JetError as error:
+        return JobGarbage(job, skipped=str(error))
+    return JobGarbage(job, removed)

@@ -1,0 +1,73 @@
+"""What an execution is at, and since when without getting on: told with every renewal of its lease.
+
+By the execution's own clock, and as lengths of time: nobody who reads it compares clocks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from dagster_jet.snapshot.record import Activity, Doing
+
+_TROUBLE_MAX = 500
+"""Characters: the record is written every few seconds."""
+
+
+class Headway:
+    """Of one execution. Its threads note what happens, the heartbeat reads it.
+
+    Args:
+        clock: seconds, going on monotonically.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._doing, self._since, self._trouble = Doing.STARTING, clock(), ""
+        self._failing: tuple[float, str] | None = None
+        self._is_healthy, self._looked_at = False, self._since
+
+    def at(self, doing: Doing) -> None:
+        """The execution does this now; the same as before is no change."""
+        with self._lock:
+            if doing is not self._doing:
+                self._doing, self._since, self._trouble = doing, self._clock(), ""
+
+    def advanced(self, doing: Doing) -> None:
+        """It got on: an epoch has ended, or there is nothing to do. Now it does this."""
+        with self._lock:
+            self._doing, self._since, self._trouble = doing, self._clock(), ""
+            self._is_healthy = True
+
+    def met(self, trouble: str) -> None:
+        """Something does not succeed, and is tried again."""
+        with self._lock:
+            self._trouble = trouble
+
+    def snapshot_failed(self, trouble: str) -> None:
+        """Epochs go on, and no output of theirs is decided."""
+        with self._lock:
+            since = self._failing[0] if self._failing is not None else self._clock()
+            self._failing = since, trouble
+
+    def snapshot_completed(self) -> None:
+        with self._lock:
+            self._failing = None
+
+    def activity(self) -> Activity:
+        with self._lock:
+            if self._failing is not None:
+                return self._activity(Doing.SAVING, *self._failing)
+            return self._activity(self._doing, self._since, self._trouble)
+
+    def take_healthy_ms(self) -> int:
+        """The time since the last call, if the execution got on in it; else 0."""
+        with self._lock:
+            now = self._clock()
+            passed_ms, self._looked_at = round((now - self._looked_at) * 1000), now
+            healthy, self._is_healthy = self._is_healthy, False
+            return passed_ms if healthy and self._failing is None else 0
+
+    def _activity(self, doing: Doing, since: float, trouble: str) -> Activity:
+        return Activity(doing, round((self._clock() - since) * 1000), trouble[:_TROUBLE_MAX])

@@ -1,0 +1,74 @@
+"""Has the owner of a job gone without a word? Seen from outside, by looking at its lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
+from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
+from dagster_jet.store import Store
+
+_POLL_S = 0.2
+
+
+@dataclass
+class LeaseWatch:
+    """Whose lease is renewed before our eyes lives; whose stands still for its time to live does
+    not. By our own clock, which goes on monotonically: the owner's may be a year ahead.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _first: Lease | None = None
+    _since: float = 0.0
+
+    def sees(self, record: ExecutionRecord) -> bool | None:
+        """Is the owner of a live record there? None: not known yet, look again."""
+        lease = record.lease
+        if lease is None or is_owner_alive(lease) is False:
+            return False
+        if self._first is None or self._first.owner != lease.owner:
+            self._first, self._since = lease, self.clock()
+        elif self._first != lease:
+            self._first, self._since = lease, self.clock()
+            return True
+        return False if self.clock() - self._since >= lease.ttl_ms / 1000 else None
+
+
+def observed(store: Store, record: ExecutionRecord) -> ExecutionRecord:
+    """The record as it is meant: a job whose owner is gone is NOT_RUNNING, whatever it still says.
+
+    Takes no time where the lease looks as that of a living owner should; else watches it, for its
+    time to live at most.
+    """
+    watch, current = LeaseWatch(), record
+    while current.status.is_live:
+        seen = watch.sees(current)
+        if seen is None and _looks_fresh(current.lease):
+            return current  # for people to read: nothing is decided by comparing clocks
+        if seen is not None:
+            return current if seen else as_lost(current)
+        time.sleep(_POLL_S)
+        current = read_record(store, record.job) or record
+    return current
+
+
+def as_lost(record: ExecutionRecord) -> ExecutionRecord:
+    """The record of a job whose owner is gone."""
+    lease = record.lease
+    who = f"process {lease.pid} on {lease.host}" if lease is not None else "its owner"
+    why = (
+        f"{who} is gone"
+        if lease is None or is_owner_alive(lease) is False
+        else (f"{who} has not renewed its lease for {lease.ttl_ms / 1000:g} s")
+    )
+    failure = f"execution {record.execution_id} is dead: {why}"
+    return replace(
+        record, status=JobStatus.NOT_RUNNING, cause=StopCause.LOST, lease=None, failure=failure
+    )
+
+
+def _looks_fresh(lease: Lease | None) -> bool:
+    return lease is not None and 0 <= wall_clock_ms() - lease.renewed_at_ms < lease.ttl_ms

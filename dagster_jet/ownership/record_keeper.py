@@ -1,0 +1,281 @@
+"""The rim around the execution record: claim it, write it, keep its lease alive."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from dagster_jet.errors import (
+    FencedError,
+    LeaseHeldError,
+    StaleConfigurationError,
+    StoreError,
+    StoreUnavailableError,
+    WriteOutcomeUnknownError,
+)
+from dagster_jet.ownership.headway import Headway
+from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
+from dagster_jet.snapshot.protocol import Event, Failed, Purpose, RecordAnswer, WriteOutcome
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.store import OwnedRegister, Store
+from dagster_jet.system.failpoint import FailPointError, fail_point
+
+JOB_DIRECTORY = "jobs"
+"""A map with the name of every job: registers cannot be listed."""
+
+
+def record_register(job: str) -> str:
+    return f"jobs/{job}/record"
+
+
+def read_record(store: Store, job: str) -> ExecutionRecord | None:
+    """The newest record that a majority of members agrees on; whoever the members are by now."""
+    try:
+        value = store.register(record_register(job)).read()
+    except StaleConfigurationError:
+        store.refresh()
+        value = store.register(record_register(job)).read()
+    return None if value is None else ExecutionRecord.from_bytes(value.value)
+
+
+class RecordKeeper:
+    """Owns the record on behalf of one execution. Writes come from one thread at a time (locked).
+
+    The heartbeat thread renews the lease inside the record; it never changes anything else.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        job: str,
+        lease_ttl_ms: int,
+        run_id: str | None,
+        predecessor: RecordKeeper | None = None,
+    ) -> None:
+        """`predecessor`: of the execution that has just ended in this process, to go on from."""
+        self._store, self._job, self._ttl_ms, self._run_id = store, job, lease_ttl_ms, run_id
+        self._owner = uuid.uuid4().hex
+        self._earlier = predecessor.owners if predecessor is not None else frozenset()
+        self._last_execution_id = predecessor.last_execution_id if predecessor is not None else None
+        self._lock = threading.Lock()
+        self._owned: OwnedRegister | None = None
+        self._record: ExecutionRecord | None = None
+        self._renewed_at = 0.0
+        """When the lease was last renewed, by the monotonic clock: a wall clock set back would
+        silence the heartbeat."""
+        self.headway = Headway()
+        """What the execution is at; every write of the record says so."""
+        self._healthy_ms = 0
+        self._stopping = threading.Event()
+        self._heartbeat: threading.Thread | None = None
+        self.fenced = threading.Event()
+        """Set once a newer execution is known to own the record."""
+        self.ended_because: str | None = None
+        """Why this object cannot decide anything any more, although it is not known to be fenced:
+        the members have changed, and its register is of the former ones; or too few of them have
+        confirmed a write, perhaps the heartbeat's. A new execution can."""
+
+        self._listener: Callable[[Event], None] | None = None
+
+    def listen(self, listener: Callable[[Event], None] | None) -> None:
+        """Has `listener` told, on whatever thread, once this object can decide nothing any more."""
+        self._listener = listener
+        if self.is_lost:
+            self._report_lost()
+
+    @property
+    def is_lost(self) -> bool:
+        """It can decide nothing any more: fenced, or its register is not to be trusted."""
+        return self.fenced.is_set() or self.ended_because is not None
+
+    def _report_lost(self) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        if self.fenced.is_set():
+            listener(RecordAnswer(Purpose.LEASE, WriteOutcome.FENCED, wall_clock_ms()))
+        elif self.ended_because is not None:
+            listener(Failed(self.ended_because, restartable=True))
+
+    @property
+    def record(self) -> ExecutionRecord | None:
+        """As this object has written it last; None before it has won the job."""
+        return self._record
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """The names under which this process has held the job, one per execution."""
+        return self._earlier | {self._owner}
+
+    @property
+    def last_execution_id(self) -> int | None:
+        """The last one that this process has won."""
+        return self._last_execution_id
+
+    def claim(
+        self, *, change: Callable[[ExecutionRecord], ExecutionRecord] | None
+    ) -> ExecutionRecord:
+        """Wins the record under the next execution id; from here on older executions are fenced.
+
+        Waits for a dead owner's lease to run out, but not for one that is being renewed.
+
+        Raises:
+            LeaseHeldError: another execution is alive.
+            FencedError: this process had the job, and another one has taken it over since.
+            StoreUnavailableError: no majority of members answers.
+        """
+        while True:
+            current = read_record(self._store, self._job)
+            if current is not None:
+                self._check_not_taken_over(current)
+                self._wait_for_lease(current)
+            register = self._store.register(record_register(self._job))
+            highest = register.highest_ballot()
+            number = max(current.execution_id if current else 0, highest.number if highest else 0)
+            try:
+                fail_point("claim.before")
+                if current is None:
+                    # First: a record that no list names would be missed by whoever cleans up.
+                    directory = self._store.map(JOB_DIRECTORY)
+                    directory.put_all({directory.key(self._job): b""})
+                owned = register.claim(number + 1, self._owner)
+                adopted = ExecutionRecord.from_bytes(owned.value) if owned.value else None
+                record = self._started(adopted, number + 1)
+                if change is not None:
+                    record = change(record)
+                owned.write(record.to_bytes())
+                fail_point("claim.after")
+            except FencedError:
+                # Somebody else claimed at the same moment: look again who holds the lease now.
+                continue
+            self._owned, self._record = owned, record
+            self._healthy_ms = record.healthy_ms
+            self._renewed_at = time.monotonic()
+            self._last_execution_id = record.execution_id
+            self._heartbeat = threading.Thread(
+                target=self._beat, name=f"jet-heartbeat-{self._job}", daemon=True
+            )
+            self._heartbeat.start()
+            return record
+
+    def _check_not_taken_over(self, record: ExecutionRecord) -> None:
+        """A restart in this process must not win the job back from its successor elsewhere."""
+        if self._last_execution_id is None or record.execution_id <= self._last_execution_id:
+            return
+        if record.lease is None or record.lease.owner not in self._earlier:
+            raise FencedError(
+                f"execution {record.execution_id} has taken the job over; this process's last one "
+                f"was {self._last_execution_id}.",
+                job=self._job,
+            )
+
+    def _wait_for_lease(self, record: ExecutionRecord) -> None:
+        """Watch a lease for its time to live: who renews it lives, who does not is gone.
+
+        By our own monotonic clock: the owner's wall clock is never compared with ours.
+        """
+        lease = record.lease
+        if lease is None or lease.owner in self._earlier:
+            return  # nobody, or the execution that has just ended in this process
+        watched_until = time.monotonic() + lease.ttl_ms / 1000
+        while is_owner_alive(lease) is not False and time.monotonic() < watched_until:
+            time.sleep(min(0.2, self._ttl_ms / 10_000))
+            latest = read_record(self._store, self._job)
+            if latest is None or latest.lease is None:
+                return
+            if latest.lease != lease:
+                raise LeaseHeldError(
+                    f"execution {latest.execution_id} is alive: process {latest.lease.pid} on "
+                    f"{latest.lease.host}"
+                    + (f", run {latest.lease.run_id}" if latest.lease.run_id else "")
+                    + ", has just renewed its lease.",
+                    job=self._job,
+                    cure="Stop it first, or leave the job to it.",
+                )
+
+    def _started(self, record: ExecutionRecord | None, execution_id: int) -> ExecutionRecord:
+        lease = new_lease(self._owner, self._ttl_ms, self._run_id)
+        if record is None:
+            return ExecutionRecord(self._job, execution_id, JobStatus.STARTING, lease=lease)
+        died = record.status.is_live
+        return replace(
+            record,
+            execution_id=execution_id,
+            status=JobStatus.STARTING,
+            lease=lease,
+            restarts=record.restarts + (1 if died else 0),
+            cause=None,
+            failure=None,
+        )
+
+    def write(self, record: ExecutionRecord, purpose: Purpose) -> WriteOutcome:
+        """Writes `record` with our lease renewed, and says what is certain about it."""
+        with self._lock:
+            try:
+                fail_point(f"record.{purpose.value}.before")
+                outcome = self._write(self._renewed(record))
+                fail_point(f"record.{purpose.value}.after")
+            except FailPointError:
+                return WriteOutcome.UNKNOWN
+            return outcome
+
+    def release(self, record: ExecutionRecord | None) -> WriteOutcome:
+        """The last write: the final status, and nobody's lease. None: nothing is written."""
+        self._stopping.set()
+        with self._lock:
+            outcome = WriteOutcome.WRITTEN
+            if record is not None and not self.fenced.is_set():
+                last = replace(self._renewed(record), lease=None, updated_at_ms=wall_clock_ms())
+                outcome = self._write(last)
+            self._owned = None
+            return outcome
+
+    def abandon(self) -> None:
+        """Stop renewing and never decide again, without touching the record."""
+        self._stopping.set()
+        self.fenced.set()
+        self._report_lost()
+        with self._lock:
+            self._owned = None
+
+    def _write(self, record: ExecutionRecord) -> WriteOutcome:
+        if self._owned is None:
+            return WriteOutcome.FENCED
+        try:
+            self._owned.write(record.to_bytes())
+        except FencedError:
+            self.fenced.set()
+            self._report_lost()
+            return WriteOutcome.FENCED
+        except StaleConfigurationError:
+            self.ended_because = "the store's members have changed"
+            self._report_lost()
+            return WriteOutcome.UNKNOWN  # a member may have taken it, and handed it on
+        except WriteOutcomeUnknownError as error:
+            self.ended_because = f"the outcome of a write of the record is unknown: {error}"
+            self._report_lost()
+            return WriteOutcome.UNKNOWN
+        except StoreUnavailableError:
+            return WriteOutcome.UNAVAILABLE
+        except StoreError:
+            return WriteOutcome.UNKNOWN
+        self._record, self._renewed_at = record, time.monotonic()
+        return WriteOutcome.WRITTEN
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(self._ttl_ms / 3000):
+            with self._lock:
+                record = self._record
+                if record is None or record.lease is None or self._owned is None:
+                    continue
+                if time.monotonic() - self._renewed_at < self._ttl_ms / 3000:
+                    continue  # a snapshot has renewed it just now
+                self._write(self._renewed(record))
+
+    def _renewed(self, record: ExecutionRecord) -> ExecutionRecord:
+        self._healthy_ms += self.headway.take_healthy_ms()
+        lease = new_lease(self._owner, self._ttl_ms, self._run_id, self.headway.activity())
+        return replace(record, lease=lease, healthy_ms=self._healthy_ms)

@@ -1,0 +1,89 @@
+"""What the coordinator's machines share: the record, and the job's data as of the last epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.snapshot.ending import Ending
+from dagster_jet.snapshot.manifest import Ack, Artifact, Counters, ShardState
+from dagster_jet.snapshot.owed import Destination
+from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.snapshot.record import ExecutionRecord
+
+SNAPSHOT_ID_BLOCK = 64
+"""Ids are reserved in the record in blocks, so that an attempt needs no write of its own."""
+
+
+@dataclass(frozen=True)
+class CoordinatorConfig:
+    """What the protocol needs to know about a job."""
+
+    job: str
+    guarantee: Guarantee
+    snapshot_interval_ms: int
+    retained_snapshots: int
+    shards: Mapping[str, int]
+    """Stateful vertices and how many shards each has: all of them must ack every epoch."""
+    partition_count: int
+    plan_fingerprint: str
+    published_sinks: frozenset[str] = frozenset()
+    """Sinks below exactly-once in a job that is: what an epoch stages for them is made visible at
+    once."""
+    suspend_on_failure: bool = False
+    initial_snapshot: int | None = None
+    """Go back to this one, once (`ExecutionRecord.rewound`)."""
+    snapshot_id_block: int = SNAPSHOT_ID_BLOCK
+
+
+@dataclass
+class JobState:
+    """The job as of the last acked epoch, and the record as it was last agreed on."""
+
+    config: CoordinatorConfig
+    ending: Ending
+    record: ExecutionRecord = field(init=False)
+    """Known from `Claimed` on."""
+    decides_every_epoch: bool = False
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    sinks: Mapping[str, Destination] = field(default_factory=dict)
+    epoch_id: int = 0
+    sources: dict[str, Any] = field(default_factory=dict)
+    unacknowledged: dict[str, dict[str, Any]] = field(default_factory=dict)
+    watermarks: dict[str, Any] = field(default_factory=dict)
+    shards: dict[str, list[ShardState]] = field(default_factory=dict)
+    counters: dict[str, Counters] = field(default_factory=dict)
+    open_artifacts: list[Artifact] = field(default_factory=list)
+    """Staged by acked epochs, named by no snapshot yet."""
+    acked_epochs: int = 0
+    """Epochs since the last barrier, whatever the guarantee."""
+    running: RunEpoch | None = None
+    """The epoch that has been given `shards`; they do not change until it has answered."""
+
+    @property
+    def epochs_since_barrier(self) -> int:
+        """Epochs that no snapshot has, not even a pending one; none under guarantee "none"."""
+        return 0 if self.config.guarantee is Guarantee.NONE else self.acked_epochs
+
+    def publishes(self, artifact: Artifact) -> bool:
+        """Whether it is made visible as soon as its epoch is acked, not with a snapshot."""
+        is_exact = self.config.guarantee is Guarantee.EXACTLY_ONCE
+        return not is_exact or artifact.sink in self.config.published_sinks
+
+    def apply_acks(self, acks: Iterable[Ack]) -> None:
+        for ack in acks:
+            self.counters[ack.vertex] = self.counters.get(ack.vertex, Counters()).plus(ack)
+            if ack.vertex in self.shards:
+                shard = self.shards[ack.vertex][ack.shard]
+                self.shards[ack.vertex][ack.shard] = shard.after_epoch(ack)
+
+    def shards_after(self, snapshot_acks: Iterable[Ack]) -> dict[str, list[ShardState]]:
+        """The shards once the snapshot of these acks is valid."""
+        shards = {vertex: list(states) for vertex, states in self.shards.items()}
+        for ack in snapshot_acks:
+            if ack.vertex in shards:
+                state = shards[ack.vertex][ack.shard]
+                shards[ack.vertex][ack.shard] = state.after_snapshot(ack)
+        return shards

@@ -1,0 +1,201 @@
+"""Recovery: what a start does before data flows, in the order of protocol.md section 4.
+
+CLAIMING -> RESERVING -> LOADING -> RESTORING -> [REWINDING] -> [RECOMMITTING] -> ABORTING
+RESERVING -> ABORTING                              (there is no snapshot)
+ABORTING -> OVER
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from typing import ClassVar
+
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.snapshot.job_state import JobState
+from dagster_jet.snapshot.machine import Machine, Moves
+from dagster_jet.snapshot.manifest import Manifest, ShardState
+from dagster_jet.snapshot.pending_snapshot import PendingSnapshot, commit_of
+from dagster_jet.snapshot.protocol import (
+    AbortOrphans,
+    Claimed,
+    Command,
+    Committed,
+    LoadManifest,
+    OrphansAborted,
+    Purpose,
+    RecordAnswer,
+    Restore,
+    StopKind,
+    WriteOutcome,
+    WriteRecord,
+)
+from dagster_jet.snapshot.record import ExecutionRecord
+
+
+class RecoveryState(Enum):
+    """How far a start has got."""
+
+    CLAIMING = "claiming the record"
+    RESERVING = "reserving snapshot ids"
+    LOADING = "loading the manifest"
+    RESTORING = "restoring state and positions"
+    REWINDING = "writing the record that leaves newer snapshots"
+    RECOMMITTING = "committing what a dead execution has decided"
+    ABORTING = "rolling back what older executions left open"
+    OVER = "over: data may flow"
+
+    @property
+    def can_be_left(self) -> bool:
+        """The record is ours, and nothing of it is being written."""
+        return self in (
+            RecoveryState.LOADING,
+            RecoveryState.RESTORING,
+            RecoveryState.RECOMMITTING,
+            RecoveryState.ABORTING,
+        )
+
+
+_CLAIMING, _RESERVING, _LOADING, _RESTORING, _REWINDING, _RECOMMITTING, _ABORTING, _OVER = (
+    RecoveryState
+)
+
+
+class Recovery(Machine[RecoveryState]):
+    """From the claim of the record to the first data of an execution."""
+
+    moves: ClassVar[Moves] = {
+        _CLAIMING: frozenset({_RESERVING}),
+        _RESERVING: frozenset({_LOADING, _ABORTING}),
+        _LOADING: frozenset({_RESTORING}),
+        _RESTORING: frozenset({_REWINDING, _RECOMMITTING, _ABORTING}),
+        _REWINDING: frozenset({_RECOMMITTING, _ABORTING}),
+        _RECOMMITTING: frozenset({_ABORTING}),
+        _ABORTING: frozenset({_OVER}),
+        _OVER: frozenset(),
+    }
+
+    def __init__(self, job: JobState, pending: PendingSnapshot) -> None:
+        super().__init__(RecoveryState.CLAIMING)
+        self._job, self._pending = job, pending
+        self._target: ExecutionRecord
+        """The record with which data will flow: of the snapshot that is being restored."""
+        self._manifest: Manifest | None = None
+
+    @property
+    def restores_the_end(self) -> bool:
+        """The last execution died after its last decision: everything is committed by now."""
+        return self._manifest is not None and self._manifest.completed
+
+    def on_claimed(self, event: Claimed) -> list[Command]:
+        if self.state is not RecoveryState.CLAIMING:
+            return []
+        job, record = self._job, event.record
+        job.decides_every_epoch = event.decides_every_epoch
+        job.plan, job.sinks = event.plan, event.sinks
+        # An older execution may have used up to its whole block without a decision, that is without
+        # a trace in the record. Ours must be durable before the first attempt.
+        self._pending.next_id = record.reserved_snapshot_id + 1
+        block = job.config.snapshot_id_block
+        job.record = replace(
+            record,
+            reserved_snapshot_id=record.reserved_snapshot_id + block,
+            held_writers=record.most_held_writers(event.held_writers),
+        )
+        if self._is_cancelled:
+            return [job.ending.as_asked()]
+        self.become(RecoveryState.RESERVING)
+        return [WriteRecord(Purpose.STARTING, job.record)]
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._job.ending.asked is StopKind.CANCEL
+
+    def on_ids_reserved(self, event: RecordAnswer) -> list[Command]:
+        if self.state is not RecoveryState.RESERVING:
+            return []
+        job = self._job
+        if event.outcome is not WriteOutcome.WRITTEN:
+            return [job.ending.failed("snapshot ids could not be reserved", restartable=True)]
+        if self._is_cancelled:
+            return [job.ending.as_asked()]
+        self._target = job.record.rewound(job.config.initial_snapshot)
+        snapshot = self._target.snapshot
+        if snapshot is not None and job.config.guarantee is not Guarantee.NONE:
+            self.become(RecoveryState.LOADING)
+            return [LoadManifest(snapshot)]
+        job.record = self._target
+        job.shards = {v: [ShardState()] * n for v, n in job.config.shards.items()}
+        return self._abort_orphans()
+
+    def on_manifest_loaded(self, manifest: Manifest) -> list[Command]:
+        if self.state is not RecoveryState.LOADING:
+            return []
+        job = self._job
+        job.epoch_id = manifest.epoch_id
+        job.sources = dict(manifest.sources)
+        job.watermarks = dict(manifest.watermarks)
+        job.counters = dict(manifest.counters)
+        self._manifest = manifest
+        self.become(RecoveryState.RESTORING)
+        return [Restore(manifest)]
+
+    def on_restored(self, shards: Mapping[str, tuple[ShardState, ...]]) -> list[Command]:
+        if self.state is not RecoveryState.RESTORING:
+            return []
+        job = self._job
+        job.shards = {vertex: list(states) for vertex, states in shards.items()}
+        if self._target.snapshots != job.record.snapshots:
+            # Not before: had it been damaged, or did it not fit the pipeline, then what is newer
+            # would be gone for nothing.
+            self.become(RecoveryState.REWINDING)
+            return [WriteRecord(Purpose.REWOUND, self._target)]
+        job.record = self._target
+        return self._recommit()
+
+    def on_rewound(self, event: RecordAnswer) -> list[Command]:
+        if self.state is not RecoveryState.REWINDING:
+            return []
+        job = self._job
+        if event.outcome is WriteOutcome.UNKNOWN:
+            return [job.ending.undecided(job.record)]
+        if event.outcome is not WriteOutcome.WRITTEN:
+            return [job.ending.failed("the rewind could not be written", restartable=True)]
+        job.record = self._target
+        if self._is_cancelled:
+            return [job.ending.as_asked()]
+        return self._recommit()
+
+    def _recommit(self) -> list[Command]:
+        ref, manifest = self._job.record.snapshot, self._manifest
+        if ref is not None and not ref.committed and manifest and not manifest.is_committed:
+            self.become(RecoveryState.RECOMMITTING)
+            return [commit_of(manifest, recovering=True)]
+        return self._abort_orphans()
+
+    def on_committed(self, event: Committed) -> list[Command]:
+        if self.state is not RecoveryState.RECOMMITTING:
+            return []
+        note = self._pending.note_committed(event)
+        return [*note, *self._abort_orphans()] if note else []
+
+    def _abort_orphans(self) -> list[Command]:
+        # After the commits, before the first data: what the record names must not be rolled back.
+        self.become(RecoveryState.ABORTING)
+        return [AbortOrphans(self._job.record.execution_id, self._job.record.snapshots)]
+
+    def on_orphans_aborted(self, event: OrphansAborted) -> bool:
+        """Whether recovery is over with this answer."""
+        if self.state is not RecoveryState.ABORTING:
+            return False
+        job = self._job
+        self._pending.retained = dict(event.retained)
+        self._pending.completed_ms = event.now_ms
+        whole = (ref for ref in job.record.snapshots if ref.snapshot_id not in event.damaged)
+        job.record = replace(job.record, snapshots=tuple(whole))
+        if self._manifest is None:
+            # A new job begins where its sources are now.
+            job.sources, job.watermarks = dict(event.sources), dict(event.watermarks)
+        self.become(RecoveryState.OVER)
+        return True

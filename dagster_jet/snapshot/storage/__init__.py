@@ -1,0 +1,1 @@
+"""Snapshots in the store: chunk sets, the chains they form, manifests."""

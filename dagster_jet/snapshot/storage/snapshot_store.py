@@ -1,0 +1,145 @@
+"""A job's snapshots in the store: manifests, chunk sets, source journals; and their removal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dagster_jet.errors import SnapshotInvalidError, StoreCorruptedError, StoreError
+from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest
+from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.snapshot.record import SnapshotRef
+from dagster_jet.snapshot.storage.chains import read_chain
+from dagster_jet.snapshot.storage.chunks import (
+    PARTITION_COLUMN,
+    ChunkSetName,
+    chunk_keys,
+    write_chunk_set,
+)
+from dagster_jet.store import MapKey, Store, partition_id
+from dagster_jet.system.failpoint import fail_point
+
+
+class SnapshotStore:
+    """Reads and writes under ``jobs/<job>/state``."""
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._job = job
+        self._partition_count = store.partition_count
+        self._map = store.map(f"jobs/{job}/state")
+
+    def load(self, ref: SnapshotRef) -> Manifest:
+        """Raises `SnapshotInvalidError` unless it is exactly what the record names."""
+        data = self._map.get(self._key(ref.manifest_name), every_replica=True)
+        return validate_manifest(
+            data, job=self._job, name=ref.manifest_name, expected_checksum=ref.manifest_checksum
+        )
+
+    def load_retained(self, refs: Sequence[SnapshotRef]) -> Retained:
+        """The newest one must be whole; of the others, those that are.
+
+        Raises:
+            SnapshotInvalidError: the newest is missing, or not what the record names.
+            StoreUnavailableError: members are away; nothing is known to be damaged.
+        """
+        manifests: dict[int, Manifest] = {}
+        damaged: dict[int, str] = {}
+        for ref in refs:
+            try:
+                manifests[ref.snapshot_id] = self.load(ref)
+            except (SnapshotInvalidError, StoreCorruptedError) as error:
+                if ref is refs[0]:
+                    raise
+                damaged[ref.snapshot_id] = str(error)
+        return Retained(manifests, damaged)
+
+    def write(self, manifest: Manifest) -> None:
+        self._map.put_all({self._key(manifest.name): manifest.to_bytes()})
+
+    def read_journal(self, source: str, chain: tuple[ChunkSet, ...]) -> pa.Table | None:
+        return read_chain(self._map, chain, vertex=source, partition_count=self._partition_count)
+
+    def write_journal(
+        self,
+        source: str,
+        epoch: RunEpoch,
+        chain: tuple[ChunkSet, ...],
+        table: pa.Table,
+        *,
+        is_base: bool,
+    ) -> ChunkSet:
+        """Appends to a source's journal, or writes it anew (`is_base`)."""
+        assert epoch.snapshot_id is not None
+        partition = partition_id(source, partition_count=self._partition_count)
+        column = pa.array([partition] * table.num_rows, pa.int32())
+        return write_chunk_set(
+            self._map,
+            ChunkSetName(source, epoch.snapshot_id, epoch.execution_id, 0, "driver"),
+            table.append_column(PARTITION_COLUMN, column),
+            [partition] if is_base else [],
+            sequence=chain[-1].sequence + 1 if chain else 0,
+            is_base=is_base,
+            partition_count=self._partition_count,
+        )
+
+    def delete(self, manifests: Iterable[str], chunk_sets: Mapping[str, frozenset[str]]) -> None:
+        """Removes garbage. Best effort: what is left is found at the next start."""
+        try:
+            fail_point("garbage.before")
+            keys = [self._key(name) for name in manifests]
+            for names in chunk_sets.values():
+                for name in sorted(names):
+                    keys += chunk_keys(self._map, name, self._partition_count)
+            self._map.delete_all(keys)
+            fail_point("garbage.after")
+        except (StoreError, OSError):
+            return
+
+    def delete_unreferenced(self, execution_id: int, retained: Retained) -> int:
+        """What executions before `execution_id` left behind and no retained snapshot names.
+
+        What a damaged manifest names is not known: it, and all that is not newer than it, stays
+        for as long as the record has it.
+        """
+        kept = {manifest.name for manifest in retained.manifests.values()}
+        for manifest in retained.manifests.values():
+            for names in manifest.chunk_sets().values():
+                kept |= names
+        newest_damaged = max(retained.damaged, default=0)
+        doomed = [
+            key
+            for key in self._map.keys("")
+            if (name := key.name.removesuffix("/index")) not in kept
+            and execution_of(name) < execution_id
+            and snapshot_of(name) > newest_damaged
+        ]
+        if doomed:
+            self._map.delete_all(doomed)
+        return len(doomed)
+
+    def _key(self, name: str) -> MapKey:
+        return MapKey.of(name, self._partition_count)
+
+
+@dataclass(frozen=True)
+class Retained:
+    """The snapshots that a record names, by id."""
+
+    manifests: Mapping[int, Manifest]
+    damaged: Mapping[int, str]
+    """Those whose manifest is not whole, and why."""
+
+
+def snapshot_of(name: str) -> int:
+    """For which snapshot a manifest or a chunk set was written; later ones may need it, too."""
+    return int(name.rpartition("/")[2].split("-")[0])
+
+
+def execution_of(name: str) -> int:
+    """Who wrote a manifest or a chunk set: a sleeping execution that wakes up must not touch its
+    successor's."""
+    # `manifest/<snapshot>-<execution>` or `<vertex>/<snapshot>-<execution>-<shard>-<attempt>`; a
+    # stage may well be named "manifest".
+    return int(name.rpartition("/")[2].split("-")[1])

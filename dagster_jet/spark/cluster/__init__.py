@@ -1,0 +1,1 @@
+"""Spark itself: sessions, executors, and where shards are."""

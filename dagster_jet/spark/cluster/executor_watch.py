@@ -1,0 +1,87 @@
+"""Ends an execution's Spark jobs when an executor is lost.
+
+Spark itself may go on for a long time then. It waits `spark.locality.wait.process` for an executor
+that has died as it does for one that is busy: a task set counts what it has for the dead one as
+long as a living one is a key of the same table, and keys are cleared only up to the first that has
+tasks (`TaskSetManager.getAllowedLocalityLevel`). Without such a wait it tries fetches again, and
+tasks elsewhere, where they do not find their runs. None of it could succeed.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+
+from dagster_jet.errors import ExecutorLostError
+from dagster_jet.spark.cluster.session import executors, executors_dead
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_GONE = (Py4JError, OSError, AttributeError)
+"""What a call raises when the JVM has died, or the session was stopped and has left None behind."""
+
+_POLL_S = 0.5
+_NAMELESS = "one that came and went within an epoch"
+
+
+class ExecutorWatch:
+    """Watches from its creation on; belongs to the thread that made it, and ends that one's jobs.
+
+    Who joins later is watched as well: it can take blocks and shuffle files of an epoch with it.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._tag = f"jet-{uuid.uuid4().hex}"
+        self._seen, self._dead = executors(session), executors_dead(session)
+        self._gone: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        session.sparkContext.addJobTag(self._tag)
+        self._thread = threading.Thread(target=self._run, name="jet-executors", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Called after a Spark job, before any of its answers, or of its errors, is believed.
+
+        Raises:
+            ExecutorLostError: an executor has left since the watch began. Its runs went with it,
+                and whatever Spark computed again for it was observed twice.
+        """
+        gone = self._look()
+        if gone:
+            raise ExecutorLostError(
+                f"the executors {', '.join(sorted(gone))} are gone, and with them the local state "
+                "of their shards.",
+                cure="The job restarts from its last snapshot.",
+            )
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(10 * _POLL_S)
+        with suppress(*SESSION_GONE):
+            self._session.sparkContext.removeJobTag(self._tag)
+
+    def _look(self) -> frozenset[str]:
+        """Those that are gone: for good, also if one of the same name comes back."""
+        there, dead = executors(self._session), executors_dead(self._session)
+        with self._lock:
+            self._gone |= self._seen - there
+            self._seen |= there
+            if dead > self._dead and not self._gone:
+                self._gone = frozenset([_NAMELESS])
+            return self._gone
+
+    def _run(self) -> None:
+        while not self._closed.wait(_POLL_S):
+            try:
+                if self._look():
+                    # Again and again: the epoch may just be between two of its jobs.
+                    self._session.sparkContext.cancelJobsWithTag(self._tag)
+            except SESSION_GONE:
+                return  # and the jobs with it

@@ -1,0 +1,68 @@
+"""One epoch as one Spark job: its frames, its single action, what its tasks acked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+
+from dagster_jet.errors import ExecutorLostError, JetError
+from dagster_jet.snapshot.manifest import Ack
+from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
+from dagster_jet.spark.frames.epoch_frames import EpochFrames
+from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.runtime import SparkRuntime, collect_acks
+
+
+@dataclass(frozen=True)
+class EpochRunner:
+    """Runs the epochs of one execution, all from the same plan."""
+
+    plan: ExecutionPlan
+    runtime: SparkRuntime
+
+    def run(self, epoch: EpochInput, meanwhile: Callable[[], None]) -> EpochOutput:
+        """Runs the job and returns what the tasks acked.
+
+        Args:
+            meanwhile: begins what is to go on beside the tasks. Called once the driver has nothing
+                left to do but wait for them: threads beside it make it slower while it plans.
+
+        Raises:
+            JetError: translated from Spark's error, with the reaction it asks for.
+        """
+        frames = EpochFrames(self.plan, epoch, self.runtime)
+        try:
+            placement = self.runtime.placement  # before the first job: it watches over all of them
+            acked = frames.acks()
+            meanwhile()
+            if not acked:
+                return EpochOutput()
+            frames.shared.fill(placement)
+            acks = collect_acks(reduce(lambda a, b: a.union(b), acked))
+            self._check_sinks(frames, acks)
+            placement.check()
+            seen = frames.observations
+            return EpochOutput(acks, seen.event_times(acks), seen.source_rows(), seen.late_rows())
+        except JetError:
+            raise
+        except Exception as error:
+            raise self.runtime.failure(error, self.plan.transforms) from error
+        finally:
+            frames.release()
+
+    def _check_sinks(self, frames: EpochFrames, acks: tuple[Ack, ...]) -> None:
+        """Every sink that was given rows answered; shards of stages are counted elsewhere."""
+        acked = {ack.vertex for ack in acks}
+        silent = [
+            name
+            for name, frame in frames.written_sinks.items()
+            # Spark starts no task for a frame that is certainly empty: nobody is there to answer.
+            if name not in acked and (frame is None or not frame.isEmpty())
+        ]
+        if silent:
+            raise ExecutorLostError(
+                f"no ack from {', '.join(sorted(silent))}.",
+                job=self.plan.job,
+                cure="The job restarts from its last snapshot.",
+            )

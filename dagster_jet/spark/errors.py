@@ -1,0 +1,309 @@
+"""Spark's errors as ours: what happened, where, and how the job should react."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from ast import literal_eval
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import unquote, urlsplit
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from dagster_jet import errors
+from dagster_jet.errors import (
+    BadRowError,
+    ExecutorLostError,
+    InputLostError,
+    JetError,
+    ProcessorError,
+    ResultError,
+    SourceUnavailableError,
+    UserFunctionError,
+)
+from dagster_jet.system.transient import DENIED, TRANSIENT, TRANSIENT_TEXTS
+
+_OURS = re.compile(r"dagster_jet\.errors\.(\w+): ([^\n]*)")
+_PLACE = re.compile(r"(job|stage|position) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?:, |: )")
+"""What `JetError` puts in front of its message."""
+_CALLED = re.compile(r"processor (\d+), (.*)")
+_RAISED = re.compile(r"raised (\w+): ")
+_FAIL_POINT = re.compile(r"FailPointError: (fail point \S+)")
+_OUR_FRAME = "dagster_jet/connectors/"
+_TEXTS = "|".join(map(re.escape, sorted(TRANSIENT_TEXTS)))
+_JAVA_IO = re.compile(
+    rf"java\.(?:io|nio)\.[\w.]+Exception: ((?:[^\n]*[:(] ?)?(?:{_TEXTS})\)?)$"
+    r"|java\.(?:io|nio)\.[\w.]+Exception: ([^\n]*/blockmgr-[^\n]*)$"
+    r"|\[SPILL_OUT_OF_MEMORY\] ([^\n]*)$",
+    re.MULTILINE,
+)
+"""What the operating system has refused to the JVM, at the end of its line: what a function of a
+user's raises, with such words in it, is no exception of Java's."""
+_ERRNO = re.compile(r"\[Errno (\d+)\]|[Ee]rrno (\d+)")
+_READING = re.compile(r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (\S+)\.\s")
+_NOT_THERE = re.compile(
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+)\.\s"
+    r"|\[PATH_NOT_FOUND\] Path does not exist: (\S+)\.\s"
+)
+_HEADER = re.compile(
+    r"(CSV header does not conform to the schema|Number of column in CSV header is not equal to "
+    r"number of fields in the schema)[.:]\n(.*?)\nCSV file: (\S+)",
+    re.DOTALL,
+)
+_MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "Malformed records are detected")
+_OVERFLOW = "[ARITHMETIC_OVERFLOW"
+_LOST = (
+    "ExecutorLostFailure",
+    "FetchFailed",
+    "SparkContext was shut down",
+    "Connection refused",
+    "Answer from Java side is empty",
+    "Python worker exited unexpectedly",
+    "PYTHON_WORKER_CRASHED",
+    "EOFException",
+    "BlockNotFoundException",
+    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
+)
+_SCHEMA = ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "CANNOT_READ_FILE_FOOTER", "PARQUET_TYPE")
+
+
+@contextmanager
+def naming(stage: str, job: str | None = None) -> Iterator[None]:
+    """Errors of ours that name no stage are of this one."""
+    try:
+        yield
+    except JetError as error:
+        if error.stage is not None:
+            raise
+        raise type(error)(
+            error.message,
+            job=error.job or job,
+            stage=stage,
+            position=error.position,
+            cure=error.cure,
+        ) from error
+
+
+@contextmanager
+def at_stage(stage: str) -> Iterator[None]:
+    """In a task: whatever is raised names the stage. Only the text of it reaches the driver."""
+    try:
+        with naming(stage):
+            yield
+    except JetError:
+        raise
+    except OSError as error:
+        # Operators do no I/O; what is around them reads and writes local state.
+        raise ExecutorLostError(
+            f"a task could not read or write: {_said(error)}.",
+            stage=stage,
+            cure="The job restarts from its last snapshot.",
+        ) from error
+    except Exception as error:
+        raise JetError(
+            f"raised {_said(error)}.",
+            stage=stage,
+            cure="Filter out rows with values that the stage cannot work with; if there are none, "
+            "this is a bug in dagster_jet. Nothing of this epoch was written.",
+        ) from error
+
+
+def translate(
+    error: BaseException, job: str, user_stages: Sequence[str], scratch: str | None = None
+) -> JetError:
+    """The `JetError` that a failed Spark job stands for.
+
+    Args:
+        scratch: where the JVM keeps shuffled and cached rows: it does not say that itself.
+    """
+    text = str(error)
+    if _is_jvm_gone(error):
+        return ExecutorLostError(f"Spark's JVM does not answer: {_first_line(text)}", job=job)
+    ours = _OURS.findall(text)
+    if ours:
+        kind, message = ours[-1]  # a traceback ends with what was raised last
+        return _ours(kind, message, job)
+    if any(mark in text for mark in _MALFORMED):
+        return BadRowError(
+            "a row does not fit the source's schema.",
+            job=job,
+            cure="Correct the input, or write bad rows to dead letters with dead_letter_to().",
+        )
+    fail_point = _FAIL_POINT.search(text)
+    if fail_point is not None:
+        return ExecutorLostError(fail_point.group(1), job=job)
+    refused = _refused(text)
+    if refused is not None:
+        return _passing(refused, text, job, scratch)
+    if (unread := _unread(text, job)) is not None:
+        return unread
+    if any(mark in text for mark in _LOST):
+        return ExecutorLostError(f"Spark lost a worker: {_first_line(text)}", job=job)
+    if _OVERFLOW in text:
+        # Spark's own advice is to turn ANSI mode off; sums would be wrong without a word.
+        return ResultError(
+            f"a number does not fit its type: {_line_with([_OVERFLOW], text)}",
+            job=job,
+            cure="Cast to decimal or double before summing or computing.",
+        )
+    cause = _cause(text)
+    if _OUR_FRAME in text and _is_os_error(cause):
+        return ExecutorLostError(
+            f"a task could not read or write: {cause}.",
+            job=job,
+            cure="The job restarts from its last snapshot.",
+        )
+    if cause.startswith("ModuleNotFoundError"):
+        return UserFunctionError(
+            f"Spark's Python workers cannot import what a function needs: {cause}.",
+            job=job,
+            stage=", ".join(user_stages) or None,
+            cure="Install that module where the executors run.",
+        )
+    return UserFunctionError(
+        f"a row could not be processed: {cause}",
+        job=job,
+        stage=", ".join(user_stages) or None,
+        cure="Correct the function or the data; nothing of this epoch was written.",
+    )
+
+
+def _refused(text: str) -> str | None:
+    """What the operating system has said, where the same call may succeed later."""
+    found = _JAVA_IO.search(text)
+    if found is not None:
+        return next(said for said in found.groups() if said).strip()
+    cause = _cause(text)
+    number = _ERRNO.search(cause) if _is_os_error(cause) else None
+    if number is not None and int(number[1] or number[2]) in TRANSIENT - DENIED:
+        return cause  # what is denied may be a function's own mistake
+    return None
+
+
+def _passing(refused: str, text: str, job: str, scratch: str | None) -> JetError:
+    reading = _READING.search(text)
+    if reading is not None:
+        return SourceUnavailableError(
+            f"an input file cannot be read now: {refused}.",
+            job=job,
+            position=_path(reading[1]),
+            cure="Bring the file system back; meanwhile the job restarts from its last snapshot.",
+        )
+    cure = "Free some space or bring the file system back"
+    if "/blockmgr-" in refused:
+        cure = "Keep cleaners of temporary folders away from spark.local.dir, and restart this "
+        cure += "process if its folder is gone"
+    where = f" (Spark's scratch folder is {scratch})" if scratch and "/" not in refused else ""
+    return ExecutorLostError(
+        f"a task could not read or write: {refused}{where}.",
+        job=job,
+        cure=f"{cure}; meanwhile the job restarts from its last snapshot.",
+    )
+
+
+def _unread(text: str, job: str) -> JetError | None:
+    """An input file that is not what it was declared to be, or not there."""
+    gone = _NOT_THERE.search(text)
+    if gone is not None:
+        return InputLostError(
+            "an input file is gone.",
+            job=job,
+            position=_path(gone[1] or gone[2]),
+            cure="Put it back and start again; without it its rows are missing.",
+        )
+    header = _HEADER.search(text)
+    if header is not None:
+        return BadRowError(
+            f"the header of the file does not fit the schema: {' '.join(header[2].split())}.",
+            job=job,
+            position=_path(header[3]),
+            cure="Name the columns of schema= as the file does, in its order; or say that they go "
+            'by position: options={"enforceSchema": "true"}.',
+        )
+    reading = _READING.search(text)
+    if reading is None and not any(mark in text for mark in _SCHEMA):
+        return None
+    why = [line.partition("Caused by: ")[2] for line in text.splitlines() if "Caused by: " in line]
+    said = _line_with(_SCHEMA, text) if any(mark in text for mark in _SCHEMA) else None
+    said = said or (why[0] if why else _first_line(text))
+    return BadRowError(
+        f"an input file does not fit what was declared of it: {said[:500]}",
+        job=job,
+        position=None if reading is None else _path(reading[1]),
+        cure="Correct the format or the schema, or the file.",
+    )
+
+
+def _path(url: str) -> str:
+    return unquote(urlsplit(url).path) if url.startswith("file:") else url
+
+
+def _ours(kind: str, text: str, job: str) -> JetError:
+    """The error that a task raised, from its class and its text."""
+    places = {"job": job}
+    while (place := _PLACE.match(text)) is not None:
+        places[place[1]] = literal_eval(place[2])
+        text = text[place.end() :]
+    called = _CALLED.fullmatch(places.get("position", ""))
+    if kind == ProcessorError.__name__ and called is not None and "stage" in places:
+        error = ProcessorError(
+            text,
+            job=places["job"],
+            vertex=places["stage"],
+            index=int(called[1]),
+            callback=called[2],
+        )
+        behind = _RAISED.match(text)
+        error.reaction = _class_of(behind[1] if behind else "").reaction
+        return error
+    return _class_of(kind)(text, **places)
+
+
+def _class_of(name: str) -> type[JetError]:
+    found = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, JetError) and found is not ProcessorError:
+        return found
+    return JetError
+
+
+def is_of_gateway(error: BaseException) -> bool:
+    """Trouble of the gateway to the JVM itself; what Java code raised is a `Py4JJavaError`."""
+    return isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+
+
+def _is_jvm_gone(error: BaseException) -> bool:
+    return is_of_gateway(error) or isinstance(error, ConnectionError | EOFError)
+
+
+def _is_os_error(cause: str) -> bool:
+    kind = getattr(builtins, cause.partition(":")[0], None)
+    return isinstance(kind, type) and issubclass(kind, OSError)
+
+
+def _line_with(marks: Sequence[str], text: str) -> str:
+    """The first line that has one of the marks, without the class names before it."""
+    for line in text.splitlines():
+        if any(mark in line for mark in marks):
+            return line[max(line.find("["), 0) :].strip()[:500]
+    return _first_line(text)
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:500]
+
+
+def _cause(text: str) -> str:
+    """The line that says most: what a Python traceback ends with, else the first one."""
+    in_traceback = False
+    for line in text.splitlines():
+        if line.startswith("Traceback (most recent call last)"):
+            in_traceback = True
+        elif in_traceback and line and not line[0].isspace():
+            return line.strip()[:500]
+    return _first_line(text)
+
+
+def _said(error: Exception) -> str:
+    """In one line: that is what the driver reads."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

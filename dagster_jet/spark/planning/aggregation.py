@@ -1,0 +1,154 @@
+"""Aggregating stages: the JVM sends mergeable partials per key and frame, never rows.
+
+What it computes is said by the operator's first stage (`operators/first_stage.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from dagster_jet.operators.aggregates.aggregation import Aggregation
+from dagster_jet.operators.first_stage import (
+    FirstStage,
+    FramePartials,
+    KeyPartials,
+    SessionBuckets,
+)
+from dagster_jet.operators.operator import HASH_COLUMN, PARTITION_COLUMN
+from dagster_jet.operators.rolling import RollingAggregate
+from dagster_jet.operators.session import SessionWindows
+from dagster_jet.operators.window import SlidingWindows
+from dagster_jet.pipeline.stateful import AggregateNode, RollingNode
+from dagster_jet.pipeline.windows import SessionWindow
+from dagster_jet.spark.planning.operator_plan import (
+    OperatorPlan,
+    Partitions,
+    Shape,
+    arrow_schema,
+    behind_watermark,
+    column_sql,
+    quoted,
+    spark_schema,
+    time_sql,
+)
+from dagster_jet.spark.tasks.input_statistics import STATISTICS_COLUMNS, TIMED_COLUMN, TOP_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from dagster_jet.operators.operator import Operator
+    from dagster_jet.spark.planning.operator_plan import Late
+
+
+def plan_windows(
+    node: AggregateNode, source: DataFrame, partitions: Partitions, reports_statistics: bool
+) -> OperatorPlan:
+    """Tumbling and sliding windows: partials per (key, frame)."""
+    assert not isinstance(node.window, SessionWindow)
+    frames, aggregation = node.window.frames, Aggregation(node.aggregates)
+    stage = FramePartials(node.keys, aggregation, frames)
+    time = time_sql(source, node.time)
+    shape = _shape(stage, source, time, partitions)
+    operator = SlidingWindows(
+        input_schema=arrow_schema(shape(source).schema),
+        keys=node.keys,
+        frames=frames,
+        aggregation=aggregation,
+        early_results=node.early_results_ms is not None,
+    )
+    ((_, end_sql),) = stage.group_columns(time)
+    end = F.expr(end_sql)
+    if reports_statistics:
+        shape = _shape(stage, source, time, partitions, _statistics(time))
+    return _plan(
+        operator,
+        stage,
+        shape,
+        lambda before_ms: end <= F.lit(frames.floor(before_ms)),
+        STATISTICS_COLUMNS if reports_statistics else (),
+    )
+
+
+def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
+    """Session windows: partials per (key, stretch of one gap), whose events are one session."""
+    assert isinstance(node.window, SessionWindow)
+    aggregation = Aggregation(node.aggregates)
+    stage = SessionBuckets(node.keys, aggregation, node.window.gap_ms)
+    time = time_sql(source, node.time)
+    shape = _shape(stage, source, time, partitions)
+    operator = SessionWindows(
+        input_schema=arrow_schema(shape(source).schema),
+        keys=node.keys,
+        gap_ms=node.window.gap_ms,
+        aggregation=aggregation,
+        early_results=node.early_results_ms is not None,
+    )
+    return _plan(operator, stage, shape, behind_watermark(source, node.time))
+
+
+def plan_rolling(
+    node: RollingNode, source: DataFrame, partitions: Partitions, reports_statistics: bool
+) -> OperatorPlan:
+    """Totals over all time: partials per key."""
+    aggregation = Aggregation(node.aggregates)
+    stage = KeyPartials(node.keys, aggregation)
+    # As the column says it, also behind windows: nothing is late here, and it comes out again.
+    time = "0L" if node.time is None else column_sql(source, node.time.column)
+    shape = _shape(stage, source, time, partitions)
+    operator = RollingAggregate(
+        input_schema=arrow_schema(shape(source).schema),
+        keys=node.keys,
+        aggregation=aggregation,
+        result_time=None if node.time is None else node.time.column,
+    )
+    if reports_statistics:
+        shape = _shape(stage, source, time, partitions, _statistics(time))
+    return _plan(operator, stage, shape, None, STATISTICS_COLUMNS if reports_statistics else ())
+
+
+def _plan(
+    operator: Operator,
+    stage: FirstStage,
+    shape: Shape,
+    late: Late | None,
+    statistics_columns: tuple[pa.Field, ...] = (),
+) -> OperatorPlan:
+    return OperatorPlan(
+        operator=operator,
+        shapes=(shape,),
+        late=() if late is None else (late,),
+        filters_late=stage.late_rows_are_left_out,
+        result_type=spark_schema(operator.result_schema),
+        statistics_columns=statistics_columns,
+    )
+
+
+def _statistics(time: str) -> list[Column]:
+    """`STATISTICS_COLUMNS`."""
+    moment = F.expr(time)
+    return [F.count(moment).alias(TIMED_COLUMN), F.max(moment).alias(TOP_COLUMN)]
+
+
+def _shape(
+    stage: FirstStage,
+    source: DataFrame,
+    time: str,
+    partitions: Partitions,
+    statistics: Sequence[Column] = (),
+) -> Shape:
+    address = {
+        PARTITION_COLUMN: partitions.of(stage.keys),
+        HASH_COLUMN: partitions.hash(stage.keys).alias(HASH_COLUMN),
+    }
+    groups = [
+        *(address[name] for name in stage.address),
+        *quoted(stage.keys),
+        *(F.expr(sql).alias(name) for name, sql in stage.group_columns(time)),
+    ]
+    partials = [F.expr(sql).alias(name) for name, sql in stage.aggregate_columns(time)]
+    columns = quoted([*stage.input_columns, *(f.name for f in STATISTICS_COLUMNS if statistics)])
+    return lambda frame: frame.groupBy(*groups).agg(*partials, *statistics).select(*columns)

@@ -1,0 +1,182 @@
+"""The analysis of a pipeline: every node once on empty inputs, before data flows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.graph import (
+    EnrichNode,
+    Graph,
+    MergeNode,
+    Node,
+    SinkNode,
+    SourceNode,
+    TimestampsNode,
+    TransformNode,
+)
+from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.spark.cluster.session import empty_frame
+from dagster_jet.spark.planning.event_time import InputRef, TimestampsPlan, plan_timestamps
+from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
+from dagster_jet.spark.planning.row_by_row import check_row_by_row
+from dagster_jet.spark.planning.stateless import (
+    enriched,
+    merged,
+    planning_of,
+    transformed,
+    with_ingestion_time,
+)
+from dagster_jet.spark.planning.wiring import StageWiring, wire_stage
+from dagster_jet.spark.runtime import SparkRuntime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def analyse(runtime: SparkRuntime, graph: Graph, partition_count: int) -> ExecutionPlan:
+    """Plans every node on empty inputs, so that mistakes show before data flows; reads tables.
+
+    Raises:
+        PipelineError: a column does not exist, types do not fit; names the stage.
+        UserFunctionError: a transform raised.
+        JetError: a table cannot be read.
+    """
+    return _Analysis(runtime, graph, partition_count).run()
+
+
+@dataclass
+class _Analysis:
+    """One pass over the nodes, upstream ones first."""
+
+    runtime: SparkRuntime
+    graph: Graph
+    partition_count: int
+    frames: dict[str, DataFrame] = field(default_factory=dict)
+    whole: dict[str, DataFrame] = field(default_factory=dict)
+    """Of nodes on a path of partitions: the same frame with the partition's column."""
+    kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """`ExecutionPlan.partition_columns`, also of paths that break off later."""
+    stages: dict[str, StageWiring] = field(default_factory=dict)
+    timestamps: dict[str, TimestampsPlan] = field(default_factory=dict)
+    stream_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def run(self) -> ExecutionPlan:
+        self.paths = partition_paths(self.graph, self.runtime.readers)
+        self.on_paths = {name for path in self.paths.values() for name in path}
+        for node in self.graph:
+            if not isinstance(node, SinkNode):
+                with planning_of(self.runtime.job, node.name):
+                    self.frames[node.name] = self._frame(node)
+        whole_paths = {
+            name: path for name, path in self.paths.items() if self.kept.keys() >= set(path)
+        }
+        counted = {
+            name: InputRef(stage, ordinal)
+            for stage, wiring in self.stages.items()
+            for ordinal, name in enumerate(wiring.counted_inputs)
+            if name is not None
+        }
+        used = {name for path in whole_paths.values() for name in path}
+        return ExecutionPlan(
+            job=self.runtime.job,
+            graph=self.graph,
+            stages=self.stages,
+            timestamps={
+                name: replace(
+                    plan,
+                    counted_by=counted.get(name),
+                    partitions_of=whole_paths[name][0] if name in whole_paths else None,
+                )
+                for name, plan in self.timestamps.items()
+            },
+            partition_columns={name: asked for name, asked in self.kept.items() if name in used},
+            stream_columns=self.stream_columns,
+            shared=frozenset(node.name for node in self.graph if self._is_shared(node)),
+            counted_sources=frozenset(
+                source.name
+                for source in self.graph.sources
+                if not any(
+                    isinstance(n, TimestampsNode) for n in self.graph.downstream(source.name)
+                )
+            ),
+        )
+
+    def _frame(self, node: Node) -> DataFrame:
+        inputs = [self.frames[name] for name in node.upstream]
+        match node:
+            case SourceNode():
+                return self._source(node)
+            case TimestampsNode():
+                return self._timestamps(node, inputs[0])
+            case StatefulNode():
+                return self._stateful(node, inputs)
+            case MergeNode():
+                return merged(inputs)
+            case TransformNode():
+                return self._transform(node, inputs[0])
+            case EnrichNode():
+                self.stream_columns[node.name] = columns = tuple(inputs[0].columns)
+                return enriched(node, inputs[0], self.runtime.tables.frame(node, columns))
+        raise AssertionError(f"{node.kind.value} has no frame")
+
+    def _source(self, node: SourceNode) -> DataFrame:
+        schema = node.source.schema
+        if node.name not in self.on_paths:
+            return empty_frame(self.runtime.session, StructType.fromDDL(schema))
+        self.kept[node.name] = ()
+        with_partition = StructType.fromDDL(f"{schema}, {SOURCE_PARTITION_COLUMN} int")
+        self.whole[node.name] = empty_frame(self.runtime.session, with_partition)
+        return self.whole[node.name].drop(SOURCE_PARTITION_COLUMN)
+
+    def _timestamps(self, node: TimestampsNode, frame: DataFrame) -> DataFrame:
+        if node.timestamps.of_ingestion:
+            column = node.timestamps.column
+            if column in frame.columns:
+                raise PipelineError(
+                    f"there is a column {column!r} already.",
+                    job=self.runtime.job,
+                    stage=node.upstream[0],
+                    cure="Choose another for with_ingestion_timestamps(column=...).",
+                )
+            frame = with_ingestion_time(node, frame, 0)
+        self.timestamps[node.name] = plan_timestamps(self.runtime.job, node, frame)
+        return frame
+
+    def _stateful(self, node: StatefulNode, inputs: list[DataFrame]) -> DataFrame:
+        wiring = wire_stage(
+            self.runtime.job, self.graph, node, inputs, self.partition_count, self.paths
+        )
+        self.stages[node.name] = wiring
+        # What is behind a stateful stage is another frame: its state is over all epochs.
+        return empty_frame(self.runtime.session, wiring.plan.result_type)
+
+    def _transform(self, node: TransformNode, frame: DataFrame) -> DataFrame:
+        call = partial(transformed, self.runtime.job, node)
+        without = call(frame)
+        if not node.per_epoch:
+            check_row_by_row(self.runtime.job, node.name, frame, without)
+        whole = self.whole.get(node.upstream[0])
+        if node.name not in self.on_paths or whole is None:
+            return without
+        kept = kept_by(node, call, whole, without)
+        if kept is None:
+            return without
+        self.kept[node.name], self.whole[node.name] = kept.asked, kept.frame
+        return kept.frame.drop(SOURCE_PARTITION_COLUMN)
+
+    def _is_shared(self, node: Node) -> bool:
+        if isinstance(node, StatefulNode | SinkNode):
+            return False  # a stage keeps its own results
+        readers = [
+            n
+            for n in self.graph.downstream(node.name)
+            if not (isinstance(n, SinkNode) and (n.of_dead_letters or n.of_late))
+        ]
+        return len(readers) > 1

@@ -1,0 +1,63 @@
+"""What the analysis of a pipeline has found out: an execution's epochs are built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_jet.operators.operator import Operator
+from dagster_jet.operators.saved_schema import saved_columns
+from dagster_jet.operators.user.spark_processor import SparkProcessor
+from dagster_jet.pipeline.graph import Graph, TransformNode
+from dagster_jet.snapshot.plan import COLUMNS
+from dagster_jet.spark.planning.event_time import TimestampsPlan
+from dagster_jet.spark.planning.wiring import StageWiring
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """A pipeline as analysed once per execution, on empty inputs."""
+
+    job: str
+    graph: Graph
+    stages: Mapping[str, StageWiring]
+    timestamps: Mapping[str, TimestampsPlan]
+    partition_columns: Mapping[str, tuple[str, ...]]
+    """Sources and transforms whose frames keep the column with the source's partition; with each,
+    the columns that its projection has to be asked to keep."""
+    stream_columns: Mapping[str, tuple[str, ...]]
+    """Per enrichment, the columns of the rows before it."""
+    shared: frozenset[str]
+    """Nodes whose frame several branches read: it is materialised once per epoch."""
+    counted_sources: frozenset[str]
+    """Sources whose rows Spark counts: no timestamps node counts them."""
+
+    @property
+    def partitioned(self) -> dict[str, str]:
+        """The source of every timestamps node that observes partitions one by one."""
+        return {
+            name: plan.partitions_of
+            for name, plan in self.timestamps.items()
+            if plan.partitions_of is not None
+        }
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """Nodes with functions of users that run in the epoch's own Spark job."""
+        return tuple(node.name for node in self.graph if isinstance(node, TransformNode))
+
+    @property
+    def processors(self) -> dict[str, SparkProcessor]:
+        """Users' processors by stage."""
+        operators = {name: self.operator(name) for name in self.stages}
+        return {n: op for n, op in operators.items() if isinstance(op, SparkProcessor)}
+
+    def operator(self, stage: str) -> Operator:
+        return self.stages[stage].plan.operator
+
+    def stage_plans(self) -> dict[str, Any]:
+        """`Graph.plan` with what only the analysis knows: the columns of every stage's state."""
+        columns = {name: {COLUMNS: saved_columns(self.operator(name))} for name in self.stages}
+        plan = self.graph.plan()
+        return {name: {**stage, **columns.get(name, {})} for name, stage in plan.items()}

@@ -1,0 +1,151 @@
+"""From a stateful stage as users wrote it to an operator, and the frame that feeds it.
+
+Each plan says what the JVM does before any row enters Python: windows send partial aggregates, row
+operators send the rows with their key's hash and event time. Columns are built once per execution:
+a call into the JVM per column and epoch adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    FloatType,
+    IntegerType,
+    ShortType,
+    StructType,
+    TimestampType,
+)
+
+from dagster_jet.core.ddl import quoted_name
+from dagster_jet.operators.operator import PARTITION_COLUMN, Operator
+from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.spark.tasks.stage_task import ORDINAL_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Late = Callable[[int], "Column"]
+"""From the watermark of earlier epochs to a condition on an input row."""
+Shape = Callable[["DataFrame"], "DataFrame"]
+"""From an input's rows to what the operator takes, partition first."""
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """The operator of a stateful stage, and the frames that feed it, as analysed once."""
+
+    operator: Operator
+    shapes: tuple[Shape, ...]
+    """Per input."""
+    late: tuple[Late, ...]
+    """Per input, which rows are too late: for a sink that wants them. Empty: none ever are."""
+    filters_late: bool
+    """Late rows are always taken out before: a row that the operator gets stands for several, and
+    it could not tell."""
+    result_type: StructType = field(repr=False)
+    statistics_columns: tuple[pa.Field, ...] = ()
+    """What the frame has behind the operator's columns: for the task's input statistics."""
+
+    def frame(self, inputs: Sequence[DataFrame | None]) -> DataFrame | None:
+        """The rows of all inputs in the layout of `input_layout`; None if there are none."""
+        shaped = [
+            None if frame is None else shape(frame)
+            for frame, shape in zip(inputs, self.shapes, strict=True)
+        ]
+        if len(shaped) == 1:
+            return shaped[0]
+        own = [
+            self._in_layout(ordinal, frame)
+            for ordinal, frame in enumerate(shaped)
+            if frame is not None
+        ]
+        return reduce(lambda a, b: a.union(b), own) if own else None
+
+    def _in_layout(self, ordinal: int, frame: DataFrame) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        columns = [F.col(PARTITION_COLUMN), F.lit(ordinal).alias(ORDINAL_COLUMN)]
+        for number, schema in enumerate(self.operator.input_schemas):
+            for name, type_ in ((f.name, f.type) for f in schema if f.name != PARTITION_COLUMN):
+                own = (
+                    quoted([name])[0]
+                    if number == ordinal
+                    else F.lit(None).cast(from_arrow_type(type_))
+                )
+                columns.append(own.alias(f"{number}_{name}"))
+        return frame.select(*columns)
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The key's hash and logical partition; the same expressions everywhere."""
+
+    count: int
+
+    def hash(self, keys: Sequence[str], *, of: DataFrame | None = None) -> Column:
+        """
+        Args:
+            of: hash numbers of every width as bigint or double, as Python does; else as Spark does.
+        """
+        columns = quoted(keys)
+        if of is not None:
+            types = {f.name: f.dataType for f in of.schema}
+            wide = {ByteType: "long", ShortType: "long", IntegerType: "long", FloatType: "double"}
+            columns = [
+                column.cast(wide[kind]) if (kind := type(types[key])) in wide else column
+                for key, column in zip(keys, columns, strict=True)
+            ]
+        return F.xxhash64(*columns) if columns else F.lit(0).cast("long")
+
+    def of(self, keys: Sequence[str]) -> Column:
+        return self.of_hash(self.hash(keys))
+
+    def of_hash(self, key_hash: Column) -> Column:
+        return F.pmod(key_hash, F.lit(self.count)).cast("int").alias(PARTITION_COLUMN)
+
+
+def event_time_ms(frame: DataFrame, time: EventTime) -> Column:
+    return F.expr(time_sql(frame, time))
+
+
+def behind_watermark(frame: DataFrame, time: EventTime) -> Late:
+    moment = event_time_ms(frame, time)
+    return lambda before_ms: moment < F.lit(before_ms)
+
+
+def time_sql(frame: DataFrame, time: EventTime) -> str:
+    """Event time in ms as SQL over `frame`'s columns."""
+    stands = column_sql(frame, time.column)
+    return f"({stands} - {time.lag_ms}L)" if time.lag_ms else stands
+
+
+def column_sql(frame: DataFrame, column: str) -> str:
+    """What a column of time says, in ms."""
+    name = quoted_name(column)
+    if isinstance(frame.schema[column].dataType, TimestampType):
+        return f"unix_millis({name})"
+    return f"cast({name} as bigint)"
+
+
+def quoted(columns: Sequence[str]) -> list[Column]:
+    """Columns by their whole names, dots and all."""
+    return [F.col(quoted_name(name)).alias(name) for name in columns]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=False)

@@ -1,0 +1,71 @@
+"""The partition of a row, from its source to where its event time is observed.
+
+Users' transforms in between must neither see the column nor lose it. Whether one passes it on is
+found out on empty frames, before data flows; where one does not, the source counts as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+
+from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, Partitioned, SourceReader
+from dagster_jet.errors import UserFunctionError
+from dagster_jet.pipeline.graph import Graph, TimestampsNode, TransformNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def partition_paths(
+    graph: Graph, readers: Mapping[str, SourceReader]
+) -> dict[str, tuple[str, ...]]:
+    """Per timestamps node of a source with partitions: the nodes from there up to it."""
+    paths = {}
+    for node in graph:
+        if isinstance(node, TimestampsNode) and not node.timestamps.of_ingestion:
+            path = tuple(n.name for n in graph.way_from_source(node.name))
+            if path and isinstance(readers.get(path[0]), Partitioned):
+                paths[node.name] = path
+    return paths
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A transform's result with the partition's column."""
+
+    frame: DataFrame
+    asked: tuple[str, ...] = ()
+    """The columns that a projection has to be asked to keep."""
+
+
+def kept_by(
+    node: TransformNode,
+    call: Callable[..., DataFrame],
+    whole: DataFrame,
+    without: DataFrame,
+) -> Kept | None:
+    """The transform's result with the partition's column, if that changes nothing else.
+
+    Args:
+        call: calls the node's function: (frame, columns to keep).
+        whole: its input with the column.
+        without: its result for the input without the column.
+    """
+    try:
+        kept = Kept(call(whole))
+        if node.is_projection and SOURCE_PARTITION_COLUMN not in kept.frame.columns:
+            kept = Kept(call(whole, SOURCE_PARTITION_COLUMN), (SOURCE_PARTITION_COLUMN,))
+        if SOURCE_PARTITION_COLUMN not in kept.frame.columns:
+            return None
+        plans = [
+            frame._jdf.queryExecution().optimizedPlan()
+            for frame in (kept.frame.drop(SOURCE_PARTITION_COLUMN), without)
+        ]
+    except (PySparkException, UserFunctionError):
+        return None
+    # A hash over all columns, say, would take in ours.
+    return kept if plans[0].sameResult(plans[1]) else None

@@ -1,0 +1,189 @@
+"""Stages that look at every row: Python receives partition, key hash, event time and the row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from dagster_jet.dag import Processor, new_processor
+from dagster_jet.errors import PipelineError
+from dagster_jet.operators.deduplicate import Deduplicate
+from dagster_jet.operators.interval_join import IntervalJoin
+from dagster_jet.operators.operator import HASH_COLUMN, TIME_COLUMN, Operator
+from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.user.spark_processor import SparkProcessor
+from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.pipeline.stateful import (
+    DeduplicateNode,
+    JoinNode,
+    ProcessorNode,
+    StatefulMapNode,
+)
+from dagster_jet.spark.planning.operator_plan import (
+    OperatorPlan,
+    Partitions,
+    arrow_schema,
+    behind_watermark,
+    event_time_ms,
+    quoted,
+    spark_schema,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from dagster_jet.spark.planning.operator_plan import Shape
+
+
+def plan_deduplicate(
+    node: DeduplicateNode, source: DataFrame, partitions: Partitions
+) -> OperatorPlan:
+    keys = node.keys or tuple(source.columns)
+    operator = Deduplicate(keys, arrow_schema(source.schema), node.within_ms)
+    return _row_plan(operator, [_addressed(source, keys, node.time, partitions)], source,
+                     node.time)  # fmt: skip
+
+
+def plan_join(
+    node: JoinNode, sources: Sequence[DataFrame], partitions: Partitions, job: str
+) -> OperatorPlan:
+    """Interval join: each side's keys first; clashing names of the right side get the suffix."""
+    left, right = sources
+    keys = node.keys
+    for frame, side in ((left, "left"), (right, "right")):
+        missing = [key for key in keys if key not in frame.columns]
+        if missing:
+            raise PipelineError(
+                f"the {side} side has no column {', '.join(missing)} to join on; it has "
+                f"{', '.join(frame.columns)}.",
+                job=job,
+                stage=node.name,
+            )
+    own = [name for name in left.columns if name not in keys]
+    other = {
+        name: f"{name}{node.suffix}" if name in own else name
+        for name in right.columns
+        if name not in keys
+    }
+    right = right.withColumnsRenamed(other)
+    types = left.select(*quoted(keys)).schema
+    differing = [f.name for f in types if right.schema[f.name].dataType != f.dataType]
+    if differing:
+        raise PipelineError(
+            f"the sides have different types of {', '.join(differing)}.",
+            job=job,
+            stage=node.name,
+            cure="Cast one of them before the join.",
+        )
+    operator = IntervalJoin(
+        key_schema=arrow_schema(types),
+        left_schema=arrow_schema(left.select(*quoted(own)).schema),
+        right_schema=arrow_schema(right.select(*quoted(list(other.values()))).schema),
+        within_ms=node.within_ms,
+        how=node.how,
+    )
+    left_time, right_time = node.times
+    right_time = replace(right_time, column=other.get(right_time.column, right_time.column))
+    left_shape = _addressed(left, keys, left_time, partitions, [*keys, *own])
+    right_columns = [*keys, *other.values()]
+    right_shape = _addressed(right, keys, right_time, partitions, right_columns)
+    return OperatorPlan(
+        operator=operator,
+        shapes=(left_shape, lambda frame: right_shape(frame.withColumnsRenamed(other))),
+        late=tuple(map(behind_watermark, sources, node.times)),
+        filters_late=False,
+        result_type=spark_schema(operator.result_schema),
+    )
+
+
+def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -> OperatorPlan:
+    """A user's function: it gets whole rows."""
+    operator = StatefulMap(
+        stage=node.name,
+        keys=node.keys,
+        row_schema=arrow_schema(source.schema),
+        output_schema=arrow_schema(_parsed(node.output_schema)),
+        function=node.function,
+        create=node.create,
+        ttl_ms=node.ttl_ms,
+        on_evict=node.on_evict,
+        keeps_dead_letters=node.keeps_dead_letters,
+        has_time=node.time is not None,
+        state_format=node.saved_as,
+    )
+    shape = _addressed(source, node.keys, node.time, partitions)
+    # As the operator: a ttl of 0 is one, too.
+    time = None if node.ttl_ms is None else node.time
+    return _row_plan(operator, [shape], source, time)
+
+
+def plan_processor(
+    node: ProcessorNode, source: DataFrame, partitions: Partitions, job: str
+) -> OperatorPlan:
+    """A user's processor: whole rows, or batches of them."""
+    processor = type(new_processor(node.supplier, node.name, 0, job=job))
+    operator = SparkProcessor(
+        stage=node.name,
+        supplier=node.supplier,
+        row_schema=arrow_schema(source.schema),
+        output_schema=arrow_schema(_parsed(node.output_schema)),
+        row_keys=node.keys,
+        in_batches=node.in_batches,
+        partition_count=partitions.count,
+        job=job,
+        commits_in_two_phases=_overrides(
+            processor, "snapshot_commit_prepare", "snapshot_commit_finish"
+        ),
+        has_timers=_overrides(processor, "try_process"),
+        state_format=node.saved_as,
+    )
+    # A processor works out the partition of a key by itself, where every integer is a bigint and
+    # every floating-point number a double.
+    key_hash = partitions.hash(node.keys, of=source)
+    shape = _addressed(source, node.keys, node.time, partitions, key_hash=key_hash)
+    # The processor is the one to say what is late, unless a sink takes such rows away from it.
+    return _row_plan(operator, [shape], source, node.time)
+
+
+def _overrides(processor: type[Processor], *methods: str) -> bool:
+    return any(getattr(processor, name) is not getattr(Processor, name) for name in methods)
+
+
+def _parsed(ddl: str) -> StructType:
+    return cast(StructType, StructType.fromDDL(ddl))
+
+
+def _addressed(
+    source: DataFrame,
+    keys: Sequence[str],
+    event_time: EventTime | None,
+    partitions: Partitions,
+    columns: Sequence[str] | None = None,
+    key_hash: Column | None = None,
+) -> Shape:
+    """Rows with their address in front: partition, key hash, event time."""
+    time = F.lit(0).cast("long") if event_time is None else event_time_ms(source, event_time)
+    key_hash = partitions.hash(keys) if key_hash is None else key_hash
+    address: list[Column] = [
+        partitions.of_hash(key_hash),
+        key_hash.alias(HASH_COLUMN),
+        time.alias(TIME_COLUMN),
+    ]
+    selected = [*address, *quoted(columns or source.columns)]
+    return lambda frame: frame.select(*selected)
+
+
+def _row_plan(
+    operator: Operator, shapes: Sequence[Shape], source: DataFrame, time: EventTime | None
+) -> OperatorPlan:
+    return OperatorPlan(
+        operator=operator,
+        shapes=tuple(shapes),
+        late=() if time is None else (behind_watermark(source, time),),
+        filters_late=False,
+        result_type=spark_schema(operator.result_schema),
+    )

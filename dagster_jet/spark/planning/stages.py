@@ -1,0 +1,66 @@
+"""The operator of each kind of stateful stage, and how Spark feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.stateful import (
+    AggregateNode,
+    DeduplicateNode,
+    JoinNode,
+    ProcessorNode,
+    RollingNode,
+    StatefulMapNode,
+    StatefulNode,
+)
+from dagster_jet.pipeline.windows import SessionWindow
+from dagster_jet.spark.errors import naming
+from dagster_jet.spark.planning.aggregation import plan_rolling, plan_sessions, plan_windows
+from dagster_jet.spark.planning.operator_plan import OperatorPlan, Partitions
+from dagster_jet.spark.planning.rows import (
+    plan_deduplicate,
+    plan_join,
+    plan_map,
+    plan_processor,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def plan_operator(
+    job: str,
+    node: StatefulNode,
+    sources: Sequence[DataFrame],
+    partition_count: int,
+    *,
+    reports_statistics: bool = False,
+) -> OperatorPlan:
+    """Analyses the stage on its inputs' schemas.
+
+    Args:
+        reports_statistics: its tasks are to report input statistics, where they can.
+
+    Raises:
+        PipelineError: a key or an event-time column does not exist, or types do not fit.
+    """
+    partitions = Partitions(partition_count)
+    with naming(node.name, job):
+        match node:
+            case AggregateNode(window=SessionWindow()):
+                return plan_sessions(node, sources[0], partitions)
+            case AggregateNode():
+                return plan_windows(node, sources[0], partitions, reports_statistics)
+            case RollingNode():
+                return plan_rolling(node, sources[0], partitions, reports_statistics)
+            case DeduplicateNode():
+                return plan_deduplicate(node, sources[0], partitions)
+            case JoinNode():
+                return plan_join(node, sources, partitions, job)
+            case StatefulMapNode():
+                return plan_map(node, sources[0], partitions)
+            case ProcessorNode():
+                return plan_processor(node, sources[0], partitions, job)
+    raise PipelineError(f"there is no operator for {node.kind.value}.", job=job, stage=node.name)

@@ -1,0 +1,74 @@
+"""What stateless nodes make of a frame: the same on the analysis' empty inputs and in an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from dagster_jet.errors import PipelineError, UserFunctionError
+from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@contextmanager
+def planning_of(job: str, node: str) -> Iterator[None]:
+    """What Spark says against a frame is said of this node."""
+    try:
+        yield
+    except PySparkException as error:
+        message = str(error).split("\n\nJVM")[0].splitlines()[0]
+        raise PipelineError(
+            f"Spark cannot plan the stage: {message}", job=job, stage=node
+        ) from error
+
+
+def transformed(job: str, node: TransformNode, frame: DataFrame, *kept: str) -> DataFrame:
+    """The result of the user's function.
+
+    Args:
+        kept: names of further columns, for a projection.
+
+    Raises:
+        UserFunctionError: it raised, or returned something else than a frame.
+    """
+    from pyspark.sql import DataFrame
+
+    try:
+        result = node.function(frame, *kept)
+    except PySparkException:
+        raise
+    except Exception as error:
+        raise UserFunctionError(
+            f"the function raised {type(error).__name__}: {error}.",
+            job=job,
+            stage=node.name,
+            cure="Correct the function; nothing of this epoch was written.",
+        ) from error
+    if not isinstance(result, DataFrame):
+        raise UserFunctionError(
+            f"the function returned {type(result).__name__}, not a DataFrame.",
+            job=job,
+            stage=node.name,
+            cure="Return the transformed frame.",
+        )
+    return result
+
+
+def merged(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda a, b: a.unionByName(b), frames)
+
+
+def enriched(node: EnrichNode, frame: DataFrame, table: DataFrame) -> DataFrame:
+    return frame.join(F.broadcast(table), list(node.on), node.how)
+
+
+def with_ingestion_time(node: TimestampsNode, frame: DataFrame, time_ms: int) -> DataFrame:
+    """One time for the epoch, given by the driver: tasks that are tried again agree."""
+    return frame.withColumn(node.timestamps.column, F.timestamp_millis(F.lit(time_ms)))

@@ -1,0 +1,49 @@
+"""Restore as one Spark job: every shard reads its partitions from the store, in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dagster_jet.snapshot.manifest import ChunkSet, ShardState
+from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.spark.tasks.restore_task import RestoreItem, RestoreTask, restored_state
+
+
+def restore_shards(
+    runtime: SparkRuntime,
+    plan: ExecutionPlan,
+    barrier: Barrier,
+    chains: Mapping[str, tuple[tuple[ChunkSet, ...], ...]],
+    expired_until_ms: Mapping[str, int],
+) -> dict[str, tuple[ShardState, ...]]:
+    """The state of every stage as local runs, divided among as many shards as there are now.
+
+    Raises:
+        SnapshotInvalidError: something that the manifest lists is missing or wrong.
+        JetError: any other, translated from Spark's error.
+    """
+    count = runtime.shard_count
+    items = [
+        RestoreItem(
+            vertex=vertex,
+            shard=shard,
+            operator=plan.operator(vertex),
+            chains=old if len(old) != count else (old[shard],),
+            old_shard_count=len(old),
+            new_shard_count=count,
+            expired_until_ms=expired_until_ms.get(vertex),
+        )
+        for vertex, old in chains.items()
+        for shard in range(count)
+        if any(old)
+    ]
+    states = {vertex: [ShardState()] * count for vertex in chains}
+    if items or not runtime.is_local:
+        # Where the first epoch will look for the runs.
+        for ack in runtime.run_on_shards(RestoreTask(barrier, tuple(items))):
+            old = chains[ack.vertex]
+            chain = old[ack.shard] if len(old) == count else ()
+            states[ack.vertex][ack.shard] = restored_state(ack, chain)
+    return {vertex: tuple(shards) for vertex, shards in states.items()}

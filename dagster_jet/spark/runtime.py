@@ -1,0 +1,103 @@
+"""What one execution has of Spark besides its plan: it lives as long as the execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from tempfile import gettempdir
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from dagster_jet.connectors.contract import SourceReader
+from dagster_jet.errors import ExecutorLostError, JetError
+from dagster_jet.snapshot.manifest import Ack
+from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
+from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
+from dagster_jet.spark.cluster.session import is_local, keeps_workers
+from dagster_jet.spark.errors import translate
+from dagster_jet.spark.tables import EnrichmentTables
+from dagster_jet.spark.tasks.barrier import ACK_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ShardTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Gets the numbers of its shards, and answers with acks."""
+
+
+@dataclass
+class SparkRuntime:
+    """The session, the sources' readers, the tables to enrich with, and where the shards are."""
+
+    session: SparkSession
+    job: str
+    readers: Mapping[str, SourceReader]
+    shard_count: int
+    tables: EnrichmentTables = field(init=False)
+    keeps_workers: bool = field(init=False)
+    """Workers may go on with what their task has begun. Asked once: the answer is the JVM's."""
+    _placement: Placement | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.keeps_workers = keeps_workers(self.session)
+        self.tables = EnrichmentTables(self.session, self.job, self.failure)
+
+    @property
+    def is_local(self) -> bool:
+        """All tasks run on the driver's machine, and can read each other's files."""
+        return is_local(self.session)
+
+    @property
+    def placement(self) -> Placement:
+        """Where the shards are; from the first use on for the whole execution."""
+        if self._placement is None:
+            kind = OneMachine if self.is_local else Anchored
+            self._placement = kind(self.session, self.shard_count)
+        return self._placement
+
+    def run_on_shards(self, task: ShardTask, stages: Sequence[str] = ()) -> tuple[Ack, ...]:
+        """Runs a task for every shard where the shard's local state is.
+
+        Args:
+            stages: those whose user code runs in it, for the error's message.
+
+        Raises:
+            JetError: translated from Spark's error, with the reaction it asks for.
+        """
+        try:
+            acks = collect_acks(self.placement.shards().mapInArrow(task, f"{ACK_COLUMN} binary"))
+            self.placement.check()
+        except (PySparkException, Py4JError, OSError) as error:
+            raise self.failure(error, stages) from error
+        return acks
+
+    def failure(self, error: Exception, stages: Sequence[str] = ()) -> JetError:
+        """The `JetError` that a failed Spark job stands for.
+
+        That of an executor if one is lost: whatever else went wrong can be a consequence.
+        """
+        scratch = None
+        try:
+            if self._placement is not None:
+                self._placement.check()
+            scratch = self.session.sparkContext.getConf().get("spark.local.dir", gettempdir())
+        except ExecutorLostError as lost:
+            return lost
+        except SESSION_GONE:
+            pass  # nobody is there to be asked
+        return translate(error, self.job, stages, scratch)
+
+    def close(self) -> None:
+        self.tables.close()
+        with suppress(Py4JError, OSError):
+            if self._placement is not None:
+                self._placement.close()
+
+
+def collect_acks(frame: DataFrame) -> tuple[Ack, ...]:
+    """Runs the Spark job behind a frame of acks."""
+    return tuple(Ack.from_bytes(bytes(row[0])) for row in frame.collect())

@@ -1,0 +1,95 @@
+"""The batch tables that streams are enriched with, read on the driver and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from dagster_jet.connectors.contract import Table
+from dagster_jet.errors import BadRowError, JetError, PipelineError
+from dagster_jet.pipeline.graph import EnrichNode
+from dagster_jet.spark.errors import naming
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table as read at a moment of the monotonic clock."""
+
+    frame: DataFrame
+    read_at: float
+
+
+@dataclass
+class EnrichmentTables:
+    """Each table of one execution: read once, or again when it is older than its refresh."""
+
+    session: SparkSession
+    job: str
+    failure: Callable[[Exception], JetError]
+    """What a failed Spark job stands for."""
+    _known: dict[str, _Table] = field(default_factory=dict)
+
+    def frame(self, node: EnrichNode, stream_columns: Sequence[str]) -> DataFrame:
+        """The table, read not longer ago than it may be, ready to be joined with the stream.
+
+        Raises:
+            PipelineError: two columns of the joined rows would have one name.
+            BadRowError: a row does not fit the table's schema.
+            JetError: the table cannot be read; its reaction says what follows.
+        """
+        known, now = self._known.get(node.name), time.monotonic()
+        if known is not None:
+            if node.refresh_ms is None or now - known.read_at < node.refresh_ms / 1000:
+                return known.frame
+        frame = self._without_clashes(node, stream_columns, self._read(node))
+        self._known[node.name] = _Table(frame, now)
+        return frame
+
+    def close(self) -> None:
+        self._known.clear()
+
+    def _read(self, node: EnrichNode) -> DataFrame:
+        table: Table = node.table
+        with naming(node.name, self.job):
+            try:
+                # Not cache(): that is lazy, and Spark shares it among frames it takes for equal.
+                return table.frame(self.session).localCheckpoint()
+            except (PySparkException, Py4JError, OSError) as raised:
+                error = self.failure(raised)
+                if not isinstance(error, BadRowError) or error.position is not None:
+                    raise error from raised
+                raise BadRowError(
+                    "a row of the table does not fit its schema.",
+                    job=self.job,
+                    stage=node.name,
+                    position=table.locate_bad_row(self.session) or table.describe().get("path"),
+                    cure="Correct the table; tables have no dead letters.",
+                ) from raised
+
+    def _without_clashes(
+        self, node: EnrichNode, stream_columns: Sequence[str], table: DataFrame
+    ) -> DataFrame:
+        """Two columns of one name would be two fields of one name in a JSON object."""
+        keys = {key.lower() for key in node.on}  # as Spark resolves names
+        own = {name.lower() for name in stream_columns} - keys
+        names = [f"{n}{node.suffix}" if n.lower() in own else n for n in table.columns]
+        known = set(own)
+        for name in names:
+            if name.lower() in known:
+                raise PipelineError(
+                    f"two columns would be named {name!r}: the stream has "
+                    f"{', '.join(stream_columns)}, the table {', '.join(table.columns)}.",
+                    job=self.job,
+                    stage=node.name,
+                    cure="Choose another enrich(suffix=...).",
+                )
+            known.add(name.lower())
+        return table if names == table.columns else table.toDF(*names)

@@ -1,0 +1,36 @@
+"""Pieces of a sink's commit inside tasks: where rows are moved, they do not pass the driver."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Piece
+from dagster_jet.errors import JetError
+
+SCHEMA = pa.schema([("piece", pa.int32()), ("result", pa.binary())])
+DDL = "piece int, result binary"
+
+
+@dataclass(frozen=True)
+class CommitPieces:
+    """Carries out each piece that a row names. A piece may be carried out twice."""
+
+    pieces: tuple[Piece, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                columns = [pa.array([number], pa.int32()), pa.array([self._done(number)])]
+                yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def _done(self, number: int) -> bytes:
+        """What it has returned, or the error that it has raised: as a value, because Spark would
+        try again what has failed, and hand on its text only."""
+        try:
+            return pickle.dumps(self.pieces[number]())
+        except JetError as error:
+            return pickle.dumps(error)

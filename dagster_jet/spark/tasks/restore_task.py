@@ -1,0 +1,113 @@
+"""Restore inside a task: a shard's partitions from the store, as local runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from dagster_jet.operators.operator import Operator, SharesRows, merge_whole
+from dagster_jet.operators.saved_schema import in_state_schema
+from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
+from dagster_jet.snapshot.storage.chains import ChainReader
+from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt, owned_partitions
+from dagster_jet.state.merging import ROWS_AT_ONCE
+from dagster_jet.state.runs import RunFolder, sweep_dead_executions
+from dagster_jet.system.failpoint import fail_point
+
+
+@dataclass(frozen=True)
+class RestoreItem:
+    """One shard to bring back: which chains to read it from."""
+
+    vertex: str
+    shard: int
+    operator: Operator
+    chains: tuple[tuple[ChunkSet, ...], ...]
+    old_shard_count: int
+    new_shard_count: int
+    expired_until_ms: int | None
+    """Rows up to this time had died by the snapshot. Chunks may still have them."""
+
+
+@dataclass(frozen=True)
+class RestoreTask:
+    """Reads shards back from the store, by partition, at whatever parallelism."""
+
+    barrier: Barrier
+    items: tuple[RestoreItem, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        attempt = new_attempt()
+        sweep_dead_executions(Path(self.barrier.work_dir))
+        for batch in batches:
+            for shard in batch.column(0).to_pylist():
+                for item in self.items:
+                    if item.shard == shard:
+                        yield ack_batch(self._restore(item, attempt))
+
+    def _restore(self, item: RestoreItem, attempt: str) -> Ack:
+        fail_point("restore.before")
+        assert self.barrier.store is not None
+        count = self.barrier.partition_count
+        wanted = frozenset(owned_partitions(item.shard, item.new_shard_count, count))
+        runs = RunFolder(
+            folder=self.barrier.run_folder(item.vertex),
+            prefix=f"restored-{item.shard}-{attempt}",
+            vertex=item.vertex,
+            time_column=item.operator.time_column,
+        )
+        portions = self._read(item, wanted)
+        is_redivided = item.old_shard_count != item.new_shard_count
+        if is_redivided and isinstance(item.operator, SharesRows):
+            others = frozenset(range(item.old_shard_count)) - wanted
+            shared = [
+                item.operator.shared_rows(merge_whole(item.operator, [table]), item.shard)
+                for table in self._read(item, others)
+            ]
+            portions = chain(portions, shared)
+        saved: list[Run] = []
+        for tables in _gathered(portions, ROWS_AT_ONCE):
+            saved += runs.write(
+                merge_whole(item.operator, runs.live_rows(tables, item.expired_until_ms))
+            )
+        fail_point("restore.after")
+        if not is_redivided:
+            return Ack(item.vertex, item.shard, attempt, saved=tuple(saved))
+        # Another division: the next snapshot writes this shard's state anew, as a base.
+        return Ack(item.vertex, item.shard, attempt, unsaved=tuple(saved))
+
+    def _read(self, item: RestoreItem, partitions: frozenset[int]) -> Iterator[pa.Table]:
+        """All rows of these partitions, those of each in one table."""
+        assert self.barrier.store is not None
+        store = self.barrier.store.map(self.barrier.chunk_map_name())
+        for sets in item.chains:
+            reader = ChainReader.open(
+                store,
+                sets,
+                vertex=item.vertex,
+                partition_count=self.barrier.partition_count,
+                wanted=partitions,
+            )
+            for table in reader.tables(ROWS_AT_ONCE):
+                yield in_state_schema(table, item.operator, item.vertex)
+
+
+def _gathered(tables: Iterable[pa.Table], rows_at_once: int) -> Iterator[list[pa.Table]]:
+    """Tables of different partitions in lists of about one size: each becomes a run."""
+    gathered: list[pa.Table] = []
+    for table in tables:
+        if gathered and sum(t.num_rows for t in gathered) + table.num_rows > rows_at_once:
+            yield gathered
+            gathered = []
+        gathered.append(table)
+    if gathered:
+        yield gathered
+
+
+def restored_state(ack: Ack, chain: tuple[ChunkSet, ...]) -> ShardState:
+    """What the coordinator holds of a shard after `RestoreTask`."""
+    return replace(ShardState(), saved=ack.saved, unsaved=ack.unsaved, chain=chain)

@@ -1,0 +1,36 @@
+"""A sink in one epoch: one writer per Spark partition, its artifacts in the ack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Sink
+from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
+from dagster_jet.spark.tasks.sink_writers import SinkWriters
+
+
+@dataclass(frozen=True)
+class SinkTask:
+    """Writes the rows of one sink in one epoch."""
+
+    barrier: Barrier
+    sink_name: str
+    sink: Sink
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        shard = context.partitionId() if context is not None else 0
+        writers = SinkWriters(self.barrier, [(self.sink_name, self.sink)], shard, new_attempt())
+        try:
+            for batch in batches:
+                writers.write(batch)
+        except BaseException:
+            writers.abort()
+            raise
+        for ack in writers.prepare():
+            yield ack_batch(ack)

@@ -1,0 +1,50 @@
+"""A stateful stage as its tasks know it: for the whole execution, and in one epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Sink
+from dagster_jet.operators.operator import Operator
+from dagster_jet.snapshot.manifest import ShardState
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """The part that is the same in every epoch of an execution."""
+
+    vertex: str
+    operator: Operator
+    sinks: tuple[tuple[str, Sink], ...] = ()
+    """Sinks that take the results right in the stage's tasks, without another hop."""
+    dead_letter_sinks: tuple[tuple[str, Sink], ...] = ()
+    """Sinks that take the operator's dead letters in the same way."""
+    passes_on: bool = False
+    """Somebody else downstream reads the results too."""
+    passes_dead_letters: bool = False
+    """And the dead letters."""
+    reports_statistics: bool = False
+    """The acks carry input statistics (`input_statistics.py`)."""
+    statistics_columns: tuple[pa.Field, ...] = ()
+    """What these are made from: columns behind those of the operator."""
+
+
+@dataclass(frozen=True)
+class StageInput:
+    """The part that is of one epoch."""
+
+    shards: tuple[ShardState, ...]
+    """The state of each shard before the epoch."""
+    before_ms: int | None
+    """The stage's watermark after earlier epochs: what it closes off is late."""
+    after_ms: int | None
+    """The stage's watermark after this epoch: what it closes is emitted."""
+    expired_until_ms: int | None
+    """What has expired in earlier epochs. Not always what the operator says of `before_ms`: it may
+    have been another when they ran, and what it let live has to be emitted."""
+    obsolete: tuple[str, ...] = field(default=(), repr=False)
+    """Local run files that nothing refers to any more, for the tasks to delete."""
+    early: bool = False
+    """Early results of windows are shown in this epoch."""

@@ -1,0 +1,1 @@
+"""A shard's state between snapshots: runs, their merging, their upload."""

@@ -1,0 +1,268 @@
+"""A shard's state between snapshots: immutable Arrow runs in an executor-local folder.
+
+Runs are appended and merged into larger ones, never changed. They are scratch: not fsynced, gone
+with the machine. What must survive is in the store as chunks. `saved` runs are covered by the last
+snapshot, `unsaved` ones are what the next snapshot has to write, `deciding` ones are in a snapshot
+that is not decided yet. None is ever merged with one of another kind.
+
+Runs of a state with a key hash are sorted by it, and by time: a key, or what it has of some time,
+is found by binary search in the mapped file (in each of its batches; a large run has several), so
+that a step costs what arrived and not what is stored. Runs of other states are sorted by partition,
+which is how a snapshot wants them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.errors import ExecutorLostError
+from dagster_jet.operators.operator import (
+    HASH_COLUMN,
+    PARTITION_COLUMN,
+    Intervals,
+    Operator,
+    find_rows,
+)
+from dagster_jet.snapshot.manifest import Run, ShardState
+from dagster_jet.state.merging import Merge, merged_parts
+
+MERGE_FAN_IN = 8
+"""Runs of about one size are merged when there are so many: each row is rewritten log times."""
+
+
+@dataclass
+class RunFolder:
+    """Writes and reads the runs of one (vertex, shard) in one task attempt."""
+
+    folder: Path
+    prefix: str
+    vertex: str
+    time_column: str
+    obsolete: list[str] = field(default_factory=list)
+    _written: int = 0
+
+    def write(self, table: pa.Table) -> tuple[Run, ...]:
+        """One run, or none for an empty table. A crash leaves an unreferenced file.
+
+        Raises:
+            ExecutorLostError: the folder cannot be written; the job restarts from the snapshot.
+        """
+        return self.write_parts([table])
+
+    def write_parts(self, parts: Iterable[pa.Table]) -> tuple[Run, ...]:
+        """One run of all parts, a record batch of each. Errors as of `write`.
+
+        Each batch is sorted by key hash and time where the state has hashes, else by partition;
+        together they need not be.
+        """
+        filled = (part for part in parts if part.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return ()
+        path = self.folder / f"{self.prefix}-{self._written}.arrow"
+        self._written += 1
+        rows, earliest, latest = 0, None, None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+                for part in chain([first], filled):
+                    has_hash = HASH_COLUMN in part.schema.names
+                    by = (HASH_COLUMN, self.time_column) if has_hash else (PARTITION_COLUMN,)
+                    ordered = part.sort_by([(column, "ascending") for column in by])
+                    writer.write_table(ordered.combine_chunks())
+                    times = pc.min_max(part.column(self.time_column)).as_py()
+                    rows += part.num_rows
+                    earliest = _least(earliest, times["min"])
+                    latest = _greatest(latest, times["max"])
+        except OSError as error:
+            raise ExecutorLostError(
+                f"the local state file {path} cannot be written: {error}.",
+                stage=self.vertex,
+                cure="Free some space, or give another work_dir; meanwhile the job restarts from "
+                "its last snapshot.",
+            ) from error
+        return (Run(str(path), rows, path.stat().st_size, earliest, latest),)
+
+    def read(self, runs: Iterable[Run]) -> list[pa.Table]:
+        """Memory-mapped tables, in order.
+
+        Raises:
+            ExecutorLostError: a run is gone or damaged; the job restarts from the snapshot.
+        """
+        tables = []
+        for run in runs:
+            try:
+                with pa.memory_map(run.path) as source:
+                    table = pa.ipc.open_file(source).read_all()
+            except (OSError, pa.ArrowInvalid) as error:
+                raise ExecutorLostError(
+                    f"the local state file {run.path} is gone or damaged: {error}.",
+                    stage=self.vertex,
+                    cure="The job restarts from its last snapshot.",
+                ) from None
+            if table.num_rows != run.rows:
+                raise ExecutorLostError(
+                    f"{run.path} has {table.num_rows} rows, expected {run.rows}.",
+                    stage=self.vertex,
+                )
+            tables.append(table)
+        return tables
+
+    def drop_expired(self, runs: Iterable[Run], expired_until_ms: int | None) -> tuple[Run, ...]:
+        """Leaves out the runs whose every row is expired."""
+        live = []
+        for run in runs:
+            if expired_until_ms is not None and run.latest_ms is not None:
+                if run.latest_ms <= expired_until_ms:
+                    self.obsolete.append(run.path)
+                    continue
+            live.append(run)
+        return tuple(live)
+
+    def compact(
+        self,
+        runs: tuple[Run, ...],
+        merge: Merge,
+        expired_until_ms: int | None,
+        *,
+        merge_all: Merge | None = None,
+        fan_in: int = MERGE_FAN_IN,
+    ) -> tuple[Run, ...]:
+        """Merges the newest runs of about one size once `fan_in` of them have gathered.
+
+        Args:
+            merge_all: instead of `merge`, if the oldest of the runs is among them.
+        """
+        tail = _tail_of_one_size(runs)
+        if len(tail) < fan_in:
+            return runs
+        if merge_all is not None and len(tail) == len(runs):
+            merge = merge_all
+        parts = self.merged(self.read(tail), merge, expired_until_ms)
+        self.obsolete.extend(run.path for run in tail)
+        return (*runs[: len(runs) - len(tail)], *self.write_parts(parts))
+
+    def merged(
+        self,
+        tables: Sequence[pa.Table],
+        merge: Merge,
+        expired_until_ms: int | None,
+        *,
+        by_partition: bool = False,
+    ) -> Iterator[pa.Table]:
+        """The living rows of some tables (at least one), merged in parts of bounded size."""
+        return merged_parts(
+            tables,
+            merge,
+            lambda part: self.live_rows(part, expired_until_ms),
+            by_partition=by_partition,
+        )
+
+    def live_rows(self, tables: Sequence[pa.Table], expired_until_ms: int | None) -> list[pa.Table]:
+        if expired_until_ms is None:
+            return list(tables)
+        return [self._live_part(table, expired_until_ms) for table in tables]
+
+    def _live_part(self, table: pa.Table, expired_until_ms: int) -> pa.Table:
+        times = table.column(self.time_column)
+        earliest = pc.min(times).as_py()
+        if earliest is None or earliest > expired_until_ms:
+            return table  # as nearly always: the filter would copy all of it
+        return table.filter(pc.greater(times, expired_until_ms))
+
+
+@dataclass
+class RunState:
+    """A shard's runs as an operator reads them in one step: `StateReader`."""
+
+    runs: RunFolder
+    operator: Operator
+    shard: ShardState
+    expired_until_ms: int | None
+    """What earlier steps have left behind."""
+    _read: dict[str, pa.Table] = field(default_factory=dict)
+
+    def due(self, until_ms: int) -> pa.Table:
+        runs = [r for r in self.shard.runs if r.earliest_ms is None or r.earliest_ms <= until_ms]
+        times = self.runs.time_column
+        due = [
+            table.filter(pc.less_equal(table.column(times), until_ms))
+            for table in self.runs.live_rows(self._tables(runs), self.expired_until_ms)
+        ]
+        return pa.concat_tables([self.operator.state_schema.empty_table(), *due])
+
+    def find(self, hashes: np.ndarray, within: Intervals | None = None) -> pa.Table:
+        order = np.argsort(hashes)
+        wanted = hashes[order]
+        intervals = None if within is None else within.of(order)
+        names = (HASH_COLUMN, self.runs.time_column)
+        found = []
+        for table in self._tables(self.shard.runs):
+            for batch in table.to_batches():
+                hashes_of_run, times = (batch.column(name).to_numpy() for name in names)
+                rows = find_rows(hashes_of_run, times, wanted, intervals)
+                if len(rows):
+                    found.append(pa.Table.from_batches([batch.take(pa.array(rows))]))
+        return self._merge(found)
+
+    def scan(self) -> pa.Table:
+        return self._merge(self._tables(self.shard.runs))
+
+    def _merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        live = self.runs.live_rows(tables, self.expired_until_ms)
+        return self.operator.merge([self.operator.state_schema.empty_table(), *live])
+
+    def _tables(self, runs: Iterable[Run]) -> list[pa.Table]:
+        missing = [run for run in runs if run.path not in self._read]
+        for run, table in zip(missing, self.runs.read(missing), strict=True):
+            self._read[run.path] = table
+        return [self._read[run.path] for run in runs]
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+def _greatest(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+def _tail_of_one_size(runs: Sequence[Run]) -> tuple[Run, ...]:
+    tail: list[Run] = []
+    for run in reversed(runs):
+        if tail and run.rows > MERGE_FAN_IN * max(r.rows for r in tail):
+            break
+        tail.append(run)
+    return tuple(reversed(tail))
+
+
+def delete_runs(paths: Iterable[str]) -> None:
+    """Removes run files that no manifest names any more; missing ones are fine."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+
+
+def sweep_dead_executions(work_dir: Path) -> None:
+    """Removes what executions that died left on this machine.
+
+    Args:
+        work_dir: of the execution that begins, named by its id. A sleeper of an older one that
+            misses its runs is fenced anyway.
+    """
+    if not work_dir.name.isdigit():
+        return
+    for folder in work_dir.parent.glob("[0-9]*"):
+        if folder.name.isdigit() and int(folder.name) < int(work_dir.name):
+            shutil.rmtree(folder, ignore_errors=True)

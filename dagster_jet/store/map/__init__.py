@@ -1,0 +1,1 @@
+"""The replicated map: partition table, routing, search, repair of copies."""

@@ -1,0 +1,307 @@
+"""The partition table: which member holds which partition, and how that changes. Pure.
+
+Rules: primaries are balanced (the numbers of any two members differ by at most 1), backups too; all
+replicas of a partition are on different members; a change moves as few replicas as balance allows.
+A *move* is a member that must receive data: a backup that is promoted where it is costs nothing.
+
+How: primaries are placed first, then backups. In both, everyone keeps what they hold, and then
+replicas travel along the cheapest path from members with too many (or from "nobody", for a missing
+one) to members with too few. The graph of that search has only the members as nodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_jet.errors import ConfigurationError, StoreMismatchError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTable:
+    """Who holds what.
+
+    Attributes:
+        version: grows by one with every change.
+        replicas: per partition the member ids, the primary first, then its backups.
+        members: all members, also one that holds nothing yet; sorted.
+        backup_count: backups wanted per partition. With too few members there are fewer.
+    """
+
+    version: int
+    replicas: tuple[tuple[str, ...], ...]
+    members: tuple[str, ...]
+    backup_count: int
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are."""
+        return len(self.replicas)
+
+    def primary(self, partition: int) -> str:
+        """Return the member that is read first for a partition."""
+        return self.replicas[partition][0]
+
+    def backups(self, partition: int) -> tuple[str, ...]:
+        """Return the members that hold the partition's other replicas."""
+        return self.replicas[partition][1:]
+
+    def to_json(self) -> str:
+        """Return the table as JSON; members are written once and referred to by index."""
+        index = {member: at for at, member in enumerate(self.members)}
+        return json.dumps(
+            {
+                "format": FORMAT_VERSION,
+                "version": self.version,
+                "backup_count": self.backup_count,
+                "members": self.members,
+                "replicas": [[index[member] for member in held] for held in self.replicas],
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(text: str) -> PartitionTable:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            StoreMismatchError: written by a newer version.
+        """
+        read: dict[str, Any] = json.loads(text)
+        if read["format"] > FORMAT_VERSION:
+            raise StoreMismatchError(
+                f"the partition table has format {read['format']}, this library reads up to "
+                f"{FORMAT_VERSION}.",
+                cure="Upgrade dagster-jet to the version that wrote the store.",
+            )
+        members = tuple(read["members"])
+        return PartitionTable(
+            version=read["version"],
+            replicas=tuple(tuple(members[at] for at in held) for held in read["replicas"]),
+            members=members,
+            backup_count=read["backup_count"],
+        )
+
+
+def create_table(members: Iterable[str], partition_count: int, backup_count: int) -> PartitionTable:
+    """Place all partitions of a new store.
+
+    The backups of one member's primaries are spread over all others, so that when it dies, each of
+    the others is promoted for an equal share.
+    """
+    names = tuple(sorted(set(members)))
+    if not names:
+        raise ConfigurationError("a partition table needs at least one member.")
+    others = len(names) - 1
+    replicas = []
+    for partition in range(partition_count):
+        row, column = divmod(partition, len(names))
+        shifts = [1 + (row + k) % others for k in range(min(backup_count, others))]
+        replicas.append((names[column], *(names[(column + s) % len(names)] for s in shifts)))
+    # Whole rows are balanced as they are; the last, shorter row may need a few exchanges.
+    return PartitionTable(1, _balanced(replicas, names, backup_count), names, backup_count)
+
+
+def with_member_added(table: PartitionTable, member: str) -> PartitionTable:
+    """Give a new member its share: about 1/(n+1) of the replicas, taken evenly from the others."""
+    if member in table.members:
+        raise ConfigurationError(f"{member} is already a member of the store.")
+    members = tuple(sorted((*table.members, member)))
+    return PartitionTable(
+        version=table.version + 1,
+        replicas=_balanced(table.replicas, members, table.backup_count),
+        members=members,
+        backup_count=table.backup_count,
+    )
+
+
+def with_member_removed(table: PartitionTable, member: str) -> PartitionTable:
+    """Give up a member: backups of its primaries are promoted where they are, the rest rebuilt.
+
+    The result names the members that *should* hold each replica; ``copies_to_make`` says which of
+    them still have to receive it. When several members are gone, ask ``lost_partitions`` with all
+    of them first: after the first removal the table no longer tells a rebuilt replica from one
+    that is still to be rebuilt.
+    """
+    if member not in table.members:
+        raise ConfigurationError(f"{member} is not a member of the store.")
+    members = tuple(name for name in table.members if name != member)
+    if not members:
+        raise ConfigurationError(f"{member} is the store's last member and cannot be removed.")
+    return PartitionTable(
+        version=table.version + 1,
+        replicas=_balanced(table.replicas, members, table.backup_count),
+        members=members,
+        backup_count=table.backup_count,
+    )
+
+
+def lost_partitions(table: PartitionTable, gone: Iterable[str]) -> tuple[int, ...]:
+    """Return the partitions of which no replica is left when the members ``gone`` are."""
+    missing = frozenset(gone)
+    return tuple(p for p, held in enumerate(table.replicas) if missing.issuperset(held))
+
+
+def copies_to_make(before: PartitionTable, after: PartitionTable) -> tuple[tuple[int, str], ...]:
+    """Return (partition, member) for every member that must receive a partition's data."""
+    return tuple(
+        (partition, member)
+        for partition, held in enumerate(after.replicas)
+        for member in held
+        if member not in before.replicas[partition]
+    )
+
+
+# --- balancing ------------------------------------------------------------------------------
+
+_EXCHANGE = 1  # another role, no data
+_MOVE = 1_000  # data to another member
+_NOBODY = ""  # holds the replicas that are missing
+
+_Step = tuple[int, str, str]  # partition, from, to
+
+
+def _balanced(
+    replicas: Sequence[Sequence[str]], members: tuple[str, ...], backup_count: int
+) -> tuple[tuple[str, ...], ...]:
+    """Return balanced replicas on ``members`` that keep as much of ``replicas`` as possible."""
+    alive = set(members)
+    kept = [[member for member in held if member in alive] for held in replicas]
+
+    def primary_cost(partition: int, member: str) -> int:
+        if member not in kept[partition]:
+            return _MOVE
+        # With the primary gone, one of the backups has to be promoted: any of them, for nothing.
+        former = replicas[partition][0]
+        return 0 if former == member or former not in alive else _EXCHANGE
+
+    primaries = _Role(members, 1, primary_cost, peers=[held[1:] for held in kept])
+    primaries.balance([held[:1] for held in kept])
+    primary_of = [holders[0] for holders in primaries.held]
+
+    def backup_cost(partition: int, member: str) -> int | None:
+        if member == primary_of[partition]:
+            return None
+        if member in replicas[partition][1:]:
+            return 0
+        return _EXCHANGE if member in kept[partition] else _MOVE
+
+    wanted = min(backup_count, len(members) - 1)
+    start = []
+    for partition, held in enumerate(kept):
+        others = [member for member in held if member != primary_of[partition]]
+        if others and others[0] == replicas[partition][0]:
+            others.append(others.pop(0))  # a former primary stays only where there is room for it
+        start.append(others[:wanted])
+    backups = _Role(members, wanted, backup_cost, peers=[[member] for member in primary_of])
+    backups.balance(start)
+    return tuple((primary_of[p], *holders) for p, holders in enumerate(backups.held))
+
+
+class _Role:
+    """The holders of one role, primary or backup, on their way to balance.
+
+    Successive cheapest paths, as in min-cost flow. An edge from u to v is the cheapest partition
+    that u could hand over to v; among equals, one whose other holders v has least in common with,
+    so that the load of a dead member spreads over many.
+
+    Args:
+        members: all that may hold.
+        wanted: holders per partition.
+        cost: of a member holding a partition; None where it must not.
+        peers: per partition the holders of the other role.
+    """
+
+    def __init__(
+        self,
+        members: tuple[str, ...],
+        wanted: int,
+        cost: Callable[[int, str], int | None],
+        peers: Sequence[Sequence[str]],
+    ) -> None:
+        self.members = members
+        self.wanted = wanted
+        self.cost = cost
+        self.peers = peers
+        self.held: list[list[str]] = []
+
+    def balance(self, start: Sequence[Sequence[str]]) -> None:
+        """Give every partition its holders, with counts that differ by at most 1.
+
+        ``start`` must be each partition's cheapest choice: then no exchange that is not made here
+        could have been cheaper.
+        """
+        self.held = [list(holders) for holders in start]
+        low, rest = divmod(self.wanted * len(self.held), len(self.members))
+        high = low + (1 if rest else 0)
+        while True:
+            count = Counter(member for holders in self.held for member in holders)
+            below = {member for member in self.members if count[member] < low}
+            room = below or {member for member in self.members if count[member] < high}
+            above = {member for member in self.members if count[member] > high}
+            if any(len(holders) < self.wanted for holders in self.held):
+                path = self._path({_NOBODY}, room)
+            elif above:
+                path = self._path(above, room)
+            elif below:
+                path = self._path({m for m in self.members if count[m] > low}, below)
+            else:
+                return
+            for partition, giver, taker in path:
+                holders = self.held[partition]
+                if giver == _NOBODY:
+                    holders.append(taker)
+                else:
+                    holders[holders.index(giver)] = taker
+
+    def _path(self, sources: set[str], targets: set[str]) -> list[_Step]:
+        """Return the cheapest hand-overs that lead from a source to a target (Bellman-Ford)."""
+        edges = self._edges()
+        distance = dict.fromkeys(sorted(sources), 0)
+        arrived: dict[str, _Step] = {}
+        changed = True
+        while changed:
+            changed = False
+            for (giver, taker), (weight, _, partition) in edges.items():
+                if giver not in distance or taker in sources:
+                    continue
+                if taker not in distance or distance[giver] + weight < distance[taker]:
+                    distance[taker] = distance[giver] + weight
+                    arrived[taker] = (partition, giver, taker)
+                    changed = True
+        at = min(
+            (m for m in self.members if m in targets and m in arrived), key=distance.__getitem__
+        )
+        steps = []
+        while at in arrived:
+            steps.append(arrived[at])
+            at = arrived[at][1]
+        return steps[::-1]
+
+    def _edges(self) -> dict[tuple[str, str], tuple[int, int, int]]:
+        """Return per (giver, taker): the weight, what they share, and the partition."""
+        shared = Counter(
+            (holder, peer)
+            for holders, peers in zip(self.held, self.peers, strict=True)
+            for holder in holders
+            for peer in peers
+        )
+        edges: dict[tuple[str, str], tuple[int, int, int]] = {}
+        for partition, holders in enumerate(self.held):
+            givers = [(member, self.cost(partition, member) or 0) for member in holders]
+            if len(holders) < self.wanted:
+                givers.append((_NOBODY, 0))
+            for taker in self.members:
+                cost = self.cost(partition, taker)
+                if cost is None or taker in holders:
+                    continue
+                common = sum(shared[taker, peer] for peer in self.peers[partition])
+                for giver, saved in givers:
+                    edge = (cost - saved, common, partition)
+                    edges[giver, taker] = min(edge, edges.get((giver, taker), edge))
+        return edges

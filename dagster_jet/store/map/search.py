@@ -1,0 +1,118 @@
+"""The search for a good copy of a value: one replica after the other, many keys at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dagster_jet.store.map.intents import without_intents
+from dagster_jet.store.members.fan_out import fan_out
+from dagster_jet.store.members.member import Member
+from dagster_jet.store.values.envelope import BadCopyError
+
+
+class Trouble(Enum):
+    """Why a replica did not give a value."""
+
+    ABSENT = "missing"
+    BAD = "damaged"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(slots=True)
+class Search:
+    """One key: where to look, and how far the search has come.
+
+    Attributes:
+        stored_key: the key as members know it.
+        holders: whom to ask, in this order, until one has a good copy.
+        receivers: whom to ask after that if a holder had a damaged copy, or none answered
+            (``routing.py``).
+        troubles: who was asked in vain, and why.
+        seen: what those store that answered without a good copy; None for nothing. Without a copy,
+            it may be an intent (``intents.py``).
+        found_on: who had the good copy.
+        sealed: the good copy.
+        value: what is inside it.
+    """
+
+    stored_key: bytes
+    holders: Sequence[str]
+    receivers: Sequence[str] = ()
+    troubles: dict[str, Trouble] = field(default_factory=dict)
+    seen: dict[str, bytes | None] = field(default_factory=dict)
+    found_on: str | None = None
+    sealed: bytes | None = None
+    value: bytes | None = None
+
+    def is_absent(self, *, every_replica: bool) -> bool:
+        """Whether there is no such key: so say all that answered, of the holders at least one.
+
+        Args:
+            every_replica: all that were asked must have answered.
+        """
+        believed = {Trouble.ABSENT} if every_replica else {Trouble.ABSENT, Trouble.UNREACHABLE}
+        answered = any(self.troubles.get(m) is Trouble.ABSENT for m in self.holders)
+        return self.sealed is None and answered and set(self.troubles.values()) <= believed
+
+    def whom_to_ask(self) -> str | None:
+        """Return the next member; None when the search is over."""
+        if self.sealed is not None:
+            return None
+        for member_id in self.holders:
+            if member_id not in self.troubles:
+                return member_id
+        # A receiver may still have what was deleted: it is not asked where a holder knows better.
+        said = self.troubles.values()
+        if Trouble.BAD in said or Trouble.ABSENT not in said:
+            for member_id in self.receivers:
+                if member_id not in self.troubles:
+                    return member_id
+        return None
+
+
+Unseal = Callable[[bytes, bytes], bytes]
+"""Returns the value of a copy found under a stored key, or raises ``BadCopyError``."""
+
+
+def search(members: Mapping[str, Member], searches: Collection[Search], unseal: Unseal) -> None:
+    """Carry the searches to their ends, with one batch per member and rank.
+
+    Raises:
+        StoreMismatchError: a copy was written by a newer version.
+    """
+    while True:
+        batches: dict[str, list[Search]] = {}
+        for one in searches:
+            member_id = one.whom_to_ask()
+            if member_id is not None:
+                batches.setdefault(member_id, []).append(one)
+        if not batches:
+            return
+        _ask(members, batches, unseal)
+
+
+def _ask(
+    members: Mapping[str, Member], batches: Mapping[str, Sequence[Search]], unseal: Unseal
+) -> None:
+    def get(member_id: str) -> Callable[[], list[bytes | None]]:
+        stored_keys = [one.stored_key for one in batches[member_id]]
+        return lambda: members[member_id].get_many(stored_keys)
+
+    copies, failures = fan_out({member_id: get(member_id) for member_id in batches})
+    for member_id in failures:
+        for one in batches[member_id]:
+            one.troubles[member_id] = Trouble.UNREACHABLE
+    for member_id, of_member in copies.items():
+        for one, stored in zip(batches[member_id], of_member, strict=True):
+            copy = without_intents(stored)
+            try:
+                if copy is not None:
+                    one.value = unseal(copy, one.stored_key)
+                    one.sealed, one.found_on = copy, member_id
+                    continue
+                one.troubles[member_id] = Trouble.ABSENT
+            except BadCopyError:
+                one.troubles[member_id] = Trouble.BAD
+            one.seen[member_id] = stored

@@ -1,0 +1,128 @@
+"""A bulkhead around each member: one that hangs keeps its own callers waiting, and no others.
+
+A call that does not come back cannot be ended, only abandoned: its thread waits on. So each member
+has a small number of threads of its own. While a call is past its deadline, no more are begun: one
+member that hangs costs at most so many threads, and its callers learn it at once. They are daemon
+threads: a process ends without waiting for them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from dagster_jet.errors import StoreUnavailableError
+
+THREADS_MAX = 16
+"""Calls of one process to one member at one moment; further ones wait for their turn."""
+
+_IDLE_SECONDS_MAX = 30.0
+
+
+class Call:
+    """One call to a member.
+
+    Args:
+        work: makes the call and delivers what came of it; raises nothing.
+        within_s: how long it may take, the wait for a thread included.
+    """
+
+    def __init__(self, work: Callable[[], None], within_s: float) -> None:
+        self.work = work
+        self.deadline = time.monotonic() + within_s
+        self.is_abandoned = False
+        """Nobody waits for its answer any more."""
+
+
+class Bulkhead:
+    """The threads of this process for one member, and the calls they make."""
+
+    def __init__(self, member_id: str) -> None:
+        self._member_id = member_id
+        self._changed = threading.Condition()
+        self._waiting: deque[Call] = deque()
+        self._running: set[Call] = set()
+        self._threads = 0
+        self._idle = 0
+
+    def begin(self, call: Call) -> None:
+        """Run a call on one of the threads, now or as soon as one is free.
+
+        Raises:
+            StoreUnavailableError: an earlier call is late and has not come back.
+        """
+        with self._changed:
+            begun = min((one.deadline for one in self._running), default=call.deadline)
+            if begun < time.monotonic():
+                raise StoreUnavailableError(
+                    f"the store member {self._member_id} hangs: an earlier call to it has not "
+                    "come back.",
+                    cure="Other replicas serve meanwhile; check the member and the way to it.",
+                )
+            self._waiting.append(call)
+            if self._idle >= len(self._waiting):
+                self._changed.notify()
+            elif self._threads < THREADS_MAX:
+                self._threads += 1
+                threading.Thread(
+                    target=self._serve, name=f"jet-store {self._member_id}", daemon=True
+                ).start()
+
+    def abandon(self, call: Call) -> None:
+        """Stop waiting for a call: it is dropped, or goes on unheard if it has begun."""
+        with self._changed:
+            call.is_abandoned = True
+            if call in self._waiting:
+                self._waiting.remove(call)
+
+    def has_overdue_calls(self) -> bool:
+        """Whether a call is still out that its caller has abandoned."""
+        with self._changed:
+            return any(call.is_abandoned for call in self._running)
+
+    def _serve(self) -> None:
+        while (call := self._next()) is not None:
+            try:
+                call.work()
+            finally:
+                with self._changed:
+                    self._running.discard(call)
+
+    def _next(self) -> Call | None:
+        with self._changed:
+            self._idle += 1
+            while not self._waiting:
+                if not self._changed.wait(_IDLE_SECONDS_MAX) and not self._waiting:
+                    self._idle -= 1
+                    self._threads -= 1
+                    return None
+            self._idle -= 1
+            call = self._waiting.popleft()
+            self._running.add(call)
+            return call
+
+
+_bulkheads: dict[str, Bulkhead] = {}
+_lock = threading.Lock()
+
+
+def bulkhead_of(member_id: str) -> Bulkhead:
+    """Return this process's threads for a member."""
+    with _lock:
+        if member_id not in _bulkheads:
+            _bulkheads[member_id] = Bulkhead(member_id)
+        return _bulkheads[member_id]
+
+
+def _begin_anew() -> None:
+    global _bulkheads, _lock
+    _bulkheads, _lock = (
+        {},
+        threading.Lock(),
+    )  # threads do not survive a fork; the child starts its own
+
+
+os.register_at_fork(after_in_child=_begin_anew)

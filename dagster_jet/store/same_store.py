@@ -1,0 +1,64 @@
+"""A check that all configured members belong to one store, by what each of them holds.
+
+A configuration may name members of two stores by mistake: a URL too many, or one that was copied
+from elsewhere. Whichever store is found first would be opened, so the members are asked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dagster_jet.errors import StoreMismatchError
+from dagster_jet.store.members import Member
+from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
+from dagster_jet.store.metadata import METADATA, StoreMetadata
+from dagster_jet.store.quorum.acceptor_on_member import state_of
+
+
+def metadata_on(member: Member) -> StoreMetadata | None:
+    """Return a member's copy of its store's metadata, however old; None if it has none.
+
+    Raises:
+        StoreUnavailableError: the member does not answer, or its copy is damaged.
+        StoreMismatchError: written by a newer version.
+    """
+    value = state_of(member, METADATA).value
+    return None if value is None else StoreMetadata.from_bytes(value)
+
+
+def check_same_store(members: Mapping[str, Member]) -> None:
+    """Refuse members of several stores. Who does not answer, or is new, is not asked further.
+
+    Raises:
+        StoreMismatchError: names every member that answers, and its store.
+    """
+
+    def look(member: Member) -> Callable[[], StoreMetadata | None]:
+        return lambda: metadata_on(member)
+
+    calls = {m: look(member) for m, member in members.items()}
+    answers, _ = fan_out(calls, within_s=BRIEF_SECONDS_MAX)
+    said = {m: metadata for m, metadata in answers.items() if metadata is not None}
+    first = next(iter(said.values()), None)
+    if first is None or all(_is_one(first, other) for other in said.values()):
+        return
+    by_store: dict[str, list[str]] = {}
+    for member_id, metadata in said.items():
+        by_store.setdefault(metadata.store_id, []).append(member_id)
+    raise StoreMismatchError(
+        "urls: the configuration names members of several stores: "
+        + "; ".join(f"{', '.join(ids)} of store {store[:8]}" for store, ids in by_store.items())
+        + ".",
+        cure="Name the members of one store ('dagster-jet store status' with some of them lists "
+        "all); a member that is to change over is emptied first.",
+    )
+
+
+def _is_one(store: StoreMetadata, other: StoreMetadata) -> bool:
+    """Whether two copies are of one store.
+
+    Of processes that create a store at one moment, each thinks up an id, and a copy that did not
+    succeed may stay on a member that was away then. It names the same identities: a member has one
+    of them, and belongs to one store with it.
+    """
+    return store.store_id == other.store_id or not set(store.members).isdisjoint(other.members)

@@ -1,0 +1,370 @@
+"""Members join, leave, are lost and replaced, while jobs run.
+
+``membership.py`` has the decisions, ``routing.py`` the rules for data; here they are carried out.
+Every function first finishes what an earlier one has left undone, may die at any point, and is then
+called again, by anybody: what is decided is in the register "store", and all work in between is
+repeatable.
+
+    step                     if the process dies after it
+    decide: changed          the next repair moves the registers; so does any client that needs one
+    registers moved          the next repair finds them moved
+    decide: registers moved  the next repair copies
+    copied                   the next repair compares, copies nothing
+    decide: finished         old copies stay on members that do not need them, until ``gc``
+    orphans dropped
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from dagster_jet.errors import (
+    ConfigurationError,
+    StoreError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    StoreUnwritableError,
+)
+from dagster_jet.store.connection import Connection, View
+from dagster_jet.store.identity import identify, identity_of
+from dagster_jet.store.members import Member, member_id_of
+from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, Failure, fan_out
+from dagster_jet.store.membership import changed, finished, with_registers_moved
+from dagster_jet.store.metadata import StoreMetadata
+from dagster_jet.store.quorum import disown_rolled_back_members, move_registers
+from dagster_jet.store.same_store import metadata_on
+from dagster_jet.store.upkeep.migration import Migrated, migrate
+from dagster_jet.store.upkeep.orphans import drop_orphans
+from dagster_jet.store.upkeep.progress import OnProgress, Steps, unwatched
+from dagster_jet.store.upkeep.reencryption import Reencrypted, reencrypt
+from dagster_jet.store.upkeep.verification import Verified, verify
+
+_PINGS = 3
+_PAUSE_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Changes:
+    """What was done about a store's members.
+
+    Attributes:
+        joined: members that are new.
+        readmitted: members that had lost their data and were given it again.
+        left: members that do not belong to the store any more.
+        registers: how many registers were moved.
+        migrated: what was copied.
+        dropped: copies removed that nobody holds any more.
+        verified: what the verification at the end of a repair has found.
+    """
+
+    joined: list[str] = field(default_factory=list)
+    readmitted: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    registers: int = 0
+    migrated: Migrated = field(default_factory=Migrated)
+    dropped: int = 0
+    verified: Verified | None = None
+
+
+class Administration:
+    """Changes of one store, made by this process.
+
+    Args:
+        connection: to the store.
+        view: the store as it was last seen.
+        on_progress: called with how far every step has come.
+    """
+
+    def __init__(
+        self, connection: Connection, view: View, on_progress: OnProgress = unwatched
+    ) -> None:
+        self._connection = connection
+        self._last_seen = view
+        self._on_progress = on_progress
+        self._changes = Changes()
+
+    def add(self, url: str) -> Changes:
+        """Take in a new member and give it its share of the data.
+
+        Raises:
+            ConfigurationError: it is a member already.
+            StoreMismatchError: it belongs to another store.
+            StoreUnavailableError: it, or a majority of the members, does not answer.
+            StoreUnwritableError: it cannot be written.
+        """
+        self._connection.add_url(url)
+        member_id = member_id_of(url)
+        view = self._view_with_registers_moved()
+        if member_id in dict(view.metadata.members):
+            cure = "If it has lost its data: dagster-jet store repair."
+            raise ConfigurationError(f"{member_id} is a member of the store already.", cure=cure)
+        identity = self._take_in(view.metadata, member_id)
+        self._change(view, joining={member_id: identity})
+        self._changes.joined.append(member_id)
+        return self._changes
+
+    def remove(self, member_id: str, *, accept_loss: bool = False) -> Changes:
+        """Give up a member, whether it answers or not; first its data goes to the others.
+
+        Raises:
+            ConfigurationError: it is no member, or too few would stay.
+            StoreCorruptedError: it does not answer, and partitions would be lost; names them.
+            StoreUnavailableError: a majority of the members does not answer.
+        """
+        view = self._view_with_registers_moved()
+        dead = self._troubles(view).keys() & {member_id}
+        self._change(
+            view,
+            leaving=() if dead else (member_id,),
+            lost=dead,
+            accept_loss=accept_loss,
+        )
+        self._changes.left.append(member_id)
+        return self._changes
+
+    def repair(self, *, accept_loss: bool = False) -> Changes:
+        """Bring every partition back to all its replicas, and compare all copies.
+
+        Finishes a change that was interrupted. Members that answer but have lost their data, or
+        came back older, are given it again; those that do not answer leave the store, their backups
+        are promoted and rebuilt elsewhere. A member that comes back later is added as a new one.
+
+        Raises:
+            ConfigurationError: too few members would stay.
+            StoreCorruptedError: partitions would be lost; names them.
+            StoreUnavailableError: a majority of the members does not answer.
+            StoreUnwritableError: a member cannot be written, for a reason a person can remove.
+        """
+        view = self._view_with_registers_moved()
+        disown_rolled_back_members(view.configuration)
+        troubles = self._troubles(view)
+        joining, lost = {}, list(troubles)
+        for member_id, trouble in troubles.items():
+            if self._is_empty_again(view, member_id):
+                if member_id in dict(view.metadata.members):
+                    joining[member_id] = self._take_in(view.metadata, member_id)
+            elif isinstance(trouble, StoreUnwritableError):
+                # A full disk, a missing password: not a reason to throw its data away unasked.
+                raise StoreUnwritableError(
+                    f"{member_id} is not given up by a repair: {trouble}",
+                    cure=f"To go on without it: dagster-jet store remove {member_id}",
+                )
+        if lost:
+            view = self._change(view, joining=joining, lost=lost, accept_loss=accept_loss)
+            self._changes.readmitted += sorted(joining)
+            self._changes.left += sorted(set(lost) - joining.keys())
+        elif view.metadata.is_moving:
+            view = self._copy(view)
+        self._changes.verified = verify(
+            view.members,
+            view.metadata.routing,
+            check_table=view.check_routes,
+            repair=True,
+            sealer=view.sealer,
+            on_progress=self._on_progress,
+        )
+        return self._changes
+
+    def give_up(self, member_ids: Collection[str]) -> Changes:
+        """Go on without members that stay away: what a process does unasked.
+
+        As ``repair``, but nobody is taken in again, nothing is lost, and copies that are there are
+        not compared. A member that answers by now stays.
+
+        Raises:
+            ConfigurationError: too few members would stay.
+            StoreCorruptedError: partitions would be lost; names them.
+            StoreUnavailableError: a majority of the members does not answer.
+            StoreUnwritableError: a member cannot take its share.
+        """
+        view = self._view_with_registers_moved()
+        troubles = self._troubles(view)
+        lost = {m for m in member_ids if isinstance(troubles.get(m), StoreUnavailableError)}
+        if lost:
+            self._change(view, lost=lost)
+            self._changes.left += sorted(lost)
+        elif view.metadata.is_moving:
+            self._copy(view)
+        return self._changes
+
+    def rotate_keys(self) -> Reencrypted:
+        """Seal every value with the newest key; see ``Store.rotate_keys``."""
+        sealer = self._connection.sealer
+        if sealer.keyring is None:
+            raise ConfigurationError(
+                "encryption_keys: no keys are configured.",
+                cure="Name the environment variable that holds them, the newest first.",
+            )
+        view = self._view_with_registers_moved()
+        if view.metadata.is_moving:
+            raise StoreUnavailableError(
+                "the members are being changed.",
+                cure="Finish that first: dagster-jet store repair.",
+            )
+        done = reencrypt(
+            view.members, view.metadata.routing, view.sealer, on_progress=self._on_progress
+        )
+        if done.left == 0:
+            # Registers come last: until they are sealed, others are asked to do this again.
+            done.registers = sum(
+                self._connection.reseal_registers(member_id, view.metadata.store_id)
+                for member_id in sorted(view.members)
+            )
+        if done.left == 0 and view.metadata.key_id != sealer.keyring.newest_id:
+            # Crash window: everything is sealed anew, and the store does not say so yet.
+            self._connection.decide(view, replace(view.metadata, key_id=sealer.keyring.newest_id))
+        return done
+
+    def drop_orphans(self) -> int:
+        """Remove copies that nobody holds any more, unless a change is under way.
+
+        Raises:
+            StoreUnavailableError: a majority of the members does not answer.
+        """
+        view = self._view_with_registers_moved()
+        return self._drop(view, view.members)
+
+    # --- the steps ------------------------------------------------------------------------------
+
+    def _view_with_registers_moved(self) -> View:
+        return self._move_registers(self._connection.discover_after(self._last_seen))
+
+    def _move_registers(self, view: View) -> View:
+        """Move all registers to where the members are, if a change has not done so yet."""
+        if view.metadata.registers_have_moved:
+            return view
+        steps = Steps("registers", 0, self._on_progress)
+
+        def moved(_: str) -> None:
+            steps.total += 1
+            steps.advance(done=1)
+
+        self._changes.registers += move_registers(view.configuration, moved)
+        return self._connection.decide(view, with_registers_moved(view.metadata))
+
+    def _change(
+        self,
+        view: View,
+        *,
+        joining: Mapping[str, str] | None = None,
+        leaving: Collection[str] = (),
+        lost: Collection[str] = (),
+        accept_loss: bool = False,
+    ) -> View:
+        metadata = changed(
+            view.metadata,
+            joining=joining,
+            leaving=leaving,
+            lost=lost,
+            mover=secrets.token_hex(8),
+            accept_loss=accept_loss,
+        )
+        self._check_majority(metadata)
+        return self._copy(
+            self._move_registers(self._connection.decide(view, metadata)), view.members
+        )
+
+    def _check_majority(self, metadata: StoreMetadata) -> None:
+        """Refuse a change after which nobody could decide anything, not even to take it back."""
+        members = self._connection.view(metadata).configuration.members
+        _, failures = _pinged(members)
+        majority = len(members) // 2 + 1
+        if len(members) - len(failures) < majority:
+            raise StoreUnavailableError(
+                f"the store would have {len(members)} members, of which {majority} must answer: "
+                + "; ".join(f"{m}: {failure}" for m, failure in sorted(failures.items())),
+                cure="Bring members back, or remove those that are gone first.",
+            )
+
+    def _copy(self, view: View, former: Mapping[str, Member] | None = None) -> View:
+        """Give the receivers what they lack, decide that it is done, and drop the orphans."""
+        mine = replace(view.metadata, mover=secrets.token_hex(8))
+        view = self._connection.decide(view, mine)
+        try:
+            self._changes.migrated = migrate(
+                view.members,
+                view.metadata.routing,
+                check_still_ours=view.check_unchanged,
+                sealer=view.sealer,
+                on_progress=self._on_progress,
+            )
+        except StoreError:
+            # Does a member not answer because another operator has taken it out in the meantime?
+            view.check_unchanged()
+            raise
+        done = self._connection.decide(view, finished(view.metadata))
+        # Also from members that have left and may come back one day. Newer entries come last: a
+        # member that was taken in again is asked as the one it is now.
+        self._changes.dropped += self._drop(done, {**(former or {}), **view.members})
+        return done
+
+    def _drop(self, view: View, members: Mapping[str, Member]) -> int:
+        return drop_orphans(
+            members,
+            view.metadata.routing,
+            check_table=view.check_routes,
+            on_progress=self._on_progress,
+        )
+
+    # --- looking at members ---------------------------------------------------------------------
+
+    def _troubles(self, view: View) -> dict[str, StoreError]:
+        """Return the members that do not answer as the ones the store knows, asked repeatedly."""
+        members = dict(view.members)
+        for attempt in range(_PINGS):
+            _, failures = _pinged(members)
+            members = {m: members[m] for m in failures}
+            if not members:
+                return {}
+            if attempt < _PINGS - 1:
+                time.sleep(_PAUSE_SECONDS)
+        return dict(failures)
+
+    def _is_empty_again(self, view: View, member_id: str) -> bool:
+        """Whether a member answers, but not as the one it was."""
+        try:
+            found = identity_of(self._connection.reopen(member_id))
+        except (StoreUnavailableError, StoreUnwritableError):
+            return False
+        return found != view.metadata.identities[member_id]
+
+    def _take_in(self, metadata: StoreMetadata, member_id: str) -> str:
+        """Return the identity of a member that is about to join; a new one has none yet.
+
+        Raises:
+            StoreMismatchError: it belongs to another store.
+        """
+        member = self._connection.reopen(member_id)
+        member.create()
+        found = metadata_on(member)
+        if found is not None and found.store_id != metadata.store_id:
+            raise StoreMismatchError(
+                f"{member_id} belongs to another store, of {', '.join(found.identities)}.",
+                cure="Use an empty place, or remove it from the other store and empty it.",
+            )
+        identity = identify(member)
+        member.ping()
+        return identity
+
+
+def no_store(connection: Connection) -> StoreUnavailableError:
+    """Return the error of somebody who expects a store where none is found."""
+
+    def ask(member: Member) -> Callable[[], str | None]:
+        return lambda: identity_of(member)
+
+    members = {m: connection.member(m) for m in connection.config.member_ids}
+    calls = {m: ask(member) for m, member in members.items()}
+    _, failures = fan_out(calls, within_s=BRIEF_SECONDS_MAX)
+    silent = "; ".join(f"{m}: {failure}" for m, failure in sorted(failures.items()))
+    return StoreUnavailableError(
+        f"no store was found on {', '.join(members)}" + (f": {silent}" if silent else "."),
+        cure="Check the URLs; a store is created by the first job that uses it.",
+    )
+
+
+def _pinged(members: Mapping[str, Member]) -> tuple[dict[str, None], dict[str, Failure]]:
+    return fan_out({m: one.ping for m, one in members.items()}, within_s=BRIEF_SECONDS_MAX)

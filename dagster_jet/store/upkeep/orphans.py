@@ -1,0 +1,79 @@
+"""Orphans: copies on members that do not hold the partition any more, after a change.
+
+Harmless, but they cost space. A reader of an older table may still be reading them; when it finds
+them gone it notices that its table is old (``replicated_map.py``).
+
+The next change may give a member its partition back while somebody is still about to remove its
+copy. So a removal intent is first put on the copy (``intents.py``), then the table is read, then
+the copy is removed if it still has this intent. If the table is read before the next change is
+decided, the copier of that change (``migration.py``) comes later: it finds the copy marked or gone,
+and writes it anew, without the intent. If it is read afterwards, nothing is removed. A crash in
+between leaves a copy with an intent on it, which is as good as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dagster_jet.errors import StoreUnavailableError, StoreUnwritableError
+from dagster_jet.store.map.batching import Batches
+from dagster_jet.store.map.intents import removal_intent
+from dagster_jet.store.map.routing import ReplicaRouting
+from dagster_jet.store.map.stored_key import ALL_MAPS, partition_of
+from dagster_jet.store.members.member import Member, Replacement
+from dagster_jet.store.upkeep.progress import OnProgress, Steps, unwatched
+
+
+def drop_orphans(
+    members: Mapping[str, Member],
+    routing: ReplicaRouting,
+    *,
+    check_table: Callable[[], None],
+    on_progress: OnProgress = unwatched,
+) -> int:
+    """Remove, from every member given, the copies of partitions that the routing does not give it.
+
+    Best effort: a member that does not answer keeps what it has, until the next time. Interrupted,
+    the rest stays.
+
+    Args:
+        members: may name members that have left; they hold nothing.
+        routing: who holds and receives what.
+        check_table: raises when this routing is not the store's any more.
+
+    Returns:
+        How many copies were removed.
+    """
+    dropped = 0
+    steps = Steps("gc", len(members), on_progress)
+    batches = Batches()
+    for member_id, member in members.items():
+        try:
+            keys = [
+                key
+                for key in member.list_keys(ALL_MAPS)
+                if member_id not in routing.replicas(partition_of(key))
+            ]
+            for batch in batches.of(keys):
+                found, size = _removed(member, batch, check_table)
+                batches.measured(len(batch), size)
+                dropped += found
+                steps.advance()
+        except (StoreUnavailableError, StoreUnwritableError):
+            continue
+        finally:
+            steps.advance(done=1)
+    return dropped
+
+
+def _removed(
+    member: Member, keys: Sequence[bytes], check_table: Callable[[], None]
+) -> tuple[int, int]:
+    """Remove some copies; return how many, and their size."""
+    found = dict(zip(keys, member.get_many(keys), strict=True))
+    copies = {key: copy for key, copy in found.items() if copy is not None}
+    marked = {key: removal_intent(copy) for key, copy in copies.items()}
+    member.replace_many({key: Replacement(copies[key], marked[key]) for key in copies})
+    check_table()
+    gone = member.replace_many({key: Replacement(mark, None) for key, mark in marked.items()})
+    return gone, sum(map(len, copies.values()))

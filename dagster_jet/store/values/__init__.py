@@ -1,0 +1,1 @@
+"""How values lie on members: envelopes, encryption."""

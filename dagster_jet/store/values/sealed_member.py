@@ -1,0 +1,132 @@
+"""A member of an encrypted store: its registers are encrypted and bound to it.
+
+Values pass as they are: their replicas are equal, and sealed before (``sealing.py``). So does the
+member's identity: it is read before anything else is known, and whoever exchanges it has a member
+that nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
+from dagster_jet.store.members import Member, Replacement, Versioned
+from dagster_jet.store.values.envelope import BadCopyError
+from dagster_jet.store.values.sealing import Sealer
+
+IDENTITY_KEY = b"member/identity"
+_PREFIXES = (b"member/", b"register/")
+
+
+class UnsealableError(StoreUnavailableError):
+    """A member's copy of a register is not one that the keys here have written.
+
+    Others may have good ones: such a member has no say, and the job goes on with a majority.
+    """
+
+
+class SealedMember:
+    """A ``Member`` that seals what it is given under compare-and-set.
+
+    Args:
+        member: where it is kept.
+        sealer: with keys.
+    """
+
+    def __init__(self, member: Member, sealer: Sealer) -> None:
+        self._member = member
+        self._sealer = sealer
+
+    @property
+    def member_id(self) -> str:
+        """The member's id."""
+        return self._member.member_id
+
+    def create(self) -> None:
+        """See ``Member.create``."""
+        self._member.create()
+
+    def get_versioned(self, key: bytes) -> Versioned | None:
+        """See ``Member.get_versioned``.
+
+        Raises:
+            UnsealableError: the copy is not one that was written here.
+        """
+        stored = self._member.get_versioned(key)
+        if stored is None or key == IDENTITY_KEY:
+            return stored
+        return Versioned(stored.version, self._unsealed(key, stored))
+
+    def compare_and_set(self, key: bytes, expected_version: int, value: bytes) -> bool:
+        """See ``Member.compare_and_set``."""
+        if key != IDENTITY_KEY:
+            version = expected_version + 1
+            value = self._sealer.seal_register(value, self.member_id, key, version)
+        return self._member.compare_and_set(key, expected_version, value)
+
+    def reseal(self) -> int:
+        """Seal every register anew that is not sealed with the newest key; return how many.
+
+        Each keeps its content: whoever writes meanwhile comes before or after. May be repeated.
+
+        Raises:
+            UnsealableError: a copy is damaged.
+        """
+        done = 0
+        keys = (key for prefix in _PREFIXES for key in self._member.list_versioned(prefix))
+        for key in keys:
+            while key != IDENTITY_KEY:
+                stored = self._member.get_versioned(key)
+                if stored is None:
+                    break
+                copy = self._unsealed(key, stored)
+                if self._sealer.is_current(stored.value):
+                    break
+                if self.compare_and_set(key, stored.version, copy):
+                    done += 1
+        return done
+
+    def _unsealed(self, key: bytes, stored: Versioned) -> bytes:
+        try:
+            return self._sealer.unseal_register(stored.value, self.member_id, key, stored.version)
+        except StoreMismatchError as error:
+            raise UnsealableError(f"{self.member_id}, {key.decode()}: {error}") from error
+        except BadCopyError as error:
+            raise UnsealableError(
+                f"{self.member_id} holds a bad copy of {key.decode()}: {error}.",
+                cure="If the store was made without keys, or by an earlier version: stop its jobs, "
+                "run 'dagster-jet store rotate-keys', start them again. If not, somebody without "
+                "the keys has written there.",
+            ) from error
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Member.get_many``."""
+        return self._member.get_many(keys)
+
+    def put_many(self, items: Mapping[bytes, bytes]) -> None:
+        """See ``Member.put_many``."""
+        self._member.put_many(items)
+
+    def replace_many(self, items: Mapping[bytes, Replacement]) -> int:
+        """See ``Member.replace_many``."""
+        return self._member.replace_many(items)
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """See ``Member.delete_many``."""
+        self._member.delete_many(keys)
+
+    def list_keys(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_keys``."""
+        return self._member.list_keys(prefix)
+
+    def list_versioned(self, prefix: bytes) -> list[bytes]:
+        """See ``Member.list_versioned``."""
+        return self._member.list_versioned(prefix)
+
+    def ping(self) -> None:
+        """See ``Member.ping``."""
+        self._member.ping()
+
+    def close(self) -> None:
+        """See ``Member.close``."""
+        self._member.close()

@@ -1,0 +1,1 @@
+"""Leaves that touch the operating system: durable files, processes, scratch, fail points."""

@@ -1,0 +1,50 @@
+"""Pauses between attempts: exponential, with jitter; a bounded number, or until one succeeds.
+
+Full jitter (a pause anywhere between nothing and the bound) spreads clients that failed at the same
+moment best: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+def attempts(
+    attempts_max: int, *, base_s: float = 0.02, cap_s: float = 1.0, budget_s: float = 60.0
+) -> Iterator[int]:
+    """Yield the number of each attempt, from 0, pausing before all but the first.
+
+    Args:
+        attempts_max: how many at most.
+        base_s: the bound of the first pause; doubled for each further one.
+        cap_s: the largest bound.
+        budget_s: no attempt begins later than this after the first.
+    """
+    begun = time.monotonic()
+    for attempt in range(attempts_max):
+        if attempt:
+            time.sleep(random.uniform(0, min(cap_s, base_s * 2 ** (attempt - 1))))
+            if time.monotonic() - begun > budget_s:
+                return
+        yield attempt
+
+
+@dataclass
+class Backoff:
+    """Of one call that is tried again until it succeeds. No tries are counted."""
+
+    first_s: float
+    max_s: float
+    _bound_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._bound_s = self.first_s
+
+    def next_s(self) -> float:
+        """How long to wait now: from half the bound to all of it. Doubles the bound."""
+        bound_s = self._bound_s
+        self._bound_s = min(2 * bound_s, self.max_s)
+        return random.uniform(bound_s / 2, bound_s)

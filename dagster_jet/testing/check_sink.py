@@ -1,0 +1,431 @@
+"""The conformance suite of a sink: `Sink`'s and `Committer`'s contract as a test anyone can run.
+
+from functools import partial
+from dagster_jet.testing import check_sink
+
+def test_my_table(tmp_path):
+    check_sink(partial(SqliteTable, f"{tmp_path}/a.db", "rows", f"{tmp_path}/staged"), read)
+
+It runs without the engine: it does what the engine does with a sink, and what crashes do.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import (
+    CommitContext,
+    ReopenableSink,
+    Sink,
+    TransactionId,
+    reaction_to,
+)
+from dagster_jet.errors import Reaction
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system import failpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
+MakeSink = Callable[[], Sink]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("number", pa.float64()),
+        pa.field("flag", pa.bool_()),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("day", pa.date32()),
+        pa.field("raw", pa.binary()),
+        pa.field("price", pa.decimal128(10, 2)),
+    ]
+)
+"""What every row of the suite has. `id` is unique and never null; a sink with a key has it."""
+
+_JOB, _STAGE, _LONG = "check_sink", "out", 1_000_000
+
+
+@dataclass
+class _Place:
+    """The place that all clauses write to, and what must be visible in it."""
+
+    make_sink: MakeSink
+    read: Callable[[], Iterable[Row]]
+    spark: SparkSession | None
+    several_processes: bool
+    outages: Mapping[str, Callable[[], AbstractContextManager[object]]]
+    steps: Sequence[str]
+    secrets: Sequence[str]
+    expected: dict[int, str | None] = field(default_factory=dict)
+    epoch_id: int = 0
+    execution_id: int = 1
+
+    def rows(self, count: int, **values: Any) -> list[Row]:
+        first = 1 + max(self.expected, default=0) + 100_000 * self.epoch_id
+        return [{**_row(first + n), **values} for n in range(count)]
+
+    def stage(
+        self,
+        rows: Sequence[Row],
+        *,
+        shards: int = 1,
+        execution_id: int | None = None,
+        attempt: str = "a0",
+        new_epoch: bool = True,
+    ) -> tuple[Artifact, ...]:
+        """Phase 1 of an epoch."""
+        self.epoch_id += new_epoch
+        by = self.execution_id if execution_id is None else execution_id
+        found: list[Artifact] = []
+        for shard in range(shards):
+            transaction = TransactionId(_JOB, _STAGE, 1, by, self.epoch_id, shard, attempt)
+            sink = self.make_sink()
+            writer = sink.open_writer(transaction)
+            try:
+                for batch in self._rendered(sink, rows[shard::shards]):
+                    writer.write(batch)
+                found += writer.prepare()
+            except BaseException:
+                writer.abort()
+                raise
+            finally:
+                writer.close()
+        return tuple(found)
+
+    def commit(self, artifacts: Collection[Artifact], *, execution_id: int | None = None) -> None:
+        """Phase 2, by an object that knows nothing."""
+        _commit(self.make_sink(), artifacts, self.context(execution_id))
+
+    def abort_orphans(self, keep: Collection[str] = (), *, execution_id: int | None = None) -> None:
+        committer = self.make_sink().open_committer(_JOB, _STAGE)
+        committer.abort_orphans(self.context(execution_id), keep)
+        committer.close()
+
+    def context(self, execution_id: int | None = None) -> CommitContext:
+        by = self.execution_id if execution_id is None else execution_id
+        return CommitContext(_JOB, _STAGE, 1, by, recovering=True)
+
+    def expect(self, *more: Sequence[Row]) -> None:
+        """Exactly what was committed is visible, once."""
+        self.expected.update({row["id"]: row["text"] for rows in more for row in rows})
+        seen: dict[int, str | None] = {}
+        for row in self.read():
+            assert row["id"] not in seen, f"row {row['id']} is there twice"
+            seen[row["id"]] = row["text"]
+        missing, surplus = self.expected.keys() - seen.keys(), seen.keys() - self.expected.keys()
+        assert not missing, f"{len(missing)} rows are missing, such as {min(missing)}"
+        assert not surplus, f"{len(surplus)} rows are visible that must not be"
+        wrong = [key for key, text in self.expected.items() if seen[key] != text]
+        assert not wrong, f"the text of {len(wrong)} rows is another, such as of row {wrong[0]}"
+
+    def _rendered(self, sink: Sink, rows: Sequence[Row]) -> Iterable[pa.RecordBatch]:
+        table = pa.Table.from_pylist(list(rows), SCHEMA)
+        if rows and not sink.takes(SCHEMA):
+            assert self.spark is not None, "this sink renders its rows with Spark: give spark="
+            table = sink.render(self.spark.createDataFrame(list(rows), _DDL)).toArrow()
+        batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=1_000)
+        return batches
+
+
+_DDL = (
+    "id long, text string, number double, flag boolean, at timestamp, day date, raw binary, "
+    "price decimal(10, 2)"
+)
+
+
+def _row(number: int) -> Row:
+    return {
+        "id": number,
+        "text": f"row {number} \u00e4\u20ac\n\"',",
+        "number": number / 8,
+        "flag": number % 2 == 0,
+        "at": datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc),
+        "day": date(2026, 1, 2),
+        "raw": b"\x00\xff",
+        "price": Decimal("12.34"),
+    }
+
+
+def check_sink(
+    make_sink: MakeSink,
+    read: Callable[[], Iterable[Row]],
+    *,
+    spark: SparkSession | None = None,
+    several_processes: bool = True,
+    outages: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
+    steps: Sequence[str] = (),
+    secrets: Sequence[str] = (),
+) -> None:
+    """Check that a sink keeps every clause of its contract.
+
+    Args:
+        make_sink: returns the sink's definition; every call one for the **same** place, which is
+            empty at the first call and takes the columns of `SCHEMA`. Picklable, unless
+            `several_processes` is False.
+        read: what a reader sees in it now; of each row `id` and `text` count.
+        spark: for a sink that renders its rows with Spark.
+        several_processes: also let another process commit. False for a place inside one process.
+        outages: by a name for messages, what makes the place unusable while it is entered (a full
+            disk, a locked table, a server that is down): a commit in it is to be retried.
+        steps: fail points of the connector: it is made to fail at each, in both phases.
+        secrets: texts that must not be in what is sent, shown or kept.
+
+    Raises:
+        AssertionError: names the sink and the clause that is broken.
+    """
+    kind = make_sink().describe()["kind"]
+    place = _Place(make_sink, read, spark, several_processes, outages or {}, steps, secrets)
+    for clause in _CLAUSES:
+        place.execution_id += 3
+        try:
+            clause(place)
+        except Exception as error:
+            sentence = (clause.__doc__ or "").strip()
+            raise AssertionError(f"{kind} breaks its contract: {sentence} ({error})") from error
+
+
+def _shows_no_secret(place: _Place) -> None:
+    """A definition pickles, describes itself as text with a kind, and shows no secret."""
+    sink = place.make_sink()
+    described = sink.describe()
+    assert all(isinstance(one, str) for pair in described.items() for one in pair), described
+    shown = [repr(sink), str(described)]
+    if place.several_processes:
+        shown.append(pickle.dumps(sink).decode("latin-1"))
+    if isinstance(sink, ReopenableSink):
+        shown.append(json.dumps(sink.destination()))
+    assert not any(secret in text for secret in place.secrets for text in shown)
+
+
+def _is_checked_at_every_start(place: _Place) -> None:
+    """check passes for a new job at an empty place, and again."""
+    for _ in range(2):
+        place.make_sink().check(_JOB, _STAGE, is_new_job=True)
+
+
+def _nothing_of_nothing(place: _Place) -> None:
+    """A writer without rows leaves no artifact, and a commit of nothing changes nothing."""
+    assert place.stage([], shards=2) == ()
+    place.commit(())
+    place.expect()
+
+
+def _visible_with_phase_2(place: _Place) -> None:
+    """Rows are invisible after phase 1 and visible, all of them, after phase 2; artifacts say how
+    many."""
+    rows = place.rows(10)
+    artifacts = place.stage(rows, shards=2)
+    assert sum(artifact.rows for artifact in artifacts) == len(rows)
+    assert {(one.sink, one.epoch_id) for one in artifacts} == {(_STAGE, place.epoch_id)}
+    place.expect()
+    place.commit(artifacts)
+    place.expect(rows)
+
+
+def _any_value(place: _Place) -> None:
+    """Any value is kept as it is: nulls, empty and long texts, 10,000 rows."""
+    nulls = [{**dict.fromkeys(row), "id": row["id"], "flag": True} for row in place.rows(2)]
+    place.commit(place.stage(nulls))
+    place.expect(nulls)
+    empty = place.rows(1, text="")
+    place.commit(place.stage(empty))
+    place.expect(empty)
+    long = place.rows(2, text="x" * _LONG)
+    place.commit(place.stage(long))
+    place.expect(long)
+    many = place.rows(10_000)
+    place.commit(place.stage(many, shards=3))
+    place.expect(many)
+
+
+def _epochs_together(place: _Place) -> None:
+    """Several epochs are committed in one call, in whatever order their artifacts come."""
+    first = place.rows(3)
+    staged = place.stage(first)
+    second = place.rows(3)
+    staged += place.stage(second, shards=2)
+    place.commit(staged[::-1])
+    place.expect(first, second)
+
+
+def _again_and_again(place: _Place) -> None:
+    """A commit that is repeated, by whatever object, changes nothing."""
+    rows = place.rows(5)
+    artifacts = place.stage(rows, shards=2)
+    for _ in range(3):
+        place.commit(artifacts)
+        place.expect(rows)
+
+
+def _by_another_process(place: _Place) -> None:
+    """Another process finishes the commit, from what pickles."""
+    rows = place.rows(5)
+    artifacts = place.stage(rows)
+    if place.several_processes:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(
+            target=_commit, args=(place.make_sink(), artifacts, place.context())
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == 0, f"the other process ended with {process.exitcode}"
+    place.commit(artifacts)
+    place.expect(rows)
+
+
+def _late_commit(place: _Place) -> None:
+    """A commit that a dead execution makes late, after its successor's, changes nothing."""
+    old = place.rows(4)
+    staged = place.stage(old, shards=2, execution_id=place.execution_id - 1)
+    place.commit(staged)
+    place.expect(old)
+    new = place.rows(4)
+    place.commit(place.stage(new))
+    place.commit(staged, execution_id=place.execution_id - 1)
+    place.expect(new)
+
+
+def _orphans(place: _Place) -> None:
+    """What an older execution has staged and nobody has decided is removed, however many writers it
+    had; what is decided, or newer, stays."""
+    decided, later = place.rows(3), None
+    kept = place.stage(decided, shards=3, execution_id=place.execution_id - 2)
+    place.stage(place.rows(3), shards=3, execution_id=place.execution_id - 1)
+    later = place.rows(3)
+    newer = place.stage(later, shards=2)
+    place.abort_orphans([artifact.token for artifact in kept])
+    place.abort_orphans(
+        [artifact.token for artifact in kept], execution_id=place.execution_id - 2
+    )  # of a sleeper that wakes up
+    place.commit(kept + newer)
+    place.expect(decided, later)
+
+
+def _zombie_writer(place: _Place) -> None:
+    """What a writer of a dead execution prepares late is never visible, and its epoch, written anew
+    by the successor, is visible once."""
+    rows = place.rows(3)
+    place.stage(rows, execution_id=place.execution_id - 1)
+    place.abort_orphans()
+    fresh = place.stage(rows, new_epoch=False)
+    place.stage(rows, execution_id=place.execution_id - 1, attempt="late", new_epoch=False)
+    place.commit(fresh)
+    place.abort_orphans()
+    place.expect(rows)
+
+
+def _attempts(place: _Place) -> None:
+    """Of two attempts of a task only the one counts whose artifact is committed; an aborted one
+    leaves nothing."""
+    rows = place.rows(4)
+    place.stage(rows, attempt="a0")
+    counted = place.stage(rows, attempt="a1", new_epoch=False)
+    sink = place.make_sink()
+    aborted = sink.open_writer(
+        TransactionId(_JOB, _STAGE, 1, place.execution_id, place.epoch_id, 0, "a2")
+    )
+    for batch in place._rendered(sink, rows):
+        aborted.write(batch)
+    aborted.abort()
+    aborted.close()
+    place.commit(counted)
+    place.expect(rows)
+
+
+def _crashes(place: _Place) -> None:
+    """Whatever named step fails, the next execution rolls back and writes anew, or commits again,
+    and every row is visible once."""
+    for step in place.steps:
+        for hit in (1, 2):
+            place.execution_id += 1
+            rows = place.rows(4)
+            place.expect()
+            staged: tuple[Artifact, ...] = ()
+            failpoint.configure(f"{step}:{hit}=raise")
+            try:
+                staged = place.stage(rows, shards=2)
+                place.commit(staged)
+            except Exception:  # noqa: BLE001 - whatever it is that the step's failure causes
+                place.execution_id += 1
+            finally:
+                failpoint.configure("")
+            if not staged:
+                place.abort_orphans()
+                staged = place.stage(rows, shards=1, new_epoch=False)
+            place.commit(staged)
+            place.expect(rows)
+
+
+def _outages(place: _Place) -> None:
+    """A commit in the middle of an outage is to be retried or restarts the job, leaves nothing
+    half done, and succeeds afterwards."""
+    for name, outage in place.outages.items():
+        rows = place.rows(4)
+        artifacts = place.stage(rows, shards=2)
+        committer = place.make_sink().open_committer(_JOB, _STAGE)
+        with outage():
+            try:
+                committer.commit(artifacts, place.context())
+            except Exception as error:  # noqa: BLE001 - classified below
+                reaction = reaction_to(error, committer)
+                wanted = (Reaction.RETRY, Reaction.RESTART, None)
+                assert reaction in wanted, f"{name}: {error} asks for {reaction}"
+            else:
+                raise AssertionError(f"{name}: the commit has succeeded")
+        committer.commit(artifacts, place.context())
+        committer.close()
+        place.expect(rows)
+
+
+def _reopened(place: _Place) -> None:
+    """A sink that is reopened from its destination, as JSON, commits what was staged for it."""
+    rows = place.rows(4)
+    artifacts = place.stage(rows)
+    sink = place.make_sink()
+    if isinstance(sink, ReopenableSink):
+        destination = json.loads(json.dumps(sink.destination()))
+        sink = sink.reopen(destination)
+        bound = getattr(place.make_sink(), "bound", None)
+        sink = replace(sink, bound=bound) if bound is not None else sink  # type: ignore[type-var]
+    _commit(sink, artifacts, place.context())
+    place.commit(artifacts)
+    place.expect(rows)
+
+
+def _commit(sink: Sink, artifacts: Collection[Artifact], context: CommitContext) -> None:
+    committer = sink.open_committer(context.job, context.sink)
+    try:
+        committer.commit(artifacts, context)
+    finally:
+        committer.close()
+
+
+_CLAUSES: tuple[Callable[[_Place], None], ...] = (
+    _shows_no_secret,
+    _is_checked_at_every_start,
+    _nothing_of_nothing,
+    _visible_with_phase_2,
+    _any_value,
+    _epochs_together,
+    _again_and_again,
+    _by_another_process,
+    _late_commit,
+    _orphans,
+    _zombie_writer,
+    _attempts,
+    _crashes,
+    _outages,
+    _reopened,
+)

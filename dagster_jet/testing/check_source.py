@@ -1,0 +1,351 @@
+"""The conformance suite of a source: `SourceReader`'s contract as a test anyone can run.
+
+def test_my_queue(tmp_path, spark):
+    check_source(partial(SqliteQueue, f"{tmp_path}/q.db", "id long, text string"), send, spark)
+
+It runs without the engine: it does what the engine does with a source, and what crashes do. Spark
+is there to read the frames.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Acknowledging, Source, SourceReader, reaction_to
+from dagster_jet.errors import Reaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Item = tuple[int, str | None]
+"""A row of the suite: its id, which is unique, and its text."""
+MakeSource = Callable[[], Source]
+
+_JOB, _STAGE, _LONG, _POLLS_MAX = "check_source", "in", 1_000_000, 200
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What a snapshot keeps of a source, and what had been read by then."""
+
+    position: str
+    journal: pa.Table | None
+    unacknowledged: dict[str, Any]
+    read: Counter[Item]
+
+
+@dataclass
+class _Consumer:
+    """A reader as the engine drives one: it polls on a thread of its own."""
+
+    reader: SourceReader
+    spark: SparkSession
+    row_of: Callable[[Any], Item]
+    read: Counter[Item] = field(default_factory=Counter)
+    journal: list[pa.Table] = field(default_factory=list)
+    """Newest first."""
+    _own: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "check-source"), repr=False
+    )
+
+    def poll(self) -> None:
+        """Raises what the poll has raised."""
+        self.reader.accept(self.on_own_thread(self.reader.poll))
+
+    def on_own_thread(self, call: Callable[[], Any]) -> Any:
+        return self._own.submit(call).result()
+
+    def epoch(self, max_rows: int = 1_000_000) -> bool:
+        """Plans and reads a split; False if nothing waits."""
+        split = self.reader.plan(max_rows)
+        if split is None:
+            return False
+        taken = self.reader.take_journal()
+        self.journal[:0] = [] if taken is None else [taken]
+        rows = self.reader.frame(self.spark, split).rows.collect()
+        self.reader.verify(split, len(rows))
+        self.read.update(map(self.row_of, rows))
+        return True
+
+    def drain(self, wanted: int | None = None, max_rows: int = 1_000_000) -> Counter[Item]:
+        """Reads what there is, or until it has read so many; what it has read since its start."""
+        for _ in range(_POLLS_MAX):
+            self.poll()
+            while self.epoch(max_rows):
+                pass
+            if wanted is None or self.read.total() >= wanted:
+                return self.read
+        return self.read
+
+    def snapshot(self) -> _Snapshot:
+        reader = self.reader
+        messages = reader.unacknowledged() if isinstance(reader, Acknowledging) else {}
+        journal = pa.concat_tables(self.journal) if self.journal else None
+        return _Snapshot(
+            json.dumps(reader.position()),
+            journal,
+            json.loads(json.dumps(messages)),
+            Counter(self.read),
+        )
+
+    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+        if isinstance(self.reader, Acknowledging):
+            reader = self.reader
+            self.on_own_thread(lambda: reader.acknowledge(messages))
+
+    def close(self) -> None:
+        self.on_own_thread(self.reader.close)
+        self._own.shutdown()
+
+
+@dataclass
+class _Place:
+    """The place that all clauses read from, and what has been sent to it."""
+
+    make_source: MakeSource
+    send: Callable[[list[dict[str, Any]]], None]
+    spark: SparkSession
+    row_of: Callable[[Any], Item]
+    outages: Mapping[str, Callable[[], AbstractContextManager[object]]]
+    secrets: Sequence[str]
+    sent: Counter[Item] = field(default_factory=Counter)
+    acknowledged: Counter[Item] = field(default_factory=Counter)
+    """What a queue has forgotten: nobody reads it any more."""
+
+    def put(self, count: int = 1, text: str | None = "") -> None:
+        first = 1 + max((number for number, _ in self.sent), default=0)
+        rows = [(n, f"row {n}" if text == "" else text) for n in range(first, first + count)]
+        self.send([{"id": number, "text": text} for number, text in rows])
+        self.sent.update(rows)
+
+    @property
+    def there(self) -> Counter[Item]:
+        return self.sent - self.acknowledged
+
+    def consumer(self, snapshot: _Snapshot | None = None) -> _Consumer:
+        """A new execution's, from a snapshot if there is one."""
+        reader = self.make_source().open(_JOB, _STAGE, None)
+        consumer = _Consumer(reader, self.spark, self.row_of)
+        if snapshot is not None:
+            reader.restore(json.loads(snapshot.position), snapshot.journal)
+            consumer.journal = [] if snapshot.journal is None else [snapshot.journal]
+            if isinstance(reader, Acknowledging):
+                reader.restore_unacknowledged(snapshot.unacknowledged)
+        return consumer
+
+    def expect(self, read: Counter[Item], wanted: Counter[Item]) -> None:
+        missing, surplus = wanted - read, read - wanted
+        assert not missing, f"{missing.total()} rows are missing, such as {_some(missing)}"
+        assert not surplus, f"{surplus.total()} rows are too many, such as {_some(surplus)}"
+
+
+def _some(items: Counter[Item]) -> str:
+    number, text = next(iter(items))
+    return f"{number}: {text!r:.40}"
+
+
+def check_source(
+    make_source: MakeSource,
+    send: Callable[[list[dict[str, Any]]], None],
+    spark: SparkSession,
+    *,
+    row_of: Callable[[Any], Item] = lambda row: (row["id"], row["text"]),
+    outages: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
+    secrets: Sequence[str] = (),
+) -> None:
+    """Check that a source keeps every clause of its contract.
+
+    Args:
+        make_source: returns the source's definition; every call one for the **same** place, which
+            is empty at the first call.
+        send: puts rows with `id` (a number) and `text` (or None) into the place.
+        row_of: the id and the text of a row of the source.
+        outages: by a name for messages, what makes the place unreadable while it is entered: a
+            poll in it is to be made again.
+        secrets: texts that must not be in what is sent, shown or kept.
+
+    Raises:
+        AssertionError: names the source and the clause that is broken.
+    """
+    kind = make_source().describe()["kind"]
+    place = _Place(make_source, send, spark, row_of, outages or {}, secrets)
+    for clause in _CLAUSES:
+        try:
+            clause(place)
+        except Exception as error:
+            sentence = (clause.__doc__ or "").strip()
+            raise AssertionError(f"{kind} breaks its contract: {sentence} ({error})") from error
+
+
+def _shows_no_secret(place: _Place) -> None:
+    """A definition pickles, describes itself as text with a kind, and shows no secret."""
+    source = place.make_source()
+    described = source.describe()
+    assert all(isinstance(one, str) for pair in described.items() for one in pair), described
+    shown = (repr(source), str(described), pickle.dumps(source).decode("latin-1"))
+    assert not any(secret in text for secret in place.secrets for text in shown)
+
+
+def _nothing_of_nothing(place: _Place) -> None:
+    """Without input nothing waits and nothing is planned; a reader closes whatever it has done."""
+    place.consumer().close()
+    consumer = place.consumer()
+    assert consumer.reader.plan(10) is None, "planned before the first poll"
+    assert consumer.drain() == Counter() and consumer.reader.waiting().items == 0
+    consumer.close()
+
+
+def _each_row_once(place: _Place) -> None:
+    """Every row is read once, in splits of any size: nulls, long texts, 10,000 rows, what comes
+    while it reads; then nothing waits."""
+    place.put(3)
+    place.put(1, None)
+    place.put(1, "x" * _LONG)
+    consumer = place.consumer()
+    consumer.drain(place.there.total(), max_rows=2)
+    place.put(10_000)
+    consumer.drain(place.there.total())
+    place.put(2)
+    place.expect(consumer.drain(place.there.total(), max_rows=1), place.there)
+    assert consumer.reader.waiting().items == 0 and consumer.reader.plan(10) is None
+    _finish(place, consumer)
+
+
+def _poll_changes_nothing(place: _Place) -> None:
+    """A poll beside an epoch changes nothing: neither what waits nor the position, until its answer
+    is accepted; an answer that is older than a split brings nothing twice."""
+    place.put(3)
+    consumer = place.consumer()
+    before = consumer.reader.position(), consumer.reader.waiting()
+    found = consumer.on_own_thread(consumer.reader.poll)
+    assert (consumer.reader.position(), consumer.reader.waiting()) == before
+    consumer.reader.accept(found)
+    late = consumer.on_own_thread(consumer.reader.poll)
+    consumer.epoch()
+    consumer.reader.accept(late)
+    place.expect(consumer.drain(place.there.total()), place.there)
+    _finish(place, consumer)
+
+
+def _replay(place: _Place) -> None:
+    """From every position, restored in a new reader from JSON, exactly the rest is read."""
+    first = place.consumer()
+    snapshots = [first.snapshot()] if first.drain() is not None else []
+    for count in (3, 1, 4):
+        place.put(count)
+        first.poll()
+        while first.epoch(max_rows=2):
+            snapshots.append(first.snapshot())
+    place.expect(first.drain(place.there.total()), place.there)
+    for snapshot in snapshots:
+        consumer = place.consumer(snapshot)
+        rest = place.there - snapshot.read
+        place.expect(consumer.drain(rest.total()), rest)
+        consumer.close()
+    again = place.consumer(snapshots[-1])
+    again.read.update(snapshots[-1].read)
+    again.drain(place.there.total())
+    _finish(place, again)
+    first.close()
+
+
+def _acknowledged(place: _Place) -> None:
+    """What is not acknowledged is delivered again, what a snapshot has is then dropped; what was
+    acknowledged, once or twice, is never delivered again."""
+    place.put(4)
+    dead = place.consumer()
+    dead.drain(place.there.total())
+    if not isinstance(dead.reader, Acknowledging):
+        dead.close()
+        return
+    snapshot = dead.snapshot()
+    dead.close()
+    forgetful = place.consumer()
+    place.expect(forgetful.drain(place.there.total()), place.there)
+    forgetful.close()
+    successor = place.consumer(snapshot)
+    successor.acknowledge(snapshot.unacknowledged)
+    successor.acknowledge(snapshot.unacknowledged)
+    place.acknowledged.update(snapshot.read)
+    place.put(2)
+    place.expect(successor.drain(place.there.total()), place.there)
+    later = successor.snapshot()
+    assert not later.unacknowledged.keys() & snapshot.unacknowledged.keys(), "kept for ever"
+    assert len(later.unacknowledged) == place.there.total(), "not all of them are kept"
+    _finish(place, successor)
+    last = place.consumer()
+    place.expect(last.drain(), Counter())
+    last.close()
+
+
+def _outages(place: _Place) -> None:
+    """A poll in an outage is to be made again, and nothing is lost or read twice by that."""
+    for name, outage in place.outages.items():
+        place.put(2)
+        consumer = place.consumer()
+        consumer.drain(place.there.total())
+        place.put(2)
+        with outage():
+            try:
+                consumer.on_own_thread(consumer.reader.poll)
+            except Exception as error:  # noqa: BLE001 - classified below
+                reaction = reaction_to(error, consumer.reader)
+                assert reaction is Reaction.RETRY, f"{name}: {error!r} asks for {reaction}"
+            else:
+                raise AssertionError(f"{name}: the poll has succeeded")
+        place.expect(consumer.drain(place.there.total()), place.there)
+        _finish(place, consumer)
+
+
+def _works_on_other_threads(place: _Place) -> None:
+    """Everything but poll, acknowledge and close works on other threads than those."""
+    place.put(2)
+    consumer = place.consumer()
+    consumer.poll()
+    failures: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            consumer.drain(place.there.total())
+            consumer.snapshot()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    place.expect(consumer.read, place.there)
+    _finish(place, consumer)
+
+
+def _finish(place: _Place, consumer: _Consumer) -> None:
+    """Ends an execution after a snapshot of all that it has read."""
+    if isinstance(consumer.reader, Acknowledging):
+        snapshot = consumer.snapshot()
+        consumer.acknowledge(snapshot.unacknowledged)
+        place.acknowledged = Counter(place.sent)
+    consumer.close()
+
+
+_CLAUSES: tuple[Callable[[_Place], None], ...] = (
+    _shows_no_secret,
+    _nothing_of_nothing,
+    _works_on_other_threads,
+    _acknowledged,
+    _each_row_once,
+    _poll_changes_nothing,
+    _replay,
+    _outages,
+)

@@ -1,0 +1,59 @@
+"""Sinks and sources for the conformance suites, by path: other processes can import this."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
+
+from sqlite_queue import QueueReader, SqliteQueue
+from sqlite_table import SqliteTable
+
+from dagster_jet.testing.check_sink import Row
+
+__all__ = [
+    "QueueReader",
+    "SqliteQueue",
+    "SqliteTable",
+    "locked",
+    "read_table",
+    "send_messages",
+    "table",
+]
+
+
+def table(folder: Path, kind: type[SqliteTable] = SqliteTable) -> SqliteTable:
+    with closing(sqlite3.connect(folder / "a.db")) as database:
+        database.execute(
+            "create table if not exists results (id, text, number, flag, at, day, raw, price)"
+        )
+    return kind(f"{folder}/a.db", "results", f"{folder}/staged")
+
+
+def read_table(folder: Path) -> list[Row]:
+    with closing(sqlite3.connect(folder / "a.db")) as database:
+        rows = database.execute("select id, text from results").fetchall()
+    return [{"id": number, "text": text} for number, text in rows]
+
+
+def send_messages(folder: Path, rows: list[dict[str, Any]]) -> None:
+    with closing(sqlite3.connect(folder / "queue.db")) as queue, queue:
+        queue.execute(
+            "create table if not exists messages (id text primary key, body text, taken_by text)"
+        )
+        bodies = [(f"m{row['id']}", json.dumps(row), None) for row in rows]
+        queue.executemany("insert into messages values (?, ?, ?)", bodies)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Somebody else has a database to himself."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("begin exclusive")
+        yield

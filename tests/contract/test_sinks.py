@@ -1,0 +1,178 @@
+"""Sinks keep their contract; and the suite names what one that does not has broken."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, rows_of, segments_by_epoch
+from dagster_jet.errors import Reaction
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.testing.check_sink import check_sink
+from tests.contract.connector_places import SqliteTable, locked, read_table, table
+
+STAGING_STEPS = ("staging.put.before", "staging.finished")
+
+
+def test_the_example_of_the_docs(tmp_path: Path) -> None:
+    check_sink(
+        partial(table, tmp_path),
+        partial(read_table, tmp_path),
+        outages={"a locked table": partial(locked, tmp_path / "a.db")},
+        steps=STAGING_STEPS,
+    )
+
+
+# --- planted bugs ---------------------------------------------------------------------------------
+
+
+def _insert(sink: SqliteTable, batches: Iterable[pa.RecordBatch]) -> None:
+    with closing(sqlite3.connect(sink.path)) as database, database:
+        rows = [(row["id"], row["text"]) for batch in batches for row in batch.to_pylist()]
+        database.executemany("insert into results (id, text) values (?, ?)", rows)
+
+
+class Broken(SqliteTable):
+    """Commits as its class says."""
+
+    def open_committer(self, job: str, stage: str) -> Any:
+        return type(self).Committer(self, super().open_committer(job, stage))
+
+
+@dataclass
+class Wrapped:
+    sink: SqliteTable
+    right: Any
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        self.right.commit(artifacts, context)
+
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        return int(self.right.abort_orphans(context, keep))
+
+    def reaction(self, error: Exception) -> Any:
+        return self.right.reaction(error)
+
+    def close(self) -> None:
+        pass
+
+
+class NoMarker(Broken):
+    class Committer(Wrapped):
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            for _, segments in segments_by_epoch(self.sink.area, artifacts):
+                with sqlite3.connect(self.sink.path) as database:
+                    for batch in rows_of(segments):
+                        rows = [(row["id"], row["text"]) for row in batch.to_pylist()]
+                        database.executemany("insert into results (id, text) values (?, ?)", rows)
+
+
+class MarkerByExecution(Broken):
+    """The marker names who commits, so that a late commit finds none."""
+
+    class Committer(Wrapped):
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            kept = {n: self.sink.area.get(n) for n in self.sink.area.names()}
+            self.right.commit(artifacts, replace(context, repeatable=True))
+            for name, data in kept.items():
+                if data is not None:
+                    self.sink.area.put(name, data)
+
+
+class AbortsTheNewer(Broken):
+    class Committer(Wrapped):
+        def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+            self.sink.area.delete(self.sink.area.names())
+            return 0
+
+
+class CommitsWhatItFinds(Broken):
+    class Committer(Wrapped):
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            named = {one.token.rpartition("/")[0] for one in artifacts}
+            for name in self.sink.area.names():
+                if name.rpartition("/")[0] not in named:
+                    _insert(self.sink, pa.ipc.open_stream(self.sink.area.get(name)))
+            self.right.commit(artifacts, context)
+
+
+class FailsForGood(Broken):
+    class Committer(Wrapped):
+        def reaction(self, error: Exception) -> Any:
+            return Reaction.FAIL
+
+
+class WritesAtOnce(Broken):
+    Committer = Wrapped
+
+    def open_writer(self, transaction: TransactionId) -> Any:
+        segment = SegmentWriter(self.area, transaction, self.table)
+
+        class AtOnce(RowsWriter):
+            def write(writer, batch: Any) -> None:  # noqa: N805
+                super().write(batch)
+                _insert(self, [batch])
+
+        return AtOnce(segment)
+
+
+class Truncates(Broken):
+    Committer = Wrapped
+
+    def open_writer(self, transaction: TransactionId) -> Any:
+        class Short(RowsWriter):
+            def write(writer, batch: Any) -> None:  # noqa: N805
+                rows = [{**row, "text": (row["text"] or "")[:1000]} for row in batch.to_pylist()]
+                super().write(pa.RecordBatch.from_pylist(rows, batch.schema))
+
+        return Short(SegmentWriter(self.area, transaction, self.table))
+
+
+class TellsItsPassword(Broken):
+    Committer = Wrapped
+
+    def describe(self) -> dict[str, str]:
+        return {**super().describe(), "url": "db://me:hunter2@host"}
+
+
+class ForgetsItsStaging(Broken):
+    """What is reopened looks for staged rows elsewhere."""
+
+    Committer = Wrapped
+
+    def destination(self) -> dict[str, Any]:
+        return {**super().destination(), "staging": f"{self.staging}/elsewhere"}
+
+
+@pytest.mark.parametrize(
+    ("bug", "clause"),
+    [
+        (NoMarker, "A commit that is repeated"),
+        (MarkerByExecution, "A commit that a dead execution makes late"),
+        (AbortsTheNewer, "What an older execution has staged"),
+        (CommitsWhatItFinds, "What an older execution has staged|What a writer of a dead"),
+        (FailsForGood, "A commit in the middle of an outage"),
+        (WritesAtOnce, "Rows are invisible after phase 1"),
+        (Truncates, "Any value is kept as it is"),
+        (TellsItsPassword, "shows no secret"),
+        (ForgetsItsStaging, "A sink that is reopened from its destination"),
+    ],
+)
+def test_a_planted_bug_is_named(tmp_path: Path, bug: type[SqliteTable], clause: str) -> None:
+    with pytest.raises(AssertionError, match=f"sqlite_table breaks its contract: .*{clause}"):
+        check_sink(
+            partial(table, tmp_path, bug),
+            partial(read_table, tmp_path),
+            several_processes=False,
+            outages={"a locked table": partial(locked, tmp_path / "a.db")},
+            secrets=("hunter2",),
+        )

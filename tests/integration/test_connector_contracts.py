@@ -1,0 +1,247 @@
+"""The connectors that ship keep the contract; what Spark renders and reads, by Spark."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet import sinks, sources
+from dagster_jet.errors import Reaction
+from dagster_jet.maps import JetMap, JournalConfig
+from dagster_jet.store import Store, StoreConfig
+from dagster_jet.testing.check_sink import Row, check_sink
+from dagster_jet.testing.check_source import check_source
+from tests.contract.connector_places import (
+    QueueReader,
+    SqliteQueue,
+    locked,
+    send_messages,
+)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Nothing can be made durable any more."""
+    fsync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    os.fsync = refuse
+    try:
+        yield
+    finally:
+        os.fsync = fsync
+
+
+def read_json(folder: Path) -> list[Row]:
+    files = folder.glob("part-*")
+    return [json.loads(line) for f in files for line in f.read_text("utf-8").splitlines()]
+
+
+def read_parquet(folder: Path) -> list[Row]:
+    import pyarrow.parquet as pq
+
+    return [row for f in folder.glob("part-*") for row in pq.read_table(f).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("format", "read"), [("json", read_json), ("parquet", read_parquet)], ids=["json", "parquet"]
+)
+def test_files(tmp_path: Path, format: Any, read: Callable[[Path], list[Row]], spark: Any) -> None:
+    out = tmp_path / "out"
+    check_sink(
+        partial(sinks.files, str(out), format=format),
+        partial(read, out),
+        spark=spark,
+        outages={"a full disk": full_disk},
+        steps=(
+            "files.write.before",
+            "files.prepare.before",
+            "files.prepare.after",
+            "files.commit.file",
+            "files.commit.renamed",
+            "files.commit.marker",
+        ),
+    )
+
+
+def test_maps(spark: Any) -> None:
+    config = StoreConfig((f"memory://{uuid.uuid4().hex}",), allow_memory=True, backup_count=0)
+    with Store.open(config) as store:
+
+        def read() -> list[Row]:
+            return [{**v, "id": k} for k, v in JetMap(store, "results", None).items()]
+
+        check_sink(
+            lambda: sinks.map("results", key="id").with_store(store),
+            read,
+            spark=spark,
+            several_processes=False,
+            steps=(
+                "staging.put.before",
+                "staging.finished",
+                "maps.commit.chunk",
+                "maps.decide.after",
+                "maps.apply.after",
+            ),
+        )
+
+
+# --- sources --------------------------------------------------------------------------------------
+
+
+def test_files_are_a_source(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def send(rows: list[dict[str, Any]]) -> None:
+        target = folder / f"{rows[0]['id']:09d}.json"
+        part = target.with_suffix(".tmp")
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        part.rename(target)
+
+    @contextmanager
+    def unreadable() -> Iterator[None]:
+        def refuse(path: Any) -> Any:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", refuse)
+            yield
+
+    check_source(
+        partial(sources.files, str(folder), format="json", schema="id long, text string"),
+        send,
+        spark,
+        outages={"a file system that does not answer": unreadable},
+    )
+
+
+def test_a_maps_journal_is_a_source(tmp_path: Path, spark: Any) -> None:
+    config = StoreConfig((f"file://{tmp_path}/m",), backup_count=0, partition_count=11)
+    with Store.open(config) as store:
+        numbers = JetMap.open(store, "numbers", journal=JournalConfig(capacity=100_000))
+        check_source(
+            lambda: sources.map_journal("numbers").with_store(store),
+            lambda rows: numbers.put_all({row["id"]: {"t": row["text"]} for row in rows}),
+            spark,
+            row_of=lambda row: (int(row["key"]), json.loads(row["value"])["t"]),
+        )
+
+
+def test_the_example_source_of_the_docs(tmp_path: Path, spark: Any) -> None:
+    send_messages(tmp_path, [])
+    check_source(
+        partial(SqliteQueue, f"{tmp_path}/queue.db", "id long, text string"),
+        partial(send_messages, tmp_path),
+        spark,
+        outages={"a locked queue": partial(locked, tmp_path / "queue.db")},
+        secrets=("hunter2",),
+    )
+
+
+# Planted bugs: the suite has to name each.
+
+
+class Broken(SqliteQueue):
+    """Reads as its class says."""
+
+    def open(self, job: str, stage: str, bad_rows: Any) -> Any:
+        return type(self).Reader(self)
+
+
+class ForgetsItsPosition(Broken):
+    class Reader(QueueReader):
+        def restore_unacknowledged(self, messages: Any) -> None:
+            pass
+
+
+class AcknowledgesAtOnce(Broken):
+    class Reader(QueueReader):
+        def plan(self, max_rows: int) -> Any:
+            split = super().plan(max_rows)
+            with closing(sqlite3.connect(self.source.path)) as queue, queue:
+                ids = [(message_id,) for message_id in split or {}]
+                queue.executemany("delete from messages where id = ?", ids)
+            return split
+
+
+class AcknowledgesNothing(Broken):
+    class Reader(QueueReader):
+        def acknowledge(self, messages: Any) -> None:
+            pass
+
+
+class AcceptsInPoll(Broken):
+    class Reader(QueueReader):
+        def poll(self) -> Any:
+            found = super().poll()
+            self._waiting.update(found)
+            return []
+
+
+class DropsNulls(Broken):
+    class Reader(QueueReader):
+        def frame(self, spark: Any, split: Any) -> Any:
+            frame = super().frame(spark, split)
+            return replace(frame, rows=frame.rows.where("text is not null"))
+
+
+class FailsInAnOutage(Broken):
+    class Reader(QueueReader):
+        def reaction(self, error: Exception) -> Any:
+            return Reaction.FAIL
+
+
+class TellsItsPassword(Broken):
+    Reader = QueueReader
+
+    def describe(self) -> dict[str, str]:
+        return {**super().describe(), "url": "queue://me:hunter2@host"}
+
+
+class IsBoundToOneThread(Broken):
+    class Reader(QueueReader):
+        def position(self) -> dict[str, Any]:
+            if self._connection is not None:
+                self._connection.execute("select 1")
+            return super().position()
+
+
+@pytest.mark.parametrize(
+    ("bug", "clause"),
+    [
+        (ForgetsItsPosition, "From every position"),
+        (AcknowledgesAtOnce, "What is not acknowledged is delivered again"),
+        (AcknowledgesNothing, "What is not acknowledged is delivered again"),
+        (AcceptsInPoll, "A poll beside an epoch changes nothing"),
+        (DropsNulls, "Every row is read once"),
+        (FailsInAnOutage, "A poll in an outage is to be made again"),
+        (TellsItsPassword, "shows no secret"),
+        (IsBoundToOneThread, "Everything but poll, acknowledge and close"),
+    ],
+)
+def test_a_planted_bug_of_a_source_is_named(
+    tmp_path: Path, spark: Any, bug: type[SqliteQueue], clause: str
+) -> None:
+    send_messages(tmp_path, [])
+    with pytest.raises(AssertionError, match=f"sqlite_queue breaks its contract: .*{clause}"):
+        check_source(
+            partial(bug, f"{tmp_path}/queue.db", "id long, text string"),
+            partial(send_messages, tmp_path),
+            spark,
+            outages={"a locked queue": partial(locked, tmp_path / "queue.db")},
+            secrets=("hunter2",),
+        )

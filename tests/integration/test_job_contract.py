@@ -1,0 +1,178 @@
+"""One contract for a job here, elsewhere, and of a DAG: the same assertions against all three."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dagster_jet import Jet, Job, JobConfig, JobResult, Pipeline, sinks, sources
+from dagster_jet.dag import DAG, Edge, Processor
+from dagster_jet.errors import JetError, JobStateError
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.record import JobStatus
+
+from .world import World, wait_until, write_input
+
+HERE, ELSEWHERE, OF_A_DAG = "here", "elsewhere", "of a DAG"
+CONFIG = JobConfig(snapshot_interval="100 ms", parallelism=1)
+
+
+class Ticks(Processor):
+    """Goes on until it is told otherwise; remembers nothing but how far it is."""
+
+    def __init__(self, fails: threading.Event) -> None:
+        self.n, self.fails = 0, fails
+
+    def complete(self) -> bool:
+        if self.fails.is_set():
+            raise ValueError("a wrong tick")
+        if self.outbox.offer(self.n):
+            self.n += 1
+        return False
+
+    def save_to_snapshot(self) -> bool:
+        return self.outbox.offer_to_snapshot("n", self.n)
+
+    def restore_from_snapshot(self, inbox) -> bool:
+        for entry in inbox.drain():
+            self.n = entry.value
+        return True
+
+
+class Swallows(Processor):
+    def process(self, ordinal, inbox) -> bool:
+        for _ in inbox.drain():
+            pass
+        return True
+
+
+@dataclass
+class Kind:
+    """A job that runs, by the handle under test."""
+
+    name: str
+    jet: Jet
+    job: Job
+    owner: Job
+    """The same job, as the process holds it that runs it."""
+    folder: Path
+    fails: threading.Event = field(default_factory=threading.Event)
+
+    def fail(self) -> None:
+        self.fails.set()
+        write_input(self.folder / "in", 1, [{"k": "broken"}])
+
+    def is_running(self) -> None:
+        wait_until(lambda: self.job.status is JobStatus.RUNNING, f"the job {self.name} runs")
+
+
+def copied(folder: Path) -> Pipeline:
+    """A row without `ts` has no event time: it fails the job."""
+    p = Pipeline("copied")
+    rows = p.read_from(
+        sources.files(f"{folder}/in", format="json", schema="k string, ts long"), name="in"
+    ).with_timestamps("ts")
+    rows.write_to(sinks.files(f"{folder}/out", format="json"), name="out")
+    write_input(folder / "in", 0, [{"k": "a", "ts": 1}])
+    return p
+
+
+def ticking(fails: threading.Event) -> DAG:
+    dag = DAG("ticking")
+    dag.new_vertex("ticks", lambda: Ticks(fails))
+    dag.new_vertex("swallows", Swallows)
+    dag.edge(Edge.between("ticks", "swallows"))
+    return dag
+
+
+@pytest.fixture(params=[HERE, ELSEWHERE, OF_A_DAG])
+def kind(request: pytest.FixtureRequest, world: World) -> Iterator[Kind]:
+    with ExitStack() as stack:
+        jet: Jet = stack.enter_context(world.jet())
+        fails = threading.Event()
+        if request.param == OF_A_DAG:
+            job = jet.submit(ticking(fails), JobConfig(snapshot_interval="10 ms"))
+            found = Kind(request.param, jet, job, job, world.folder, fails)
+        else:
+            owner = jet.submit(copied(world.folder), CONFIG)
+            other = jet
+            if request.param == ELSEWHERE:
+                wait_until(lambda: owner.record is not None, "the job has its record")
+                other = stack.enter_context(world.jet())
+            found = Kind(request.param, other, other.job("copied"), owner, world.folder)
+        found.is_running()
+        yield found
+
+
+def test_from_its_start_to_its_end(kind: Kind) -> None:
+    job = kind.job
+    assert job.name == kind.owner.name
+    with pytest.raises(TimeoutError, match="still"):
+        job.result(0.01)
+    with pytest.raises(TimeoutError, match="still"):
+        job.join(timeout=0.01)
+    assert job.restart() is None
+    kind.is_running()
+    assert job.request_stop(StopKind.RESTART) is None
+    kind.is_running()
+    suspended = job.suspend(timeout=60)
+    assert isinstance(suspended, JobResult)
+    assert suspended.status is JobStatus.SUSPENDED and suspended.snapshot_id is not None
+    assert job.status is JobStatus.SUSPENDED
+    assert job.result(0) == job.join(0) == suspended, "it stays what it was"
+    if kind.name == ELSEWHERE:
+        with pytest.raises(JobStateError, match=r"its pipeline is not here.*Submit"):
+            job.resume()
+    else:
+        assert kind.jet.job(job.name) is job, "this process has it, and can resume it"
+        assert job.resume() is None
+        kind.is_running()
+        cancelled = job.cancel(timeout=60)
+        assert (cancelled.status, job.status) == (JobStatus.FAILED, JobStatus.FAILED)
+        with pytest.raises(JobStateError, match="cannot resume: the job is FAILED"):
+            job.resume()
+
+
+def test_what_has_ended_is_not_stopped_again(kind: Kind) -> None:
+    job = kind.job
+    assert job.cancel(timeout=60).status is JobStatus.FAILED
+    for ask in (job.suspend, job.cancel, job.restart, lambda: job.request_stop(StopKind.SHUTDOWN)):
+        with pytest.raises(
+            JobStateError, match=r"cannot (suspend|cancel|restart|shutdown): the job"
+        ):
+            ask()
+    with pytest.raises(JobStateError, match="cannot resume: the job is FAILED"):
+        job.resume()
+
+
+def test_a_shutdown_leaves_it_for_anyone_to_go_on(kind: Kind) -> None:
+    kind.job.request_stop(StopKind.SHUTDOWN)
+    assert kind.job.join(timeout=60).status is JobStatus.NOT_RUNNING
+    assert kind.job.status is JobStatus.NOT_RUNNING
+
+
+def test_completed_once_its_inputs_are_over(kind: Kind) -> None:
+    if kind.name == OF_A_DAG:
+        with pytest.raises(JobStateError, match="cannot be told that its inputs are over"):
+            kind.job.complete()
+        return
+    result = kind.job.complete(timeout=60)
+    assert (result.status, result.rows_in, result.rows_out) == (JobStatus.COMPLETED, 1, 1)
+    assert kind.job.status is JobStatus.COMPLETED
+
+
+def test_an_error_is_raised_to_whoever_waits(kind: Kind) -> None:
+    kind.fail()
+    said = "a wrong tick" if kind.name == OF_A_DAG else "no event time"
+    with pytest.raises(JetError, match=said):
+        kind.job.result(60)
+    with pytest.raises(JetError, match=said):
+        kind.job.join(60)
+    assert kind.job.status is JobStatus.FAILED
+    with pytest.raises(JobStateError):
+        kind.job.suspend()

@@ -1,0 +1,72 @@
+"""A folder of moto's S3 server, for tests of places."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+
+from dagster_jet.testing.servers import AwsServer
+
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True)
+class S3Folder:
+    """Where a test reads or writes."""
+
+    server: AwsServer
+    prefix: str
+
+    @classmethod
+    def new(cls, server: AwsServer) -> S3Folder:
+        return cls(server, uuid.uuid4().hex)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{BUCKET}/{self.prefix}"
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return {"endpoint_url": self.server.endpoint_url}
+
+    @property
+    def client(self) -> Any:
+        return boto3.client("s3", endpoint_url=self.server.endpoint_url)
+
+    def put(self, name: str, body: bytes | str) -> str:
+        data = body if isinstance(body, bytes) else body.encode()
+        self.client.put_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}", Body=data)
+        return f"{self.url}/{name}"
+
+    def delete(self, name: str) -> None:
+        self.client.delete_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}")
+
+    def get(self, name: str) -> bytes:
+        found = self.client.get_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}")
+        body: bytes = found["Body"].read()
+        return body
+
+    def names(self) -> list[str]:
+        """All that a listing shows, hidden names left out."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=BUCKET, Prefix=f"{self.prefix}/"
+        )
+        keys = [one["Key"] for page in pages for one in page.get("Contents", ())]
+        names = [key.removeprefix(f"{self.prefix}/") for key in keys]
+        return [name for name in names if not name.rpartition("/")[2].startswith(".")]
+
+    def uploads(self) -> list[str]:
+        found = self.client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{self.prefix}/")
+        return [one["Key"].rpartition("/")[2] for one in found.get("Uploads", ())]
+
+
+def environment(server: AwsServer) -> Iterator[tuple[str, str]]:
+    """What a process needs that talks to it."""
+    yield from server.environment.items()
+    for variable in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        yield variable, "/not/there"
+    yield "AWS_EC2_METADATA_DISABLED", "true"

@@ -1,0 +1,211 @@
+"""Places behind a driver of fsspec, through fsspec's own file system in memory; and without one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from dagster_jet import sinks, sources
+from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.connectors.files.places import location
+from dagster_jet.connectors.files.places.remote import RemoteOutput
+from dagster_jet.connectors.files.remote_rows import Header, ReadLines, Slice
+from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.reopening import destination_of
+from dagster_jet.errors import (
+    ArtifactLostError,
+    ConfigurationError,
+    MissingEnvironmentError,
+    SinkMismatchError,
+    SinkUnavailableError,
+    SourceError,
+)
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system import failpoint
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setitem(location.SCHEMES, "memory", "memory")
+    yield f"memory://{uuid.uuid4().hex}/out"
+    failpoint.configure("")
+
+
+@pytest.fixture
+def sink(url: str) -> FilesSink:
+    made = sinks.files(url, format="json")
+    made.check("j", "out", is_new_job=True)
+    return made
+
+
+def stage(sink: FilesSink, *values: int, execution_id: int = 1) -> list[Artifact]:
+    artifacts: list[Artifact] = []
+    for shard, value in enumerate(values):
+        writer = sink.open_writer(TransactionId("j", "out", 1, execution_id, 1, shard, "x"))
+        writer.write(pa.record_batch({"a": pa.array([value])}))
+        artifacts += writer.prepare()
+    return artifacts
+
+
+def by(execution_id: int, *, accept_loss: bool = False) -> CommitContext:
+    return CommitContext("j", "out", 1, execution_id, execution_id > 1, accept_loss)
+
+
+def visible(url: str) -> list[str]:
+    fs, root = fsspec.core.url_to_fs(url)
+    found = [name for name in fs.ls(root, detail=False) if "/part-" in name]
+    return [fs.cat_file(name).decode().strip() for name in sorted(found)]
+
+
+def staged(url: str) -> list[str]:
+    fs, root = fsspec.core.url_to_fs(url)
+    found: list[str] = fs.find(f"{root}/.staging")
+    return found
+
+
+def test_a_commit_and_its_repetition(url: str, sink: FilesSink) -> None:
+    parts = stage(sink, 1, 2)
+    assert visible(url) == [] and len(staged(url)) == 2
+    sink.commit(parts, by(1))
+    assert visible(url) == ['{"a":1}', '{"a":2}'] and staged(url) == []
+    marker = json.loads(sink.place().read("_epochs/0000000001.json") or "")
+    assert [file["name"] for file in marker["files"]] == [part.target for part in parts]
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.rm_file(f"{root}/{parts[0].target}")  # a reader has moved on what the marker lists
+    sink.commit(parts, by(2))
+    assert visible(url) == ['{"a":2}']
+
+
+@pytest.mark.parametrize("point", ["file:2", "renamed", "marker"])
+def test_another_process_goes_on_where_one_died(url: str, sink: FilesSink, point: str) -> None:
+    parts = stage(sink, 1, 2)
+    failpoint.configure(f"files.commit.{point}=raise")
+    with pytest.raises(SinkUnavailableError, match="fail point"):
+        sink.commit(parts, by(1))
+    failpoint.configure("")
+    FilesSink.reopen(destination_of(sink)).commit(parts, by(2))
+    assert visible(url) == ['{"a":1}', '{"a":2}']
+
+
+def test_orphans_lost_files_and_other_owners(url: str, sink: FilesSink) -> None:
+    kept = stage(sink, 1)
+    assert sink.abort_orphans(by(2), [kept[0].token]) == 0
+    assert sink.abort_orphans(by(2), []) == 1 and staged(url) == []
+    with pytest.raises(ArtifactLostError):
+        sink.commit(kept, by(2))
+    with pytest.raises(ConfigurationError, match="belongs to 'j/out'"):
+        sink.check("other", "out", is_new_job=True)
+    moved = sinks.files(f"{url}2", format="json")
+    with pytest.raises(SinkMismatchError):
+        moved.commit(stage(sink, 3), by(2))
+
+
+def test_an_aborted_writer_leaves_nothing(url: str, sink: FilesSink) -> None:
+    writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "x"))
+    writer.write(pa.record_batch({"a": pa.array([1])}))
+    writer.abort()
+    assert staged(url) == []
+
+
+def test_a_driver_that_writes_over_what_is_there_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = type(fsspec.filesystem("memory"))
+    write = fs.pipe_file
+    monkeypatch.setattr(fs, "pipe_file", lambda self, path, data, mode="": write(self, path, data))
+    with pytest.raises(ConfigurationError, match="does not keep a document as it is"):
+        sinks.files(url, format="json").check("j", "out", is_new_job=True)
+
+
+def test_a_driver_that_fails_in_words_of_its_own(
+    url: str, sink: FilesSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = stage(sink, 1)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the server is busy")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "cp_file", fail)
+    with pytest.raises(SinkUnavailableError, match="the server is busy"):
+        sink.commit(parts, by(1))
+
+
+def test_what_is_read(url: str) -> None:
+    fs, root = fsspec.core.url_to_fs(url)
+    for name in ("a.json", "_hidden.json", "d=1/b.json", "d=1/.c.json"):
+        fs.pipe_file(f"{root}/{name}", b'{"v": 1}\n')
+
+    def paths(path: str) -> list[str]:
+        reader = reader_of(path)
+        return [file.path for file in reader.plan(10**6) or ()]
+
+    assert paths(url) == [f"{url}/a.json"]
+    assert paths(f"{url}/d=*/*.json") == [f"{url}/d=1/b.json"]
+    reader = reader_of(url)
+    (file,) = reader.plan(10) or ()
+    with reader._place.open(file) as stream:
+        assert stream.read() == b'{"v": 1}\n'
+    position, journal = reader.position(), reader.take_journal()
+    again = reader_of(url)
+    again.restore(position, journal)
+    again.poll()
+    fs.pipe_file(f"{root}/a.json", b'{"v": 2}\n')
+    with pytest.raises(SourceError, match="has changed since"):
+        again.poll()
+    with pytest.raises(SourceError, match="does not exist"):
+        reader_of(f"{url}/none")
+
+
+def reader_of(path: str) -> FilesReader:
+    reader = sources.files(path, format="json", schema="v long").open("j", "in", None)
+    reader.accept(reader.poll())
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("place", "module", "extra"),
+    [("gs://b/x", "gcsfs", r"\[gcs\]"), ("abfss://c@a.dfs.core.windows.net/x", "adlfs", r"azure")],
+)
+def test_a_driver_that_is_not_installed_is_named(
+    place: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    source = sources.files(place, format="json", schema="v long")
+    with pytest.raises(MissingEnvironmentError, match=extra):
+        source.open("j", "in", None)
+    with pytest.raises(MissingEnvironmentError, match=extra):
+        sinks.files(place, format="json").check("j", "out", is_new_job=True)
+
+
+def test_hadoops_library_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(MissingEnvironmentError, match="HADOOP_HOME"):
+        sources.files("hdfs://127.0.0.1:9/in", format="json", schema="v long").open("j", "in", None)
+
+
+def test_tasks_read_its_lines(url: str) -> None:
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.pipe_file(f"{root}/a.csv", b"k,v\n\n# no\na,1\r\nb,2")
+    (file,) = reader_of(url).plan(10) or ()
+    slices = tuple((Slice(file, begin, begin + 5),) for begin in range(0, file.size, 5))
+    header = Header(("k", "v"), ",", is_checked=True)
+    numbers = [pa.record_batch({"id": [n]}) for n in range(len(slices))]
+    lines = ReadLines((url, ()), slices, comment="#", header=header)(numbers)
+    assert [line for batch in lines for line in batch.column(1).to_pylist()] == ["a,1", "b,2"]
+
+
+def test_what_a_driver_cannot_do_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="can only be read"):
+        sinks.files("hdfs://host/out", format="json")
+    with pytest.raises(ConfigurationError, match="account_key is written down as text"):
+        sources.files("abfs://c@a/x", format="parquet", storage_options={"account_key": "abc"})
+    assert RemoteOutput("gs://b/x", (("project", "p"),)).url == "gs://b/x"

@@ -1,0 +1,103 @@
+"""What is run next, and when an execution stops: from frozen pictures, without a clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
+from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, Look, StageTime
+from dagster_jet.execution.stopping import Until
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.epoch_cycle import CycleState
+from dagster_jet.snapshot.pending_snapshot import PendingState
+from dagster_jet.snapshot.protocol import RunEpoch, StopKind
+
+TERMINAL = [(0, 0, True), (1, 0, False), (1, 1, True)]
+STREAMING = EpochPlanner(Until(input_ends=False, stop=None), poll_interval_ms=200, started_ms=0)
+DRAINING = replace(STREAMING, until=Until(input_ends=True, stop=StopKind.SHUTDOWN))
+READY = CoordinatorView(cycle=CycleState.READY)
+SAVED = {"hourly": StageTime(reached_ms=100, watermark_ms=100)}
+CLOSES = {"hourly": StageTime(reached_ms=100, watermark_ms=160)}
+ALL, SOME = Look(polls=True, waits_for_all=True), Look(polls=True, waits_for_all=False)
+
+
+def inputs(*waiting: str, **more: object) -> Inputs:
+    return replace(Inputs(SOME, 1_000, frozenset(waiting), SAVED), **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "wants"),
+    [
+        (inputs(), False),
+        (inputs("inbox"), True),
+        (inputs(stages=CLOSES), True),
+        (inputs(early_due=True), True),
+        (inputs(timers_since_ms=1), False),
+        (inputs(timers_since_ms=0), True),
+    ],
+)
+def test_an_epoch_needs_a_reason(found: Inputs, wants: bool) -> None:
+    tick = STREAMING.tick(found, None, READY)
+    assert (tick.wants_epoch, tick.stop, tick.now_ms) == (wants, None, 1_000)
+
+
+@pytest.mark.parametrize("kind", [StopKind.SUSPEND, StopKind.SHUTDOWN, StopKind.RESTART])
+def test_a_stop_does_not_wait_for_the_input(kind: StopKind) -> None:
+    assert STREAMING.tick(inputs("inbox"), kind, READY).stop is kind
+
+
+def test_a_job_completes_with_what_was_there_when_it_was_asked_to() -> None:
+    assert STREAMING.look(StopKind.COMPLETE, input_ended=False) == ALL
+    last = inputs(look=ALL)
+    assert STREAMING.tick(last, StopKind.COMPLETE, READY).stop is StopKind.COMPLETE
+    waits = STREAMING.tick(replace(last, waiting=frozenset({"inbox"})), StopKind.COMPLETE, READY)
+    assert waits.stop is None and waits.wants_epoch
+    hurried = STREAMING.tick(inputs(look=SOME), StopKind.COMPLETE, READY)
+    assert hurried.stop is None, "asked while the sources were being looked at"
+
+
+def test_a_run_that_drains_ends_with_a_snapshot_of_all_and_closes_what_is_due() -> None:
+    assert not DRAINING.look(None, input_ended=True).polls
+    assert DRAINING.tick(inputs("inbox"), None, READY).stop is None
+    assert DRAINING.tick(inputs(), None, READY).stop is StopKind.SHUTDOWN
+    assert DRAINING.tick(inputs(stages=CLOSES), None, READY).stop is None, "one epoch more"
+    unsaved = replace(READY, epochs_since_barrier=1)
+    assert DRAINING.tick(inputs(stages=CLOSES), None, unsaved).stop is StopKind.SHUTDOWN
+
+
+def test_an_execution_may_end_with_time() -> None:
+    planner = replace(STREAMING, until=Until(input_ends=False, stop=None, duration_s=1.0))
+    assert planner.tick(inputs("inbox", now_ms=999), None, READY).stop is None
+    assert planner.tick(inputs("inbox", now_ms=1000), None, READY).stop is StopKind.SHUTDOWN
+
+
+def test_no_watermark_falls_back_and_the_final_one_closes_all() -> None:
+    stages = {
+        "behind": StageTime(reached_ms=100, watermark_ms=60),
+        "ahead": StageTime(reached_ms=None, watermark_ms=60),
+        "unknown": StageTime(reached_ms=None, watermark_ms=None),
+    }
+    after_ms = STREAMING.watermarks(stages, final=False)
+    assert after_ms == {"behind": 100, "ahead": 60, "unknown": None}
+    assert set(STREAMING.watermarks(stages, final=True).values()) == {FINAL_WATERMARK_MS}
+
+
+@pytest.mark.parametrize(
+    ("terminal", "final", "takes"), [(0, 0, True), (1, 0, False), (1, 1, True)]
+)
+def test_a_terminal_epoch_takes_no_input_but_the_final_one(
+    terminal: bool, final: bool, takes: bool
+) -> None:
+    epoch = RunEpoch(1, 1, None, terminal=bool(terminal), final=bool(final))
+    assert STREAMING.takes_input(epoch) is takes
+
+
+def test_an_idle_job_looks_again_when_a_snapshot_is_due() -> None:
+    assert STREAMING.wait_ms(READY, 1_000) == 200
+    due = replace(READY, snapshot_due_at_ms=1_050)
+    assert STREAMING.wait_ms(due, 1_000) == 50
+    assert STREAMING.wait_ms(due, 2_000) == 1
+    pending = replace(due, pending=PendingState.COMMITTING)
+    assert STREAMING.wait_ms(pending, 1_000) == 200, "whose end is heard of"

@@ -1,0 +1,314 @@
+"""Phase 2 that cannot go on: retried, and given up in order; of sinks that left, finished."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import sinks
+from dagster_jet.connectors import reopening
+from dagster_jet.connectors.contract import Committer, TransactionId
+from dagster_jet.connectors.files import FilesSink
+from dagster_jet.connectors.files.checksum import file_checksum
+from dagster_jet.errors import (
+    ArtifactLostError,
+    FencedError,
+    JetError,
+    Reaction,
+    SinkError,
+    SinkMismatchError,
+    SinkUnavailableError,
+    StoreUnavailableError,
+)
+from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
+from dagster_jet.execution.retrying import Retrying
+from dagster_jet.execution.sink_committer import SinkCommitter
+from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.maps import JetMap
+from dagster_jet.pipeline.graph import SinkNode
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.owed import SinkFate
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.store import Store, StoreConfig
+
+FULL = SinkUnavailableError("the disk is full.")
+
+
+class Full(Committer):
+    """A sink whose disk is full, until it has been tried `tries` times."""
+
+    def __init__(self, tries: int = 10**9, error: Exception = FULL) -> None:
+        self.left, self.error = tries, error
+        self.closed = 0
+
+    def open_committer(self, job: str, stage: str) -> Full:
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def commit(self, artifacts: Any, context: Any) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise self.error
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "full", "path": "/out"}
+
+
+@dataclass
+class Phase2:
+    """A committer for some sinks, and what it tells."""
+
+    sinks: Mapping[str, Any]
+    stop: StopKind | None = None
+    accept_loss: bool = False
+    store: Any = None
+    told: list[str] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
+    fenced: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        record: Any = SimpleNamespace(timeline=1, execution_id=5, held_writers={})
+        self.retrying = Retrying("j", self.fenced, StopSignal(self.stop), self.told.append)
+        self.committer = SinkCommitter(
+            "j",
+            [SinkNode(name, (), sink) for name, sink in self.sinks.items()],
+            {name: reopening.destination_of(sink) for name, sink in self.sinks.items()},
+            lambda destination: reopening.reopen_sink(destination, self.store),
+            self.accept_loss,
+            lambda: record,
+            self.retrying,
+            self.events.append,
+        )
+
+    def commit(self, artifacts: Any, named: Any = None, *, recovering: bool = False) -> None:
+        named = self.committer.destinations if named is None else named
+        self.committer.commit(artifacts, named, recovering=recovering)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(StoreConfig((f"file://{tmp_path}/m",), backup_count=0)) as store:
+        yield store
+
+
+ARTIFACT = Artifact("out", 9, "token", "target", rows=3, bytes=8, checksum=7)
+
+
+# --- commits that fail ----------------------------------------------------------------------------
+
+
+def test_it_is_retried_until_there_is_room_although_a_stop_is_wanted_that_commits() -> None:
+    phase2 = Phase2({"out": Full(2)}, StopKind.SUSPEND)
+    phase2.commit([ARTIFACT])
+    assert len(phase2.told) == 2 and "out (/out): commit is being retried" in phase2.told[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "reaction"),
+    [
+        (SinkError("the folder is gone."), Reaction.RESTART),
+        (StoreUnavailableError("no member answers."), Reaction.RESTART),
+        (ArtifactLostError("the rows are gone."), Reaction.FAIL),
+        (OSError(errno.ENOSPC, "No space left on device"), Reaction.RESTART),
+        (TypeError("what a connector never foresaw"), Reaction.RESTART),
+    ],
+)
+def test_what_the_sink_does_not_want_to_be_retried_is_not(
+    error: Exception, reaction: Reaction
+) -> None:
+    phase2 = Phase2({"out": Full(1, error)})
+    with pytest.raises(JetError) as raised:
+        phase2.commit([ARTIFACT])
+    assert raised.value.reaction is reaction and str(error) in str(raised.value)
+    assert not phase2.told
+    phase2.commit([ARTIFACT], recovering=True)
+
+
+@pytest.mark.parametrize(
+    "kind, reaction", [(StopKind.CANCEL, Reaction.FAIL), (StopKind.SHUTDOWN, Reaction.RESTART)]
+)
+def test_a_stop_at_once_ends_it(kind: StopKind, reaction: Reaction) -> None:
+    phase2 = Phase2({"out": Full()}, kind)
+    with pytest.raises(SinkError, match="the next start makes it") as given_up:
+        phase2.commit([ARTIFACT], recovering=True)
+    assert given_up.value.reaction is reaction and given_up.value.stage == "out"
+
+
+def test_the_end_of_the_execution_ends_it() -> None:
+    phase2 = Phase2({"out": Full()})
+    threading.Timer(0.05, phase2.retrying.ending.set).start()
+    with pytest.raises(SinkError, match="Nothing is lost"):
+        phase2.commit([ARTIFACT])
+
+
+def test_a_fenced_one_leaves_it_to_its_successor() -> None:
+    phase2 = Phase2({"out": Full()})
+    phase2.fenced.set()
+    with pytest.raises(FencedError):
+        phase2.commit([ARTIFACT])
+
+
+# --- several sinks, and what their connectors say of errors ---------------------------------------
+
+OTHER = replace(ARTIFACT, sink="other")
+
+
+class Meeting(Committer):
+    """Sinks that commit only while all of them do."""
+
+    def __init__(self, parties: int) -> None:
+        self.barrier = threading.Barrier(parties)
+
+    def open_committer(self, job: str, stage: str) -> Meeting:
+        return self
+
+    def commit(self, artifacts: Any, context: Any) -> None:
+        self.barrier.wait(10)
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "meeting"}
+
+
+def test_sinks_commit_beside_each_other() -> None:
+    together = Meeting(2)
+    Phase2({"out": together, "other": together}).commit([ARTIFACT, OTHER])
+
+
+def test_a_sink_that_fails_ends_the_waiting_of_the_others_and_is_the_cause() -> None:
+    gone = SinkError("the folder is gone.")
+    phase2 = Phase2({"out": Full(), "other": Full(1, gone)})
+    with pytest.raises(SinkError) as raised:
+        phase2.commit([ARTIFACT, OTHER])
+    assert raised.value is gone
+    phase2.committer.close()
+    assert [sink.closed for sink in phase2.sinks.values()] == [1, 1]
+
+
+class Classifying(Full):
+    """Its client library raises errors of its own."""
+
+    def reaction(self, error: Exception) -> Reaction:
+        meant = {TimeoutError: Reaction.RETRY, PermissionError: Reaction.STOP}
+        return meant.get(type(error), Reaction.FAIL)
+
+
+def test_the_connector_says_what_its_librarys_errors_mean() -> None:
+    phase2 = Phase2({"out": Classifying(2, TimeoutError("no route"))})
+    phase2.commit([ARTIFACT])
+    assert len(phase2.told) == 2 and "no route" in phase2.told[0]
+    with pytest.raises(FencedError, match="fenced"):
+        Phase2({"out": Classifying(1, PermissionError("fenced"))}).commit([ARTIFACT])
+    with pytest.raises(SinkError, match="no such table") as raised:
+        Phase2({"out": Classifying(1, LookupError("no such table"))}).commit([ARTIFACT])
+    assert raised.value.reaction is Reaction.FAIL
+
+
+# --- sinks that left the pipeline, or write elsewhere ---------------------------------------------
+
+
+def staged(sink: FilesSink, name: str, execution_id: int, text: str) -> Artifact:
+    """What a task of an execution that has died since left behind, of epoch 9."""
+    sink.check("j", name, is_new_job=False)
+    token = Path(sink.path) / ".staging" / "j" / name / f"{execution_id}-9-0-a0.json"
+    token.write_text(text, "utf-8")
+    size = token.stat().st_size
+    return Artifact(name, 9, str(token), "part-9.json", 1, size, file_checksum(token))
+
+
+@pytest.mark.parametrize("today", ["dropped", "renamed", "moved"])
+def test_it_is_committed_where_it_was_staged_for(tmp_path: Path, store: Store, today: str) -> None:
+    old, new = (sinks.files(f"{tmp_path}/{place}", format="json") for place in ("old", "new"))
+    artifact = staged(old, "out", 4, '{"a": 1}\n')
+    leftover = Path(staged(old, "out", 3, "never decided").token)
+    named = Phase2({"out": old}).committer.destinations
+    phase2 = Phase2(
+        {"dropped": {}, "renamed": {"out2": new}, "moved": {"out": new}}[today], store=store
+    )
+    phase2.commit([artifact], named, recovering=True)
+    phase2.committer.abort_orphans([artifact.token], [named, named])
+    assert (tmp_path / "old" / "part-9.json").read_text("utf-8") == '{"a": 1}\n'
+    assert [p.name for p in (tmp_path / "old" / "_epochs").glob("*.json")] == ["0000000009.json"]
+    assert not list((tmp_path / "new").rglob("part-*")) and not leftover.exists()
+    fate = SinkFate.MOVED if today == "moved" else SinkFate.LEFT
+    assert phase2.events == [SinkReopened("j", 5, "out", fate, f"{tmp_path}/old", (9,), 1)]
+
+
+def test_a_map_that_left_the_pipeline_is_committed(store: Store) -> None:
+    sink = sinks.map("prices", key="k").with_store(store)
+    sink.check("j", "out", is_new_job=True)
+    writer = sink.open_writer(TransactionId("j", "out", 1, 4, 9, 0, "a0"))
+    writer.write(pa.record_batch({"__key0": ["x"], "__value": [b"1"]}))
+    phase2 = Phase2({}, store=store)
+    phase2.commit(writer.prepare(), Phase2({"out": sink}).committer.destinations)
+    assert JetMap(store, "prices", None).get("x") == 1
+
+
+@pytest.mark.parametrize(
+    "named, why",
+    [
+        ({}, "a version that did not note where its sinks write"),
+        ({"out": {"kind": "queue", "path": "q"}}, "no connector can open a sink of kind 'queue'"),
+        ({"out": {"kind": "files"}}, "kind 'files' cannot be opened from"),
+    ],
+)
+def test_what_cannot_be_reopened_is_refused_or_reported(named: Any, why: str) -> None:
+    with pytest.raises(SinkMismatchError, match=why) as refused:
+        Phase2({"other": Full(0)}).commit([ARTIFACT], named, recovering=True)
+    said = str(refused.value)
+    assert "job 'j', stage 'out'" in said and "3 rows of epochs 9 are decided" in said
+    assert "Start once with the pipeline as it was" in said and "accept_loss=True" in said
+    assert refused.value.reaction is Reaction.FAIL
+
+    phase2 = Phase2({"other": Full(0)}, accept_loss=True)
+    phase2.commit([ARTIFACT], named, recovering=True)
+    [lost] = phase2.events
+    assert isinstance(lost, OutputLost) and why in lost.reason
+    assert (lost.sink, lost.epoch_ids, lost.rows, lost.artifacts) == ("out", (9,), 3, ("token",))
+
+
+def test_the_place_of_a_sink_that_left_may_be_gone_too(tmp_path: Path, store: Store) -> None:
+    old = sinks.files(f"{tmp_path}/old", format="json")
+    artifact = staged(old, "out", 4, '{"a": 1}\n')
+    shutil.rmtree(tmp_path / "old")
+    named = Phase2({"out": old}).committer.destinations
+    with pytest.raises(SinkError, match="old' is gone"):
+        Phase2({}, store=store).commit([artifact], named, recovering=True)
+    phase2 = Phase2({}, accept_loss=True, store=store)
+    phase2.commit([artifact], named, recovering=True)
+    [lost] = phase2.events
+    assert isinstance(lost, OutputLost) and (lost.sink, lost.rows) == ("out", 1)
+
+
+def test_rows_that_a_sink_lost_are_reported_where_that_is_accepted(tmp_path: Path) -> None:
+    out = sinks.files(f"{tmp_path}/out", format="json")
+    kept, gone = (staged(out, "out", number, '{"a": 1}\n') for number in (3, 4))
+    gone = replace(gone, target="part-10.json")
+    Path(gone.token).unlink()
+    with pytest.raises(ArtifactLostError):
+        Phase2({"out": out}).commit([kept, gone])
+    phase2 = Phase2({"out": out}, accept_loss=True)
+    for _ in range(2):
+        phase2.commit([kept, gone])
+    [lost] = phase2.events
+    assert isinstance(lost, OutputLost) and lost.artifacts == (gone.token,)
+
+
+def test_a_sink_that_cannot_be_reopened_is_committed_by_a_pipeline_that_has_it() -> None:
+    full = Full(0)
+    named = {"out": full.describe()}
+    Phase2({"out": full}).commit([ARTIFACT], named, recovering=True)
+    assert full.left == -1
+    elsewhere = {"out": {**full.describe(), "path": "/elsewhere"}}
+    with pytest.raises(SinkMismatchError, match="the sink writes elsewhere"):
+        Phase2({"out": full}).commit([ARTIFACT], elsewhere, recovering=True)

@@ -1,0 +1,25 @@
+"""What follows a snapshot's acks must never end without an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dagster_jet.execution.failures import Failures
+from dagster_jet.execution.snapshot_driver import SnapshotDriver
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.coordinator_view import CoordinatorView
+from dagster_jet.snapshot.manifest import Ack, Saving
+
+
+def test_an_answer_that_cannot_be_read_fails_the_snapshot(tmp_path: Path) -> None:
+    nothing: Any = None
+    driver = SnapshotDriver(
+        nothing, nothing, nothing, nothing, nothing, nothing, Failures("job"), now_ms=lambda: 7
+    )
+    path = tmp_path / "told.json"
+    path.write_text("{", encoding="utf-8")
+    ack = Ack("hourly", 0, "a0", saving=Saving(str(path), 1))
+    saved = driver.carry_out(protocol.AwaitSaved(2, (ack,)), CoordinatorView())
+    assert isinstance(saved, protocol.Saved) and saved.snapshot_id == 2
+    assert saved.acks[0].snapshot_error

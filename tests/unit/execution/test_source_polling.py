@@ -1,0 +1,182 @@
+"""Sources that answer slowly, not at all for a while, or with errors; each on its own thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dagster_jet.connectors.contract import Lag, SourceReader
+from dagster_jet.errors import (
+    FencedError,
+    JetError,
+    Reaction,
+    SourceError,
+    SourceUnavailableError,
+)
+from dagster_jet.execution import source_polling
+from dagster_jet.execution.source_polling import Outage, SourcePolling
+
+AWAY = SourceUnavailableError("the broker does not answer.")
+
+
+@dataclass
+class Scripted(SourceReader):
+    """Answers what the test puts into `script`, when it does; an exception is raised."""
+
+    script: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    accepted: list[Any] = field(default_factory=list)
+    polls: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    threads: set[int] = field(default_factory=set)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def poll(self) -> Any:
+        self.threads.add(threading.get_ident())
+        self.polls.put(1)
+        answer = self.script.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def accept(self, found: Any) -> None:
+        self.accepted.append(found)
+
+    def waiting(self) -> Lag:
+        return Lag(len(self.accepted), {})
+
+    def plan(self, max_rows: int) -> None:
+        return None
+
+    def frame(self, spark: Any, split: Any) -> Any:
+        raise NotImplementedError
+
+    def position(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.closed.set()
+
+
+class Classifying(Scripted):
+    def reaction(self, error: Exception) -> Reaction:
+        meant = {TimeoutError: Reaction.RETRY, PermissionError: Reaction.STOP}
+        return meant.get(type(error), Reaction.RESTART)
+
+
+class Watched:
+    """A polling of some readers, and what it tells."""
+
+    def __init__(self, readers: Mapping[str, Scripted]) -> None:
+        self.told: queue.SimpleQueue[tuple[Outage, bool]] = queue.SimpleQueue()
+        tell = lambda outage, is_over: self.told.put((outage, is_over))  # noqa: E731
+        self.polling = SourcePolling("j", readers, lambda: 1_000, tell)
+
+
+@pytest.fixture
+def readers() -> Iterator[dict[str, Scripted]]:
+    made: dict[str, Scripted] = {"fast": Scripted(), "slow": Scripted(), "away": Classifying()}
+    yield made
+    for reader in made.values():
+        reader.script.put(None)  # nobody hangs for ever
+
+
+def test_a_slow_source_delays_nobody_and_its_answer_comes_later(
+    readers: dict[str, Scripted],
+) -> None:
+    fast, slow = readers["fast"], readers["slow"]
+    polling = Watched({"fast": fast, "slow": slow}).polling
+    for n in range(3):
+        fast.script.put(n)
+        polling.poll()
+        while len(fast.accepted) <= n:  # a busy machine may be slower than the grace
+            polling.poll()
+    assert fast.accepted == [0, 1, 2] and slow.accepted == []
+    slow.script.put("late")
+    while not slow.accepted:
+        fast.script.put("more")
+        polling.poll()
+    assert slow.accepted == ["late"]
+    assert len(fast.threads) == len(slow.threads) == 1 and fast.threads != slow.threads
+
+
+def test_an_outage_is_waited_for_in_place_and_told_when_it_lasts(
+    readers: dict[str, Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_polling, "REPORT_AFTER_S", 0.0)
+    away = readers["away"]
+    watched = Watched({"away": away})
+    for error in (AWAY, TimeoutError("no route")):
+        away.script.put(error)
+    watched.polling.poll()
+    assert watched.told.get() == (Outage("away", 1_000, str(AWAY)), False)
+    for _ in range(3):
+        away.polls.get()  # the third try has begun: the second error was met, too
+    assert watched.polling.outages == {"away": Outage("away", 1_000, "no route")}
+    away.script.put("back")
+    while "back" not in away.accepted:
+        watched.polling.poll()
+    assert watched.told.get() == (Outage("away", 1_000, "no route"), True)
+    assert watched.polling.outages == {} and watched.told.empty(), "told once"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reaction"),
+    [
+        (SourceError("it has changed."), SourceError, Reaction.FAIL),
+        (KeyError("k"), SourceError, Reaction.RESTART),
+        (PermissionError("fenced"), FencedError, Reaction.STOP),
+    ],
+)
+def test_what_is_not_to_be_retried_is_raised_where_it_is_accepted(
+    readers: dict[str, Scripted], error: Exception, kind: type[JetError], reaction: Reaction
+) -> None:
+    readers["away"].script.put(error)
+    polling = Watched({"away": readers["away"]}).polling
+    with pytest.raises(kind) as told:
+        polling.poll_all(lambda: False)
+    assert told.value.reaction is reaction
+
+
+def test_an_error_that_nobody_has_foreseen_is_raised_as_it_is(
+    readers: dict[str, Scripted],
+) -> None:
+    readers["fast"].script.put(ZeroDivisionError("oh"))
+    with pytest.raises(ZeroDivisionError):
+        Watched({"fast": readers["fast"]}).polling.poll_all(lambda: False)
+
+
+def test_waiting_for_all_means_polls_that_began_afterwards(readers: dict[str, Scripted]) -> None:
+    slow = readers["slow"]
+    polling = Watched({"slow": slow}).polling
+    polling.ask()
+    slow.polls.get()  # it has begun, before the call
+    slow.script.put("before")
+    slow.script.put("after")
+    polling.poll_all(lambda: False)
+    assert slow.accepted == ["before", "after"]
+
+
+def test_waiting_for_all_ends_with_the_execution(readers: dict[str, Scripted]) -> None:
+    readers["away"].script.put(AWAY)
+    polling = Watched({"away": readers["away"]}).polling
+    with pytest.raises(SourceUnavailableError, match="does not answer") as told:
+        polling.poll_all(lambda: "away" in polling.outages)
+    assert told.value.stage == "away"
+
+
+def test_every_reader_is_closed_on_its_own_thread(readers: dict[str, Scripted]) -> None:
+    fast, away = readers["fast"], readers["away"]
+    fast.script.put(1)
+    for error in [AWAY] * 3:  # however often it is polled until then
+        away.script.put(error)
+    polling = Watched({"fast": fast, "away": away}).polling
+    polling.poll()
+    away.polls.get()
+    polling.close()
+    assert fast.closed.wait(5) and away.closed.wait(5)
+    assert len(fast.threads) == len(away.threads) == 1

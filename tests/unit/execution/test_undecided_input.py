@@ -1,0 +1,162 @@
+"""What was read before a snapshot had it: noted, and missed when it is gone."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import sources
+from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.execution.source_journals import SourceJournals
+from dagster_jet.execution.source_polling import poll_now
+from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput
+from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import Store, StoreConfig
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    urls = tuple(f"memory://{uuid.uuid4().hex}{m}" for m in "abc")
+    with Store.open(StoreConfig(urls, allow_memory=True, partition_count=5)) as opened:
+        yield opened
+
+
+class Job:
+    """A source of three files of one line. A snapshot has the first, two epochs the others."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder, self.store = folder, store
+        (folder / "in").mkdir()
+        for number in range(3):
+            self.file(number).write_text(f'{{"a": {number}}}\n')
+        reader = self.reader()
+        poll_now(reader)
+        reader.plan(0)
+        self.journal, self.position = reader.take_journal(), reader.position()
+        for epoch_id in (2, 3):
+            reader.plan(0)
+            self.note(1, epoch_id, reader.take_journal())
+
+    def file(self, number: int) -> Path:
+        return self.folder / f"in/{number}.json"
+
+    def reader(self) -> FilesReader:
+        source = sources.files(f"{self.folder}/in", format="json", schema="a long")
+        return source.open("j", "in", None)
+
+    def note(self, execution_id: int, epoch_id: int, rows: pa.Table | None) -> None:
+        assert rows is not None
+        if not hasattr(self, "noting"):
+            self.noting, self.noted = UndecidedInput(self.store, "j"), []
+        epochs = pa.array([epoch_id] * rows.num_rows, pa.int64())
+        self.noted.append(rows.append_column(EPOCH_COLUMN, epochs))
+        self.noting.note("in", execution_id, self.noted)
+
+    def start(self, execution_id: int, *, goes_on: bool = True) -> list[tuple[str, int]]:
+        """What a new execution misses; it goes on where there is nothing, or it is accepted."""
+        restored = self.reader()
+        restored.restore(self.position, self.journal)
+        undecided = UndecidedInput(self.store, "j")
+        lost = undecided.check("in", restored)
+        if goes_on:
+            undecided.take_over("in", execution_id)
+        return [(Path(one.shown.split(" ")[0]).name, one.epoch_id) for one in lost]
+
+
+def test_what_is_there_is_read_again_and_what_is_gone_is_missed(
+    tmp_path: Path, store: Store
+) -> None:
+    job = Job(tmp_path, store)
+    job.file(0).unlink()  # a snapshot has it: nobody needs it any more
+    assert job.start(2) == []
+    job.file(2).rename(tmp_path / "taken.json")
+    for _ in range(2):
+        assert job.start(3, goes_on=False) == [("2.json", 3)], "until somebody does something"
+    shutil.copy(tmp_path / "taken.json", job.file(2))
+    assert job.start(4) == []
+    # What nobody has read yet is owed by every execution after that.
+    job.file(1).unlink()
+    assert job.start(5) == [("1.json", 2)]
+    assert job.start(6) == [], "the loss was accepted"
+    assert len(store.map("jobs/j/undecided").keys("")) == 1
+
+
+def test_a_file_that_was_moved_out_of_the_source_counts_as_gone(
+    tmp_path: Path, store: Store
+) -> None:
+    job = Job(tmp_path, store)
+    job.file(1).rename(job.file(1).with_name(".1.json"))
+    assert job.start(2, goes_on=False) == [("1.json", 2)]
+    job.folder = tmp_path / "elsewhere"
+    (job.folder / "in").mkdir(parents=True)
+    assert job.start(2) == [("1.json", 2), ("2.json", 3)]
+
+
+def test_what_a_snapshot_has_by_now_is_not_missed(tmp_path: Path, store: Store) -> None:
+    """A note of an execution that has died behind the decision."""
+    job = Job(tmp_path, store)
+    reader = job.reader()
+    poll_now(reader)
+    reader.plan(10**6)
+    job.journal, job.position = reader.take_journal(), reader.position()
+    for number in range(3):
+        job.file(number).unlink()
+    assert job.start(2) == []
+
+
+def test_an_outage_stops_no_epoch_and_is_told_once(
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, store)
+    rows = job.noted.pop()
+    members: list[Any] = [member._member for member in store._view.members.values()]
+    for reachable in (False, False, True):
+        for member in members:
+            member.reachable = reachable
+        with caplog.at_level(logging.WARNING):
+            job.noting.note("in", 1, [*job.noted, rows])
+    assert sum("cannot be noted" in message for message in caplog.messages) == 1
+    job.file(2).unlink()
+    assert job.start(2) == [("2.json", 3)]
+
+
+def test_what_a_failed_epoch_has_read_may_be_taken_away(tmp_path: Path, store: Store) -> None:
+    """A row in it does not fit: whoever removes the file has been told. Not so the others'."""
+    job = Job(tmp_path, store)
+    restored = job.reader()
+    restored.restore(job.position, job.journal)
+    undecided = UndecidedInput(store, "j")
+    assert undecided.check("in", restored) == ()
+    undecided.take_over("in", 2)
+    journals = SourceJournals({"in": restored}, SnapshotStore(store, "j"), undecided)
+    poll_now(restored)
+    for epoch_id in (2, 3):
+        restored.plan(0)
+        command = RunEpoch(2, epoch_id, None, terminal=False, final=False)
+        journals.begin_epoch(command, {})
+        journals.begun()
+    journals.take_back(command)
+    journals.close()
+    job.file(2).unlink()
+    assert job.start(3, goes_on=False) == []
+    job.file(1).unlink()
+    assert job.start(3) == [("1.json", 2)]
+
+
+def test_a_note_of_nothing_is_a_note(tmp_path: Path, store: Store) -> None:
+    """The only epoch behind the snapshot has failed for good, and its input was taken back."""
+    job = Job(tmp_path, store)
+    rows = job.noted.pop()
+    job.noted.clear()
+    job.noting.note("in", 1, [rows])
+    job.noting.take_back("in", 1, 3, [rows])
+    job.file(2).unlink()
+    assert job.start(2) == []

@@ -1,0 +1,45 @@
+"""What users build on is pinned: a name that appears, vanishes or changes is a decision."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from typing import get_args
+
+import dagster_jet
+from dagster_jet import JobConfig, errors, events
+from tests.unit.face.public_surface import PINNED, surface
+
+
+def test_the_public_surface_is_what_is_pinned() -> None:
+    pinned = PINNED.read_text(encoding="utf-8").splitlines()
+    changes = list(difflib.unified_diff(pinned, surface(), "pinned", "now", lineterm="", n=0))
+    assert not changes, "\n".join(
+        [
+            *changes,
+            "If it is meant: python -m tests.unit.face.public_surface",
+        ]
+    )
+
+
+def test_every_name_of_the_face_can_be_had_and_is_shown() -> None:
+    for name in dagster_jet.__all__:
+        assert getattr(dagster_jet, name) is not None
+    assert set(dagster_jet.__all__) <= set(dir(dagster_jet))
+
+
+def test_all_errors_and_all_events_are_there() -> None:
+    raised = {
+        n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, Exception)
+    }
+    assert raised <= set(dagster_jet.__all__)
+    assert {event.__name__ for event in get_args(events.JobEvent)} <= set(events.__all__)
+
+
+def test_type_checkers_know_every_setting_of_a_job() -> None:
+    """Its `__init__` is written out for them alone."""
+    source = ast.parse(inspect.getsource(inspect.getmodule(JobConfig)))
+    functions = (node for node in ast.walk(source) if isinstance(node, ast.FunctionDef))
+    (written,) = (function for function in functions if function.name == "__init__")
+    assert [argument.arg for argument in written.args.kwonlyargs] == list(JobConfig.model_fields)

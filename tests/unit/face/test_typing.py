@@ -1,0 +1,32 @@
+"""Type checkers help users: `py.typed` ships, and what is wrong is refused where it is written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster_jet
+
+ROOT = Path(dagster_jet.__file__).parents[1]
+SAMPLE = Path(__file__).with_name("typed_user.py")
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (ROOT / "dagster_jet" / "py.typed").is_file()
+
+
+def test_a_type_checker_refuses_what_is_wrong_and_nothing_else() -> None:
+    wanted = {
+        (number, found[1])
+        for number, line in enumerate(SAMPLE.read_text(encoding="utf-8").splitlines(), 1)
+        if (found := re.search(r"# refused: ([\w-]+)$", line))
+    }
+    options = ["--strict", "--follow-imports=silent", "--config-file=pyproject.toml"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, str(SAMPLE)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    found = re.findall(r"^\S*typed_user\.py:(\d+): error: .*\[([\w-]+)\]$", checked.stdout, re.M)
+    assert {(int(line), code) for line, code in found} == wanted, checked.stdout

@@ -1,0 +1,118 @@
+"""Which requests a process carries out, and that it does so once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.execution.stopping import StopSignal
+from dagster_jet.jobs.requests import RequestWatcher, request
+from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.store import Store, StoreConfig
+
+LAST, OURS = 3, 4
+"""The last execution before this process's first, and that one."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store.open(StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc")))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def stop() -> StopSignal:
+    return StopSignal()
+
+
+def watcher(store: Store, stop: StopSignal) -> RequestWatcher:
+    return RequestWatcher(store, "j", stop, last_execution_id=LAST)
+
+
+def look_in_vain(watcher: RequestWatcher, store: Store, folder: Path) -> None:
+    """A look while no majority of the members is there."""
+    for member in "bc":
+        (folder / member).rename(folder / f"lost-{member}")
+    with pytest.raises(StoreUnavailableError):
+        read_record(store, "j")
+    watcher.look()
+    for member in "bc":
+        (folder / f"lost-{member}").rename(folder / member)
+
+
+def test_a_request_is_heard_on_the_watchers_own_thread(store: Store, stop: StopSignal) -> None:
+    with watcher(store, stop):
+        request(store, "j", StopKind.SUSPEND, OURS)
+        assert stop.event.wait(30)
+    assert stop.kind is StopKind.SUSPEND
+
+
+def test_a_request_is_carried_out_once(store: Store, stop: StopSignal) -> None:
+    watching = watcher(store, stop)
+    watching.look()
+    request(store, "j", StopKind.RESTART, OURS)
+    watching.look()
+    assert stop.kind is StopKind.RESTART
+    stop.restarted()
+    watching.look()
+    assert stop.kind is None
+    request(store, "j", StopKind.RESTART, OURS + 1)
+    watching.look()
+    assert stop.kind is StopKind.RESTART
+
+
+def test_one_that_was_there_before_is_not_for_us(store: Store, stop: StopSignal) -> None:
+    request(store, "j", StopKind.CANCEL, LAST)
+    watching = watcher(store, stop)
+    watching.look()
+    watching.look()
+    assert stop.kind is None
+
+
+def test_nor_is_it_when_the_first_looks_were_in_vain(
+    store: Store, stop: StopSignal, tmp_path: Path
+) -> None:
+    request(store, "j", StopKind.CANCEL, LAST)
+    watching = watcher(store, stop)
+    look_in_vain(watching, store, tmp_path)
+    watching.look()
+    assert stop.kind is None
+    request(store, "j", StopKind.SUSPEND, OURS)
+    watching.look()
+    assert stop.kind is StopKind.SUSPEND
+
+
+def test_one_for_us_is_heard_although_all_looks_before_were_in_vain(
+    store: Store, stop: StopSignal, tmp_path: Path
+) -> None:
+    watching = watcher(store, stop)
+    look_in_vain(watching, store, tmp_path)
+    request(store, "j", StopKind.SUSPEND, OURS)
+    watching.look()
+    assert stop.kind is StopKind.SUSPEND
+
+
+def test_one_while_we_wait_for_a_dead_owners_lease_is_for_us(
+    store: Store, stop: StopSignal
+) -> None:
+    """Its record says RUNNING until we have the job: whoever asks then asks the job, not it."""
+    watching = watcher(store, stop)
+    watching.look()
+    request(store, "j", StopKind.CANCEL, LAST)
+    watching.look()
+    assert stop.kind is StopKind.CANCEL
+
+
+def test_a_look_in_vain_forgets_nothing(store: Store, stop: StopSignal, tmp_path: Path) -> None:
+    request(store, "j", StopKind.CANCEL, OURS)
+    watching = watcher(store, stop)
+    watching.look()
+    stop.kind = None
+    look_in_vain(watching, store, tmp_path)
+    watching.look()
+    assert stop.kind is None

@@ -1,0 +1,215 @@
+"""How a job begins and how it fails to: the lease first, then Spark, and the record says why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from dagster_jet import JobConfig, Pipeline, sinks, sources
+from dagster_jet.errors import (
+    ExecutorLostError,
+    JetError,
+    LeaseHeldError,
+    MissingEnvironmentError,
+)
+from dagster_jet.execution.events import ExecutionRestarting, JobEvent
+from dagster_jet.execution.stopping import Until
+from dagster_jet.jobs.job import JobResult
+from dagster_jet.jobs.pipeline_job import PipelineJob
+from dagster_jet.ownership.record_keeper import RecordKeeper, read_record, record_register
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.store import Store, StoreConfig
+
+
+@dataclass
+class World:
+    """A store, and jobs whose Spark does what a test says instead of starting."""
+
+    folder: Path
+    store: Store
+    spark_starts: list[ExecutionRecord | None] = field(default_factory=list)
+    """The record whenever Spark was asked for."""
+    events: list[JobEvent] = field(default_factory=list)
+    on_restarting: Callable[[], None] = lambda: None
+
+    def job(self, spark: Callable[[PipelineJob], None]) -> PipelineJob:
+        """Not started yet. `spark` raises, instead of returning a session."""
+
+        def open_session() -> None:
+            self.spark_starts.append(self.record())
+            spark(job)
+            raise AssertionError("this test has no Spark")
+
+        p = Pipeline("j")
+        source = sources.files(str(self.folder / "in"), format="json", schema="k string")
+        p.read_from(source, name="in").write_to(
+            sinks.files(str(self.folder / "out"), format="json"), name="out"
+        )
+        (self.folder / "in").mkdir(exist_ok=True)
+        job = PipelineJob(
+            name="j",
+            graph=p.graph,
+            config=JobConfig(lease_ttl="1 second", restart_attempts_max=2),
+            until=Until(input_ends=True, stop=StopKind.SHUTDOWN),
+            store=self.store,
+            open_session=open_session,
+            work_dir=self.folder / "work",
+            on_event=self.on_event,
+            run_id="run-1",
+        )
+        return job
+
+    def on_event(self, event: JobEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, ExecutionRestarting):
+            self.members_are_back()
+            self.on_restarting()
+
+    def members_are_away(self) -> None:
+        for member in "bc":
+            (self.folder / member).rename(self.folder / f"away-{member}")
+
+    def members_are_back(self) -> None:
+        for member in "bc":
+            if (self.folder / f"away-{member}").exists():
+                (self.folder / f"away-{member}").rename(self.folder / member)
+
+    def record(self) -> ExecutionRecord | None:
+        return read_record(self.store, "j")
+
+    def ended(self) -> ExecutionRecord:
+        record = self.record()
+        assert record is not None
+        return record
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with Store.open(StoreConfig(tuple(f"file://{tmp_path}/{m}" for m in "abc"))) as store:
+        yield World(tmp_path, store)
+
+
+def result_of(job: PipelineJob) -> JobResult:
+    job.start()
+    return job.result(60)
+
+
+def raises(error: JetError) -> Callable[[PipelineJob], None]:
+    def spark(job: PipelineJob) -> None:
+        raise error
+
+    return spark
+
+
+def cancelled_while(error: JetError) -> Callable[[PipelineJob], None]:
+    def spark(job: PipelineJob) -> None:
+        job.request_stop(StopKind.CANCEL)
+        raise error
+
+    return spark
+
+
+def test_a_start_beside_a_living_owner_ends_before_spark_does_anything(world: World) -> None:
+    owner = RecordKeeper(world.store, "j", 1_000, run_id="run-0")
+    owner.claim(change=None)
+    surplus = world.job(raises(MissingEnvironmentError("no Java")))
+    with pytest.raises(LeaseHeldError, match="run run-0, has just renewed"):
+        result_of(surplus)
+    assert surplus.is_anothers
+    assert world.spark_starts == []
+    record = world.ended()
+    assert (record.execution_id, record.failure) == (1, None) and record.lease is not None
+    owner.release(record)
+
+
+def test_whoever_looks_while_spark_starts_sees_that_the_job_is_taken(world: World) -> None:
+    job = world.job(raises(MissingEnvironmentError("no Java")))
+    with pytest.raises(MissingEnvironmentError):
+        result_of(job)
+    (seen,) = world.spark_starts
+    assert seen is not None and seen.lease is not None
+    assert (seen.status, seen.lease.run_id) == (JobStatus.STARTING, "run-1")
+    assert not job.is_anothers
+
+
+def test_a_start_that_fails_says_so_in_the_record(world: World) -> None:
+    with pytest.raises(MissingEnvironmentError):
+        result_of(world.job(raises(MissingEnvironmentError("no Java"))))
+    record = world.ended()
+    assert (record.status, record.cause) == (JobStatus.FAILED, StopCause.ERROR)
+    assert record.failure == "no Java" and record.lease is None
+
+
+def test_starts_that_fail_until_the_job_gives_up_say_so_too(world: World) -> None:
+    with pytest.raises(ExecutorLostError):
+        result_of(world.job(raises(ExecutorLostError("the JVM is gone"))))
+    record = world.ended()
+    assert (record.status, record.cause) == (JobStatus.NOT_RUNNING, StopCause.GAVE_UP)
+    assert record.failure == "gave up after 3 failed executions: the JVM is gone"
+    assert record.lease is None
+
+
+@pytest.mark.parametrize("error", [ExecutorLostError, MissingEnvironmentError])
+def test_a_cancel_while_it_starts_stays_a_cancel(world: World, error: type[JetError]) -> None:
+    """Whether the start would have been repeated or not, and whatever it failed of."""
+    result = result_of(world.job(cancelled_while(error("of something else"))))
+    assert result.status is JobStatus.FAILED
+    assert len(world.spark_starts) == 1, "nothing is begun again"
+    record = world.ended()
+    assert (record.status, record.cause) == (JobStatus.FAILED, StopCause.CANCEL)
+    assert record.lease is None
+
+
+def test_a_cancel_that_cannot_be_written_is_said_again(world: World) -> None:
+    def spark(job: PipelineJob) -> None:
+        if len(world.spark_starts) == 1:
+            job.request_stop(StopKind.CANCEL)
+            world.members_are_away()
+        raise ExecutorLostError("the JVM is gone")
+
+    assert result_of(world.job(spark)).status is JobStatus.FAILED
+    assert world.ended().cause is StopCause.CANCEL
+
+
+def test_a_shutdown_in_a_pause_between_executions_is_in_the_record(world: World) -> None:
+    """No process is left, and none is said to be; nor is Spark started for that."""
+    job = world.job(raises(ExecutorLostError("the JVM is gone")))
+    world.on_restarting = lambda: job.request_stop(StopKind.SHUTDOWN)
+    assert result_of(job).status is JobStatus.NOT_RUNNING
+    assert len(world.spark_starts) == 1
+    record = world.ended()
+    assert (record.status, record.cause) == (JobStatus.NOT_RUNNING, StopCause.SHUTDOWN)
+    assert record.lease is None
+
+
+def test_a_shutdown_while_a_dead_owners_lease_is_waited_for_needs_no_spark(world: World) -> None:
+    owner = RecordKeeper(world.store, "j", 1_000, run_id="run-0")
+    left = owner.claim(change=None)
+    owner.abandon()
+    assert left.lease is not None
+    elsewhere = replace(left, lease=replace(left.lease, host="elsewhere"))
+    world.store.register(record_register("j")).claim(2, "o").write(elsewhere.to_bytes())
+    job = world.job(raises(MissingEnvironmentError("no Java")))
+    job.start()
+    job.request_stop(StopKind.SHUTDOWN)
+    assert job.result(30).status is JobStatus.NOT_RUNNING
+    assert world.spark_starts == [] and world.ended().cause is StopCause.SHUTDOWN
+
+
+def test_what_was_asked_for_before_does_not_hurry_the_next_start(world: World) -> None:
+    """A pause lets a store come back; only something new cuts it short."""
+    began: list[float] = []
+
+    def spark(job: PipelineJob) -> None:
+        began.append(time.monotonic())
+        job.request_stop(StopKind.SUSPEND)
+        raise ExecutorLostError("the JVM is gone")
+
+    with pytest.raises(ExecutorLostError):
+        result_of(world.job(spark))
+    assert began[2] - began[1] >= 0.9, "the second pause is a second"

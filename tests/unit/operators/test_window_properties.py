@@ -1,0 +1,133 @@
+"""Windows, sessions and rolling aggregates against an event-by-event reference, in any batches,
+under any watermarks, with state put together in any way, restored at any time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dagster_jet.operators import session as session_module
+from dagster_jet.operators import window as window_module
+from dagster_jet.pipeline.windows import SlidingWindow
+
+from .frame_stage import FrameStage, expected_windows
+from .naive import AGGREGATES, comparable, definitions, expected
+from .rolling_stage import RollingStage
+from .session_stage import SessionStage, expected_sessions
+from .stage import FINAL, ms
+
+EVENT = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.integers(-20, 60),
+    st.none() | st.integers(-9, 29),
+)
+STEP = st.tuples(
+    st.lists(EVENT, max_size=12),
+    st.none() | st.integers(-20, 90),
+    st.booleans(),  # restore before
+    st.booleans(),  # early results are due
+)
+STEPS = st.lists(STEP, min_size=1, max_size=6)
+NAMES = st.lists(st.sampled_from(sorted(AGGREGATES)), min_size=1, max_size=4, unique=True)
+SEED = st.integers(0, 2**32)
+
+
+@st.composite
+def sliding_windows(draw: st.DrawFn) -> SlidingWindow:
+    slide = draw(st.integers(1, 9))
+    return SlidingWindow(slide * draw(st.integers(1, 20)), slide, draw(st.integers(0, slide - 1)))
+
+
+def ended(steps: list[Any]) -> list[Any]:
+    return [*steps, ([], FINAL, False, False)]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    sliding_windows(), STEPS, NAMES, SEED, st.sampled_from([3, 1 << 20]), st.sampled_from([0, 8])
+)
+def test_windows(window, steps, names, seed, rows_at_once, few):
+    steps = ended(steps)
+    emitted, open_, late = expected_windows([(e, wm) for e, wm, *_ in steps], window)
+    stage = FrameStage(
+        window.size_ms, window.slide_ms, window.offset_ms,
+        seed=seed, early=True, **definitions(*names),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_module, "MAX_ROWS_AT_ONCE", rows_at_once)
+        patch.setattr(window_module, "FEW_WINDOWS", few)
+        for (events, watermark, restored, early), closed, still_open in zip(
+            steps, emitted, open_, strict=True
+        ):
+            if restored:
+                stage.restore()
+            rows = stage.step(*events, wm=watermark, early=early)
+            wanted = {(*key, False): events for key, events in closed.items()}
+            if early:
+                wanted |= {(*key, True): events for key, events in still_open.items()}
+            got = {(row["k"], ms(row["window_end"]), row["is_early"]): row for row in rows}
+            assert len(got) == len(rows)
+            assert {key: comparable({n: row[n] for n in names}) for key, row in got.items()} == {
+                key: comparable(expected(events, *names)) for key, events in wanted.items()
+            }
+            for row in rows:
+                assert ms(row["window_end"]) - ms(row["window_start"]) == window.size_ms
+    assert stage.late == late
+    assert stage.rows_in == sum(len(events) for events, *_ in steps)
+    assert stage.state.scan().num_rows == 0
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 15), STEPS, NAMES, SEED, st.booleans(), st.sampled_from([0, 4]))
+def test_sessions(gap, steps, names, seed, collide, folded_by):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_module, "FOLDED_BY", folded_by)
+        check_sessions(gap, ended(steps), names, seed, collide)
+
+
+def check_sessions(gap, steps, names, seed, collide):
+    emitted, open_ = expected_sessions([(e, wm) for e, wm, *_ in steps], gap)
+    stage = SessionStage(gap, seed=seed, early=True, **definitions(*names))
+    stage.collide = collide
+    for (events, watermark, restored, early), closed, still_open in zip(
+        steps, emitted, open_, strict=True
+    ):
+        if restored:
+            stage.restore()
+        rows = stage.step(*events, wm=watermark, early=early)
+        wanted = {(*key, False): events for key, events in closed.items()}
+        if early:
+            wanted |= {(*key, True): events for key, events in still_open.items()}
+        got = {
+            (row["k"], ms(row["window_start"]), ms(row["window_end"]), row["is_early"]): row
+            for row in rows
+        }
+        assert len(got) == len(rows)
+        assert {key: comparable({n: row[n] for n in names}) for key, row in got.items()} == {
+            key: comparable(expected(events, *names)) for key, events in wanted.items()
+        }
+    assert stage.state.scan().num_rows == 0
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS, NAMES, SEED, st.booleans())
+def test_rolling_aggregates(steps, names, seed, collide):
+    stage = RollingStage(seed=seed, result_time="at", **definitions(*names))
+    stage.collide = collide
+    seen: dict[Any, list[Any]] = defaultdict(list)
+    for events, watermark, restored, early in steps:
+        if restored:
+            stage.restore()
+        rows = stage.step(*events, wm=watermark, early=early)
+        for event in events:
+            seen[event[0]].append(event)
+        assert len(rows) == len({key for key, *_ in events})
+        for row in rows:
+            mine = seen[row["k"]]
+            assert ms(row["at"]) == max(time for _, time, _ in mine)
+            assert comparable({n: row[n] for n in names}) == comparable(expected(mine, *names))
+    assert stage.late == 0
