@@ -11,8 +11,8 @@ from dagster_jet.snapshot.protocol import StopKind
 
 @dataclass
 class StopSignal:
-    """How others ask a running execution to stop. Safe from any thread; the first kind wins,
-    but every kind overrides RESTART, after which the job would just run on, and CANCEL all."""
+    """How others ask a running execution to stop. Safe from any thread; which of several requests
+    counts is said by `StopKind.after`."""
 
     kind: StopKind | None = None
 
@@ -27,8 +27,7 @@ class StopSignal:
 
     def request(self, kind: StopKind) -> None:
         with self._lock:
-            if self.kind in (None, StopKind.RESTART) or kind is StopKind.CANCEL:
-                self.kind = kind
+            self.kind = kind.after(self.kind)
             self.event.set()
             self._lock.notify_all()
         listener = self._listener

@@ -40,17 +40,23 @@ def _register(job: str) -> str:
 
 
 def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
-    """Asks a running execution to stop in the given way; returns the request's number."""
+    """Asks a running execution to stop in the given way; returns the request's number.
+
+    What the same execution was asked for before and may not have heard yet is not forgotten over
+    it: of the two the register keeps the one that counts (`StopKind.after`).
+    """
     while True:
         register = store.register(_register(job))
         highest = register.highest_ballot()
-        number = (highest.number if highest else 0) + 1
         try:
-            owned = register.claim(number, uuid.uuid4().hex)
+            owned = register.claim((highest.number if highest else 0) + 1, uuid.uuid4().hex)
+            before = StopRequest.from_bytes(owned.value) if owned.value is not None else None
+            if before is not None and before.execution_id == execution_id:
+                kind = kind.after(before.kind)
             owned.write(StopRequest(kind, execution_id).to_bytes())
         except FencedError:
             continue
-        return number
+        return owned.sequence
 
 
 class RequestWatcher(BackgroundThread):
@@ -82,7 +88,8 @@ class RequestWatcher(BackgroundThread):
             value = self._store.register(_register(self._job)).read()
         except StoreError:
             return  # in a moment again
-        seen, self._seen = self._seen, value.ballot.number if value is not None else 0
+        # Not the ballot: between a claim and its write the old request stands under the new ballot.
+        seen, self._seen = self._seen, value.sequence if value is not None else 0
         if value is None:
             return
         request = StopRequest.from_bytes(value.value)
@@ -91,6 +98,6 @@ class RequestWatcher(BackgroundThread):
         if seen is None:
             is_new = request.execution_id > self._last_execution_id
         else:
-            is_new = value.ballot.number > seen
+            is_new = value.sequence > seen
         if is_new:
             self._stop.request(request.kind)

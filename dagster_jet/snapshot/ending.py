@@ -22,12 +22,14 @@ class Ending:
         """The stop that was asked for is carried out."""
         kind = self.asked
         assert kind is not None
+        restarts = kind is StopKind.RESTART
         return Stop(
             kind.final_status,
             kind.cause,
             "cancelled" if kind is StopKind.CANCEL else kind.value,
-            restart=kind is StopKind.RESTART,
-            write_status=True,
+            restart=restarts,
+            # To whoever looks between the two executions the job runs: it can be asked to stop.
+            write_status=not restarts,
         )
 
     @property

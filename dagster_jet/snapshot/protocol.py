@@ -31,6 +31,12 @@ class StopKind(str, Enum):
     CANCEL = "cancel"
     """Stop now, without a snapshot; the job is FAILED (cancelled)."""
 
+    def after(self, earlier: StopKind | None) -> StopKind:
+        """What counts when one execution was asked for `earlier` and then for this: the first, but
+        every kind overrides RESTART, after which the job would just run on, and CANCEL all."""
+        is_overridden = earlier in (None, StopKind.RESTART) or self is StopKind.CANCEL
+        return self if is_overridden or earlier is None else earlier
+
     @property
     def cause(self) -> StopCause:
         """What the record says of an execution that ended because it was asked to."""
@@ -190,7 +196,8 @@ class Stop:
     """For people."""
     restart: bool = False
     write_status: bool = False
-    """False where the record must not be touched (fenced, or its state is unknown)."""
+    """False where the record must not be touched (fenced, or its state is unknown), and where the
+    next execution writes it."""
 
 
 Command = (

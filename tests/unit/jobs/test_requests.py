@@ -13,6 +13,7 @@ from dagster_jet.jobs.requests import RequestWatcher, request
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.store.quorum.client import OwnedRegister
 
 LAST, OURS = 3, 4
 """The last execution before this process's first, and that one."""
@@ -116,3 +117,38 @@ def test_a_look_in_vain_forgets_nothing(store: Store, stop: StopSignal, tmp_path
     look_in_vain(watching, store, tmp_path)
     watching.look()
     assert stop.kind is None
+
+
+def test_a_look_between_the_claim_and_the_write_of_a_request_does_not_lose_it(
+    store: Store, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim puts the old request under the new ballot: not to be taken for the new request."""
+    watching = watcher(store, stop)
+    request(store, "j", StopKind.RESTART, OURS)
+    watching.look()
+    write = OwnedRegister.write
+
+    def look_first(self: OwnedRegister, value: bytes) -> None:
+        watching.look()
+        write(self, value)
+
+    monkeypatch.setattr(OwnedRegister, "write", look_first)
+    request(store, "j", StopKind.SUSPEND, OURS)
+    watching.look()
+    assert stop.kind is StopKind.SUSPEND
+
+
+@pytest.mark.parametrize("first", [StopKind.CANCEL, StopKind.SUSPEND])
+def test_a_later_request_does_not_hide_one_that_counts_more(
+    store: Store, stop: StopSignal, first: StopKind
+) -> None:
+    watching = watcher(store, stop)
+    watching.look()
+    request(store, "j", first, OURS)
+    request(store, "j", StopKind.RESTART, OURS)
+    watching.look()
+    assert stop.kind is first
+    request(store, "j", StopKind.RESTART, OURS + 1)
+    stop.kind = None
+    watching.look()
+    assert stop.kind is StopKind.RESTART, "another execution, which nobody asked for the first"
