@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ..jvm import start_quickly
 from .round import VICTIMS, Round, Setting, Verdict
 
 PER_ROUND = 25
@@ -45,6 +46,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
+    start_quickly()  # hundreds of JVMs
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that no process is left behind
     begun = time.monotonic()
     killed: Counter[str] = Counter()
