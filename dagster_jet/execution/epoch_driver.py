@@ -113,7 +113,13 @@ class EpochDriver:
         epoch = self._epoch(command, view, splits)
         try:
             runner = EpochRunner(context.plan, context.runtime)
-            output = runner.run(epoch, lambda: journals.begin_epoch(command, chains))
+
+            def meanwhile() -> None:
+                journals.begin_epoch(command, chains)
+                if not command.terminal:
+                    context.polling.ask()
+
+            output = runner.run(epoch, meanwhile)
             journals.begun()
             counted = self._accounting.account(command, epoch, output, view)
         except JetError as raised:

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -120,9 +120,10 @@ class SourcePolling:
     def __post_init__(self) -> None:
         self.threads = {name: SourceThread(name, r) for name, r in self.readers.items()}
 
-    def ask(self) -> None:
-        """Has every source polled that is not being polled."""
-        for name in self.readers.keys() - self._asked_at.keys():
+    def ask(self, *, besides: Set[str] = frozenset()) -> None:
+        """Has every source polled that is not being polled. Called while an epoch's tasks run, too:
+        the next epoch then need not wait for the answers."""
+        for name in self.readers.keys() - self._asked_at.keys() - besides:
             self._asked_at[name] = time.monotonic()
             self.threads[name].do(lambda name=name: self._poll(name))  # type: ignore[misc]
 
@@ -138,14 +139,26 @@ class SourcePolling:
         self.readers[answer.source].accept(answer.found)
 
     def poll(self) -> None:
-        """Asks, waits a moment, and accepts what has been found by then. Raises as `accept`."""
-        self.ask()
+        """Accepts what was found since the last time; where nothing waits then, asks, and accepts
+        what is found within a moment. Raises as `accept`."""
+        fresh = {name for name in self._accept_all() if self.readers[name].waiting().items}
+        self.ask(besides=fresh)
         while self._asked_at:
             wait_s = max(self._asked_at.values()) + GRACE_S - time.monotonic()
             try:
                 self.accept(self.answers.get(wait_s > 0, max(wait_s, 0)))
             except queue.Empty:
                 return
+
+    def _accept_all(self) -> Iterator[str]:
+        """Accepts the answers that are there; yields whose they are."""
+        while True:
+            try:
+                answer = self.answers.get_nowait()
+            except queue.Empty:
+                return
+            self.accept(answer)
+            yield answer.source
 
     def poll_all(self, give_up: Callable[[], bool]) -> None:
         """Accepts what every source has found in a poll that began after this call.

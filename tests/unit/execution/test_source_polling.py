@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ class Scripted(SourceReader):
     polls: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     threads: set[int] = field(default_factory=set)
     closed: threading.Event = field(default_factory=threading.Event)
+    waits: bool = True
 
     def poll(self) -> Any:
         self.threads.add(threading.get_ident())
@@ -46,7 +48,7 @@ class Scripted(SourceReader):
         self.accepted.append(found)
 
     def waiting(self) -> Lag:
-        return Lag(len(self.accepted), {})
+        return Lag(len(self.accepted) if self.waits else 0, {})
 
     def plan(self, max_rows: int) -> None:
         return None
@@ -102,6 +104,30 @@ def test_a_slow_source_delays_nobody_and_its_answer_comes_later(
         polling.poll()
     assert slow.accepted == ["late"]
     assert len(fast.threads) == len(slow.threads) == 1 and fast.threads != slow.threads
+
+
+def test_what_was_asked_for_beside_an_epoch_is_not_asked_for_again(
+    readers: dict[str, Scripted],
+) -> None:
+    """Unless nothing waits: then the answer may be as old as the epoch, and rows have come since."""
+    fast = readers["fast"]
+    polling = Watched({"fast": fast}).polling
+
+    def beside_an_epoch(found: str) -> None:
+        fast.script.put(found)
+        polling.ask()
+        while polling.answers.empty():
+            time.sleep(0.001)
+
+    beside_an_epoch("some")
+    polling.poll()
+    assert fast.accepted == ["some"] and fast.polls.qsize() == 1
+    beside_an_epoch("none")
+    fast.waits = False
+    fast.script.put("new")
+    while "new" not in fast.accepted:
+        polling.poll()
+    assert fast.accepted == ["some", "none", "new"] and fast.polls.qsize() == 3
 
 
 def test_an_outage_is_waited_for_in_place_and_told_when_it_lasts(
