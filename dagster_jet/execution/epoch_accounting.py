@@ -15,7 +15,7 @@ from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
 
 
 @dataclass(frozen=True)
-class Counted:
+class EpochRows:
     """An epoch that is whole, as far as its rows go."""
 
     acks: tuple[Ack, ...]
@@ -39,7 +39,7 @@ class EpochAccounting:
 
     def account(
         self, command: RunEpoch, epoch: EpochInput, output: EpochOutput, view: CoordinatorView
-    ) -> Counted:
+    ) -> EpochRows:
         """Checks what came back, moves the watermarks, and lets the sources ack as well.
 
         Raises:
@@ -64,7 +64,7 @@ class EpochAccounting:
             for name in context.readers
         ]
         self._report_lost(source_acks, command, view)
-        return Counted((*source_acks, *_with_late(output.acks, output.late_rows)), rows)
+        return EpochRows((*source_acks, *_with_late(output.acks, output.late_rows)), rows)
 
     def _rows(self, output: EpochOutput) -> dict[str, int]:
         """Per source, the rows that are no dead letters."""

@@ -50,7 +50,7 @@ class Outage:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PollResult:
     """What became of one poll."""
 
     source: str
@@ -111,7 +111,7 @@ class SourcePolling:
     now_ms: Callable[[], int]
     report: Callable[[Outage, bool], None]
     """An outage lasts (False), or is over (True). On a source's thread."""
-    answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
+    answers: queue.SimpleQueue[PollResult] = field(default_factory=queue.SimpleQueue)
     outages: dict[str, Outage] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
     """By source that has not answered yet."""
@@ -127,7 +127,7 @@ class SourcePolling:
             self._asked_at[name] = time.monotonic()
             self.threads[name].do(lambda name=name: self._poll(name))  # type: ignore[misc]
 
-    def accept(self, answer: Answer) -> None:
+    def accept(self, answer: PollResult) -> None:
         """Hands the reader what was found.
 
         Raises:
@@ -229,7 +229,7 @@ class SourcePolling:
         began = time.monotonic()
         while not self._closing.is_set():
             try:
-                answer = Answer(name, reader.poll())
+                answer = PollResult(name, reader.poll())
             except Exception as error:  # noqa: BLE001 - the connector says what follows
                 reaction = reaction_to(error, reader)
                 if reaction is Reaction.RETRY:
@@ -241,7 +241,7 @@ class SourcePolling:
                         self.report(outage, False)
                     self._closing.wait(backoff.next_s())
                     continue
-                answer = Answer(name, error=self._named(error, reaction, name))
+                answer = PollResult(name, error=self._named(error, reaction, name))
             over = self.outages.pop(name, None)
             if reported and over is not None:
                 self.report(over, True)

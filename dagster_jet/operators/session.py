@@ -41,7 +41,7 @@ from dagster_jet.operators.session_pieces import (
     FIRST_TIME_COLUMN,
     PIECES_MAX,
     SINCE_COLUMN,
-    Kept,
+    SessionState,
     as_pieces,
     first_times,
     in_pieces,
@@ -116,14 +116,14 @@ class SessionWindows:
         """The newest sessions of every key."""
         if not self.aggregation.grows:
             return newest_version(tables, self.keys)
-        kept = Kept.of(pa.concat_tables(tables))
+        kept = SessionState.of(pa.concat_tables(tables))
         return pa.concat_tables([newest_version([kept.headers], self.keys), kept.pieces])
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
         """Without content that is void, or of sessions that are over."""
         if not self.aggregation.grows:
             return merged
-        kept = Kept.of(merged)
+        kept = SessionState.of(merged)
         wanted = kept.sessions_of_pieces(self.keys) >= 0
         return pa.concat_tables([kept.headers, rows_where(kept.pieces, wanted)])
 
@@ -137,7 +137,7 @@ class SessionWindows:
         """Merged state rows with each session in one, header and content."""
         if not self.aggregation.grows:
             return state
-        kept = Kept.of(state)
+        kept = SessionState.of(state)
         return self._together(kept, np.arange(kept.headers.num_rows))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
@@ -153,7 +153,7 @@ class SessionWindows:
             # Also while the watermark stands: under a shorter gap than before some are over.
             due = state.due(closed_until)
             if self.aggregation.grows:
-                due = Kept.of(due).headers
+                due = SessionState.of(due).headers
             looked_up = distinct(np.append(touched, _hashes(due)))
         found = state.find(looked_up) if len(looked_up) else self.state_schema.empty_table()
         take_in = self._take_in_pieces if self.aggregation.grows else self._take_in
@@ -202,7 +202,7 @@ class SessionWindows:
         closed_until: int | None,
     ) -> tuple[pa.Table, list[pa.Table], pa.Table]:
         """As `_take_in`; of a session that goes on it writes only what has come, mostly."""
-        kept = Kept.of(found)
+        kept = SessionState.of(found)
         concerned = is_among(_hashes(kept.headers), touched)
         over = np.flatnonzero(~concerned)
         if closed_until is not None:
@@ -210,7 +210,7 @@ class SessionWindows:
         else:
             over = over[:0]
         headers = rows_where(kept.headers, concerned)
-        kept_now = Kept(headers, kept.pieces)
+        kept_now = SessionState(headers, kept.pieces)
         header_of_piece = kept_now.sessions_of_pieces(self.keys)
 
         whose = [PARTITION_COLUMN, HASH_COLUMN, *self.keys, FIRST_TIME_COLUMN, TIME_COLUMN]
@@ -294,7 +294,7 @@ class SessionWindows:
         closed = [rows_where(wholes, is_over[session]), self._together(kept, over)]
         return pa.concat_tables(delta), closed, open_
 
-    def _together(self, kept: Kept, headers: np.ndarray) -> pa.Table:
+    def _together(self, kept: SessionState, headers: np.ndarray) -> pa.Table:
         """Each of these sessions in one row."""
         if len(headers) == 0:
             return self.state_schema.empty_table()

@@ -33,14 +33,14 @@ PIECES_MAX = 64
 
 
 @dataclass(frozen=True)
-class Kept:
+class SessionState:
     """State rows by what they are."""
 
     headers: pa.Table
     pieces: pa.Table
 
     @classmethod
-    def of(cls, rows: pa.Table) -> Kept:
+    def of(cls, rows: pa.Table) -> SessionState:
         is_piece = rows.column(SINCE_COLUMN).to_numpy() == PIECE
         return cls(rows_where(rows, ~is_piece), rows_where(rows, is_piece))
 

@@ -75,7 +75,7 @@ class Reading:
 
 
 @dataclass
-class Run:
+class ProcessorRun:
     """One mode: the instances, what they emitted, and the last snapshot."""
 
     check: Check

@@ -15,7 +15,7 @@ from dagster_jet.dag.edge import KeyFunction, Splitter
 from dagster_jet.dag.local.partitioner import partitioning as default_partitioning
 from dagster_jet.errors import ProcessorError
 from dagster_jet.testing.processor_modes import modes
-from dagster_jet.testing.processor_run import Check, Run
+from dagster_jet.testing.processor_run import Check, ProcessorRun
 
 SLOW_CALL_S = 0.005
 CALL_LIMIT_S = 5.0
@@ -124,7 +124,7 @@ def verify_processor(
     overtaking = check.guarantee is Guarantee.AT_LEAST_ONCE
     for mode in modes(snapshots=snapshots, overtaking=overtaking, parallelisms=several):
         try:
-            Run(check, mode).run()
+            ProcessorRun(check, mode).run()
         except ProcessorError as error:
             error.args = (f"{error} (mode: {mode.name})",)
             raise

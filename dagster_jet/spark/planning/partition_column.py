@@ -34,7 +34,7 @@ def partition_paths(
 
 
 @dataclass(frozen=True)
-class Kept:
+class WithPartition:
     """A transform's result with the partition's column."""
 
     frame: DataFrame
@@ -47,7 +47,7 @@ def kept_by(
     call: Callable[..., DataFrame],
     whole: DataFrame,
     without: DataFrame,
-) -> Kept | None:
+) -> WithPartition | None:
     """The transform's result with the partition's column, if that changes nothing else.
 
     Args:
@@ -56,9 +56,9 @@ def kept_by(
         without: its result for the input without the column.
     """
     try:
-        kept = Kept(call(whole))
+        kept = WithPartition(call(whole))
         if node.is_projection and SOURCE_PARTITION_COLUMN not in kept.frame.columns:
-            kept = Kept(call(whole, SOURCE_PARTITION_COLUMN), (SOURCE_PARTITION_COLUMN,))
+            kept = WithPartition(call(whole, SOURCE_PARTITION_COLUMN), (SOURCE_PARTITION_COLUMN,))
         if SOURCE_PARTITION_COLUMN not in kept.frame.columns:
             return None
         plans = [

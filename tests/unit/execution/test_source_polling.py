@@ -109,7 +109,7 @@ def test_a_slow_source_delays_nobody_and_its_answer_comes_later(
 def test_what_was_asked_for_beside_an_epoch_is_not_asked_for_again(
     readers: dict[str, Scripted],
 ) -> None:
-    """Unless nothing waits: then the answer may be as old as the epoch, and rows have come since."""
+    """Unless nothing waits: the answer may be as old as the epoch, and rows have come since."""
     fast = readers["fast"]
     polling = Watched({"fast": fast}).polling
 
