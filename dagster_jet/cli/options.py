@@ -135,12 +135,22 @@ def _is_on_command_line(option: str, context: typer.Context) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+@contextmanager
+def errors_as_sentences() -> Iterator[None]:
+    """What a user can mend is said in a sentence, and the exit code is 2."""
+    try:
+        yield
+    except JetError as error:
+        print(f"dagster-jet: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the shared options, as its first argument `Target`; errors as sentences."""
 
     @wraps(command)
     def run(**options: Any) -> None:
-        try:
+        with errors_as_sentences():
             given: list[str] = options.pop("store")
             if _is_on_command_line("store", options.pop("context")):
                 refuse_password(given)
@@ -149,9 +159,6 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
                 urls, options.pop("namespace"), options.pop("encryption_keys"), options.pop("json")
             )
             command(target, **options)
-        except JetError as error:
-            print(f"dagster-jet: {error}", file=sys.stderr)
-            raise typer.Exit(2) from None
 
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
     shared = [

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.protocol import StopKind, stop_that_counts
 
 
 @dataclass
 class StopSignal:
     """How others ask a running execution to stop. Safe from any thread; which of several requests
-    counts is said by `StopKind.after`."""
+    counts is said by `stop_that_counts`."""
 
     kind: StopKind | None = None
 
@@ -27,7 +27,7 @@ class StopSignal:
 
     def request(self, kind: StopKind) -> None:
         with self._lock:
-            self.kind = kind.after(self.kind)
+            self.kind = stop_that_counts(self.kind, kind)
             self.event.set()
             self._lock.notify_all()
         listener = self._listener

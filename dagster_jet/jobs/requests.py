@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dagster_jet.errors import FencedError, StoreError
 from dagster_jet.execution.stopping import StopSignal
-from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.protocol import StopKind, stop_that_counts
 from dagster_jet.store import Store
 from dagster_jet.system.background_thread import BackgroundThread
 
@@ -43,7 +43,7 @@ def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
     """Asks a running execution to stop in the given way; returns the request's number.
 
     What the same execution was asked for before and may not have heard yet is not forgotten over
-    it: of the two the register keeps the one that counts (`StopKind.after`).
+    it: of the two the register keeps the one that counts (`stop_that_counts`).
     """
     while True:
         register = store.register(_register(job))
@@ -52,7 +52,7 @@ def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
             owned = register.claim((highest.number if highest else 0) + 1, uuid.uuid4().hex)
             before = StopRequest.from_bytes(owned.value) if owned.value is not None else None
             if before is not None and before.execution_id == execution_id:
-                kind = kind.after(before.kind)
+                kind = stop_that_counts(before.kind, kind)
             owned.write(StopRequest(kind, execution_id).to_bytes())
         except FencedError:
             continue

@@ -31,12 +31,6 @@ class StopKind(str, Enum):
     CANCEL = "cancel"
     """Stop now, without a snapshot; the job is FAILED (cancelled)."""
 
-    def after(self, earlier: StopKind | None) -> StopKind:
-        """What counts when one execution was asked for `earlier` and then for this: the first, but
-        every kind overrides RESTART, after which the job would just run on, and CANCEL all."""
-        is_overridden = earlier in (None, StopKind.RESTART) or self is StopKind.CANCEL
-        return self if is_overridden or earlier is None else earlier
-
     @property
     def cause(self) -> StopCause:
         """What the record says of an execution that ended because it was asked to."""
@@ -54,6 +48,14 @@ class StopKind(str, Enum):
                 return JobStatus.FAILED
             case StopKind.RESTART | StopKind.SHUTDOWN:
                 return JobStatus.NOT_RUNNING
+
+
+def stop_that_counts(first: StopKind | None, second: StopKind) -> StopKind:
+    """Of two requests to one execution: the first, but every kind overrides RESTART, after which
+    the job would just run on, and CANCEL overrides all."""
+    if first in (None, StopKind.RESTART) or second is StopKind.CANCEL:
+        return second
+    return first
 
 
 class Purpose(str, Enum):

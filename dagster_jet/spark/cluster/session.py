@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
+from dagster_jet.spark.cluster import class_archive
 from dagster_jet.spark.tasks import worker_daemon
 
 if TYPE_CHECKING:
@@ -143,6 +144,11 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
     wanted = {**DEFAULTS, **settings}
     if _is_on_this_host(wanted["spark.master"]):
         wanted = {**LOCAL_DEFAULTS, **wanted}
+    archive = class_archive.for_this_machine()
+    for name in class_archive.OPTIONS if _is_on_this_host(wanted["spark.master"]) else ():
+        if options := class_archive.options_with(archive, wanted.get(name, "")):
+            wanted[name] = options
+    class_archive.make_after_this_process(archive)
     builder = SparkSession.builder
     for name, value in {**wanted, **_required(wanted["spark.master"])}.items():
         builder = builder.config(name, value)

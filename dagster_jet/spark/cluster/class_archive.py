@@ -1,0 +1,180 @@
+"""The classes of Spark as a JVM had them in memory, kept in the user's cache for the next JVMs.
+
+Finding, reading and verifying classes is half of what a start of Spark costs. The archive is made
+once, after the first run, by a process of its own (`dagster-jet warm-up`); the JVM checks that it
+fits before it believes it. Without one Spark starts as well, only later.
+
+Source: JEP 350, "Dynamic CDS Archives".
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.system.scratch import make_private
+
+VARIABLE = "DAGSTER_JET_CLASS_ARCHIVE"
+"""A folder for the archives, or "off"; by default `dagster_jet` in the user's cache."""
+OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+_MAKER = ("-m", "dagster_jet.cli", "warm-up", "--quiet")
+_STALE_S = 30 * 60
+"""A maker that has said nothing for so long is dead."""
+_UNUSED_S = 30 * 24 * 3600
+_QUIET = "-Xlog:cds=off -Xlog:class+path=off"
+"""An archive that does not fit is nothing that a user could mend."""
+
+
+class ClassArchive:
+    """The archive for one Java and one PySpark. Only this user can write it: it is code.
+
+    Its size is in its name: a JVM dies of one that was cut off.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, f"spark-{name}"
+        self._claim = folder / f"{self._name}.making"
+        self._refused = folder / f"{self._name}.refused"
+        self.hidden = folder / f"{self._name}.part"
+        """Where it is made; a crash leaves a file that nobody looks at, and the next replaces."""
+
+    @property
+    def path(self) -> Path | None:
+        """None: there is none."""
+        for path in self._folder.glob(f"{self._name}-*.jsa"):
+            with suppress(OSError):
+                if path.name == self._named(path.stat().st_size):
+                    return path
+        return None
+
+    @property
+    def is_there(self) -> bool:
+        return self.path is not None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Nobody has made it, nobody is making it, and this JVM has not refused to."""
+        return not (self.is_there or self._refused.exists() or self._is_claimed())
+
+    def claim(self) -> bool:
+        """Takes the making of it; False if somebody else has. A crash gives it back in time."""
+        if self._is_claimed():
+            return False
+        self._claim.unlink(missing_ok=True)
+        try:
+            os.close(os.open(self._claim, os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def publish(self) -> bool:
+        """Ends the making: whether the JVM has left an archive. One that has not is not asked
+        again."""
+        made = self.hidden.exists()
+        if made:
+            self._publish()
+            self._refused.unlink(missing_ok=True)
+        else:
+            self._refused.touch(0o600)
+        self.give_back()
+        return made
+
+    def give_back(self) -> None:
+        self._claim.unlink(missing_ok=True)
+
+    def _is_claimed(self) -> bool:
+        try:
+            return time.time() - self._claim.stat().st_mtime < _STALE_S
+        except FileNotFoundError:
+            return False
+
+    def _publish(self) -> None:
+        self.hidden.chmod(0o600)
+        with open(self.hidden, "rb") as file:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        path = self._folder / self._named(size)
+        self.hidden.replace(path)
+        # Each is 170 MB: one before this, and those of a Java or PySpark that was here a month ago.
+        for other in self._folder.glob("spark-*.jsa"):
+            is_ours = other.name.startswith(f"{self._name}-")
+            if other != path and (is_ours or time.time() - other.stat().st_mtime > _UNUSED_S):
+                other.unlink(missing_ok=True)
+
+    def _named(self, size: int) -> str:
+        return f"{self._name}-{size}.jsa"
+
+
+def for_this_machine() -> ClassArchive | None:
+    """The archive that fits the Java and the PySpark of this process; None where it is off, or the
+    cache cannot be written."""
+    said = os.environ.get(VARIABLE)
+    if said == "off":
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(said) if said else cache / "dagster_jet"
+    try:
+        make_private(folder, levels=1)
+    except (OSError, ConfigurationError):
+        return None
+    return ClassArchive(folder, _fingerprint())
+
+
+def options_with(archive: ClassArchive | None, options: str) -> str:
+    """The JVM's options, with the archive if it is there and the user has not given one."""
+    path = archive.path if archive is not None else None
+    if path is None or "SharedArchiveFile" in options:
+        return options
+    return f'"-XX:SharedArchiveFile={path}" {_QUIET} {options}'.strip()
+
+
+def recording_options(archive: ClassArchive) -> str:
+    """With these a JVM writes the archive as it ends."""
+    return f'"-XX:ArchiveClassesAtExit={archive.hidden}" {_QUIET} -Xlog:cds+dynamic=off'
+
+
+def make_after_this_process(archive: ClassArchive | None) -> None:
+    """Has the archive made once this process ends, if nobody does it before: by a process of its
+    own with the least priority, which ends after some ten seconds of work."""
+    if archive is not None and archive.is_wanted:
+        atexit.register(_start_maker, archive)
+
+
+def _start_maker(archive: ClassArchive) -> None:
+    if not archive.is_wanted:
+        return
+    with suppress(OSError):  # it is never needed
+        subprocess.Popen(
+            [sys.executable, *_MAKER],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # it lives on
+        )
+
+
+def _fingerprint() -> str:
+    """What an archive depends on and the JVM would check: else it would be refused each time."""
+    import pyspark
+
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+    with suppress(OSError):
+        java = java.resolve()
+    seen = java.stat() if java.exists() else None
+    parts = (
+        str(java),
+        str(seen and (seen.st_size, seen.st_mtime_ns)),
+        pyspark.__version__,
+        str(Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent).resolve()),
+        os.environ.get("SPARK_CONF_DIR", ""),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
