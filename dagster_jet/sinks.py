@@ -19,25 +19,27 @@ def files(
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
 ) -> FilesSink:
-    """Return a sink of files in a folder, exactly once: staged, then published.
+    """Return a sink that writes files into a folder, exactly once: staged first, then committed.
 
-    `_epochs/<epoch>.json` in the folder lists the files of each committed epoch.
-
-    Readers may move or delete files that are listed, no others.
+    `_epochs/<epoch>.json` in the folder lists the files of each committed epoch. Readers may move
+    or delete the files that are listed, and no others.
 
     Args:
-        path: a folder of this sink's own: local (also as `file:///` URL; a relative one is of the
-            folder in which the pipeline is built), or in a bucket: `s3://bucket/folder`.
+        path: a folder for this sink alone: local (also as `file:///` URL), or in a bucket:
+            `s3://bucket/folder`. A relative path is made absolute when the pipeline is built.
         format: "json" (one object per line), "csv" (with header) or "parquet".
-        guarantee: "at-least-once": rows are visible with their epoch, not with the next snapshot,
-            and again after a restart; of this sink alone.
-        storage_options: of a bucket: `region`, `endpoint_url` of a server that is not AWS's,
-            `connect_timeout` and `timeout` in seconds, and as `Secret(env=...)` `access_key_id`,
-            `secret_access_key`, `session_token`; without them keys are what boto3 finds.
-        shared: says that a local folder is the same one on every machine of a cluster.
+        guarantee: of this sink. With "at-least-once" rows are visible after their epoch, not only
+            after the next snapshot, and may appear again after a restart.
+        storage_options: of a bucket: `region`; `endpoint_url`, for a server that is not AWS's;
+            `connect_timeout` and `timeout` in seconds; and `access_key_id`, `secret_access_key` and
+            `session_token`, each as `Secret(env=...)`. Without these boto3 finds the keys.
+        shared: a local folder is the same one on every machine of a cluster.
 
     Raises:
-        ConfigurationError: there is no such place or option.
+        ConfigurationError: a path, format, guarantee or option is not known.
+
+    Example:
+        >>> hourly = files("/out/hourly", format="parquet")
     """
     from dagster_jet.connectors.contract import guarantee_named
     from dagster_jet.connectors.files import FilesSink
@@ -54,17 +56,25 @@ def map(
     order_by: str | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
 ) -> MapSink:
-    """Return a sink that writes a map of the job's own store (`jet.map(name)`), exactly once.
+    """Return a sink that writes to a map of the job's own store (`jet.map(name)`), exactly once.
 
-    Later epochs win per key; a row whose value is null (all of several) deletes its key.
+    Later epochs overwrite the values of earlier ones. A row whose value is null (with several
+    columns: all of them) deletes its key.
 
     Args:
-        name: the map's; created with JSON values if it does not exist.
-        key: column of the key (text, integer, boolean, bytes), or several for a tuple.
-        value: column of the value, or several for an object; all columns but the key's by default.
-        order_by: of the rows of one epoch with one key, the one with the highest value of this
-            column counts; any of them by default.
-        guarantee: "at-least-once": rows are visible with their epoch, as for `files`.
+        name: of the map; it is created with JSON values if it does not exist.
+        key: the column of the key (text, integer, boolean, bytes), or several for a tuple.
+        value: the column of the value, or several for an object; by default all columns except the
+            key's.
+        order_by: if several rows of an epoch have one key, the row with the highest value of this
+            column counts; by default any of them.
+        guarantee: as for `files`.
+
+    Raises:
+        ConfigurationError: the guarantee is not known, or no key column is named.
+
+    Example:
+        >>> alerts = map("alerts", key="symbol", value="price", order_by="sequence")
     """
     from dagster_jet.connectors.contract import guarantee_named
     from dagster_jet.connectors.maps import MapSink

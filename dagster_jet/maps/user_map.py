@@ -23,19 +23,28 @@ READ_AT_ONCE = 1_000
 
 
 class JetMap:
-    """A partitioned, replicated map. Made by ``Jet.map``; threads may share it.
+    """A partitioned, replicated map, made by ``Jet.map``. Threads may share it.
 
-    Writes of all processes happen one after the other (see ``log.py``); on return they are on all
-    replicas, and every reader sees them. ``put_all`` is decided as a whole per batch of up to
-    10,000 items (or 4 MB); readers may see a part of it while it is being applied.
+    The writes of all processes happen one after the other (see ``log.py``). When a write returns,
+    it is on all replicas, and every reader sees it. ``put_all`` is decided in batches of up to
+    10,000 items (or 4 MB), each as a whole; readers may see part of a batch while it is applied.
 
-    A map may be captured by a function that runs in Spark tasks; there it can be read.
+    A function that runs in Spark tasks may use a map, to read only.
 
     Args:
         store: an open store, or a handle for reading only.
         name: the map's name.
-        settings: what the store says; None: the map does not exist yet.
-        reads_pickles: pickled values may be read: whoever opened the map has asked for them.
+        settings: as the store has them; None: the map does not exist yet.
+        reads_pickles: pickled values may be read, because the caller has asked for them.
+
+    Example:
+        >>> prices = jet.map("prices")
+        >>> prices.put_all({"AAPL": 1.5, ("AAPL", "NYSE"): 1.6})
+        >>> prices.get("AAPL"), prices.get("gone", 0), prices.size()
+        (1.5, 0, 2)
+        >>> prices.delete("AAPL")
+        >>> list(prices.items())
+        [(('AAPL', 'NYSE'), 1.6)]
     """
 
     def __init__(
@@ -71,7 +80,7 @@ class JetMap:
         return opened
 
     def require(self, *, format: str | None = None, journal: JournalConfig | None = None) -> None:
-        """Refuse to go on with a map of another format or journal; see ``open``."""
+        """Raise an error if the map has another format or journal; see ``open``."""
         if self._settings is None:
             state = self.log.read_applied()
             if state is None and (format is not None or journal is not None):
@@ -124,7 +133,7 @@ class JetMap:
         return self._store.partition_count
 
     def create(self) -> LogState:
-        """Create the map with its settings if it does not exist, and return what holds."""
+        """Create the map with its settings if it does not exist, and return its log's state."""
         state = self.log.create(self.settings)
         self._settings = state.settings
         return state
@@ -132,11 +141,20 @@ class JetMap:
     # --- reading --------------------------------------------------------------------------------
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """Return the value of a key, or ``default`` if there is none."""
+        """Return the value of a key, or ``default`` if there is none.
+
+        Raises:
+            ConfigurationError: the key is of a type that no key has, or values are pickled and the
+                map was opened without ``format="pickle"``.
+            StoreUnavailableError: too few members answer.
+        """
         return self.get_all([key]).get(key, default)
 
     def get_all(self, keys: Iterable[Key]) -> dict[Key, Any]:
-        """Return the values of those keys that have one, in one round trip per member."""
+        """Return the values of those keys that have one, in one round trip per member.
+
+        Raises as ``get``.
+        """
         wanted = list(dict.fromkeys(_distinct(key) for key in keys))
         stored = self._read([self._entry(key) for _, key in wanted])
         found = {}
@@ -164,26 +182,29 @@ class JetMap:
     def items(self, partitions: Iterable[int] | None = None) -> Iterator[tuple[Key, Any]]:
         """Yield all keys and values, a partition at a time, 1,000 entries in memory at once.
 
-        Not a cut at one moment: what is written meanwhile may show or not.
+        They are not a cut at one moment: what is written meanwhile may be seen or not.
 
         Args:
-            partitions: only these.
+            partitions: only these; by default all.
+
+        Raises:
+            ConfigurationError, StoreUnavailableError: as ``get``.
         """
         format = self._readable_format()
         for record in self.records(partitions):
             yield decode_key(record.key), decode_value(format, record.value)
 
     def keys(self, partitions: Iterable[int] | None = None) -> Iterator[Key]:
-        """Yield all keys, as ``items``."""
+        """Yield all keys, in the way of ``items``."""
         for record in self.records(partitions):
             yield decode_key(record.key)
 
     def size(self) -> int:
-        """Count the keys. Reads all entries: tombstones of deleted keys are not counted."""
+        """Return the number of keys. It reads all entries, to leave out deleted keys."""
         return sum(1 for _ in self.records())
 
     def records(self, partitions: Iterable[int] | None = None) -> Iterator[Record]:
-        """Yield the entries as they are stored, as ``items``; for connectors."""
+        """Yield the entries as they are stored, in the way of ``items``; for connectors."""
         for partition in range(self.partition_count) if partitions is None else partitions:
             keys = iter(self._keys_in(partition))
             while some := list(islice(keys, READ_AT_ONCE)):
@@ -205,7 +226,7 @@ class JetMap:
     # --- writing --------------------------------------------------------------------------------
 
     def put(self, key: Key, value: Any) -> None:
-        """Set the value of a key; see ``put_all``."""
+        """Set the value of a key. Raises as ``put_all``."""
         self.put_all([(key, value)])
 
     def put_all(self, items: Mapping[Key, Any] | Iterable[tuple[Key, Any]]) -> None:
@@ -213,18 +234,18 @@ class JetMap:
 
         Raises:
             ConfigurationError: a key or value that the map cannot keep; nothing was written.
-            StoreUnavailableError: members do not answer. Each batch is decided or not, as a
-                whole; one that was decided shows at the latest with the next write. Put again.
+            StoreUnavailableError: members do not answer. Each batch was decided as a whole or not
+                at all; one that was decided is seen after the next write at the latest. Put again.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         self._write([self.change(PUT, key, value) for key, value in pairs])
 
     def delete(self, key: Key) -> None:
-        """Remove a key; an unknown one is no error."""
+        """Remove a key; an unknown one is no error. Raises as ``put_all``."""
         self.delete_all([key])
 
     def delete_all(self, keys: Iterable[Key]) -> None:
-        """Remove many keys; raises and batches as ``put_all``."""
+        """Remove many keys, in batches. Batches and errors are those of ``put_all``."""
         self._write([self.change(DELETE, key) for key in keys])
 
     def change(self, kind: str, key: Key, value: Any = None) -> MapChange:

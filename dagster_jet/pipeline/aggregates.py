@@ -3,7 +3,10 @@
 An aggregate is a definition, frozen data; the operators know the partial columns it needs and how
 its result is finished from them when a window closes. Aggregates of one stage share equal partials.
 
-Nulls in the column are ignored, as in SQL; no value at all gives null, a count 0.
+Nulls in the column are ignored, as in SQL. Without any value the result is null, a count 0.
+
+Example, in `aggregate(...)` and `rolling_aggregate(...)`, under the names of the result columns:
+    >>> columns = {"n": count(), "mean": mean("delay"), "worst": top_n(3, "flight", by="delay")}
 """
 
 from __future__ import annotations
@@ -40,19 +43,16 @@ def count(column: str | None = None) -> Aggregate:
 def sum(column: str) -> Aggregate:
     """Return the sum, in Spark's result type (bigint for integers).
 
-    Integers and decimals are exact: a sum that does not fit the result type fails the job (within
-    one epoch Spark adds, and refuses unless `spark.sql.ansi.enabled` is off). Cast a column whose
-    sum may grow so large to decimal or double before. Of floats the last digits may depend on the
-    order of merging.
+    Sums of integers and decimals are exact. A sum that does not fit the result type fails the job
+    (within one epoch Spark adds, and does not fail if `spark.sql.ansi.enabled` is off). If a sum
+    may grow so large, cast the column to decimal or double before. The last digits of a sum of
+    floats may depend on the order of merging.
     """
     return SimpleAggregate(column, SimpleKind.SUM)
 
 
 def mean(column: str) -> Aggregate:
-    """Return the arithmetic mean as double, from an exact `sum` and a count.
-
-    The sum must fit its type, as any other.
-    """
+    """Return the arithmetic mean as double, from a `sum`, which must fit its type, and a count."""
     return SimpleAggregate(column, SimpleKind.MEAN)
 
 
@@ -72,11 +72,11 @@ def count_distinct(column: str) -> Aggregate:
 
 
 def approx_count_distinct(column: str, *, lg_k: int = 12) -> Aggregate:
-    """Return about the number of different values, in bounded space (extra ``sketches``).
+    """Return roughly the number of different values, in bounded space (extra ``sketches``).
 
     Args:
         lg_k: 4 to 21. The relative standard error is about 1.04 / sqrt(2^lg_k), 1.6 % by default;
-            a sketch takes 2^lg_k bytes at most.
+            a sketch has 2^lg_k bytes at most.
 
     Raises:
         ConfigurationError: `lg_k` is outside its range.
@@ -89,13 +89,11 @@ def approx_count_distinct(column: str, *, lg_k: int = 12) -> Aggregate:
 
 
 def quantile(column: str, fraction: float, *, k: int = 200) -> Aggregate:
-    """Return about the value below which `fraction` of the values lie (extra ``sketches``).
+    """Return roughly the value below which `fraction` of the values lie (extra ``sketches``).
 
-    The result is a double.
-
-    Several quantiles of one column share their sketch. The answer is one of the values; its rank
-    is off by about 1.3 % of the count by default. Two runs over the same rows may answer
-    differently within that: the sketch draws lots.
+    The result is one of the values, as a double. Its rank is wrong by about 1.3 % of the count by
+    default. The sketch uses random numbers, so two runs over the same rows may give different
+    results within that error. Several quantiles of one column share their sketch.
 
     Args:
         fraction: 0 to 1; 0.5 is the median.
@@ -106,7 +104,7 @@ def quantile(column: str, fraction: float, *, k: int = 200) -> Aggregate:
         MissingEnvironmentError: the package ``datasketches`` is not installed.
 
     Example:
-        >>> median = quantile("delay", 0.5)  # doctest: +SKIP
+        >>> median = quantile("delay", 0.5)
     """
     if not 0 <= fraction <= 1:
         raise ConfigurationError(f"fraction: {fraction} is outside 0 to 1.")
@@ -117,12 +115,12 @@ def quantile(column: str, fraction: float, *, k: int = 200) -> Aggregate:
 
 
 def first(column: str) -> Aggregate:
-    """Return the value of the earliest event that has one; of several at that time the smallest."""
+    """Return the value of the earliest event that has one; if several events do, the smallest."""
     return SimpleAggregate(column, SimpleKind.FIRST)
 
 
 def last(column: str) -> Aggregate:
-    """Return the value of the latest event that has one; of several at that time the largest."""
+    """Return the value of the latest event that has one; if several events do, the largest."""
     return SimpleAggregate(column, SimpleKind.LAST)
 
 
@@ -131,10 +129,10 @@ def top_n(n: int, column: str, *, by: str | None = None, smallest: bool = False)
 
     Args:
         n: at least 1.
-        column: of which the values are listed.
+        column: its values are listed.
         by: rank the rows by this column instead: ``top_n(3, "flight", by="delay")`` lists the
-            flights of the three longest delays. Of equal ranks the larger value comes first.
-        smallest: the smallest, smallest first.
+            flights with the three longest delays. If ranks are equal, the larger value comes first.
+        smallest: list the smallest values instead, smallest first.
 
     Raises:
         ConfigurationError: `n` is below 1.
@@ -145,7 +143,7 @@ def top_n(n: int, column: str, *, by: str | None = None, smallest: bool = False)
 
 
 def collect_list(column: str) -> Aggregate:
-    """Return all values as a list, by event time, then by value. The state keeps them all."""
+    """Return a list of all values, by event time, then by value. The state keeps them all."""
     return SimpleAggregate(column, SimpleKind.COLLECT_LIST)
 
 
@@ -161,28 +159,28 @@ def custom(
 ) -> Aggregate:
     """Return an aggregate of your own, in Python: rows are collected and visited one by one.
 
-    All four functions must be pure but for their own accumulator, and the result must not depend
-    on the order of rows, nor on how they were divided among accumulators: batches, shards and
-    restarts divide them differently.
+    The four functions may change nothing but their own accumulator. The result must not depend on
+    the order of rows, nor on how they are divided among accumulators: batches, shards and restarts
+    divide them differently.
 
     Args:
-        create: a new accumulator; see `state_format` for what it may be.
+        create: returns a new accumulator; see `state_format` for what it may be.
         accumulate: takes an accumulator and a row (a dict of `columns`); returns the accumulator.
-        combine: puts two accumulators together, into either or a new one.
-        finish: the result, None for null.
-        columns: what `accumulate` sees of a row. Rows with nulls come too.
+        combine: merges two accumulators, into one of them or a new one, and returns it.
+        finish: returns the result; None for null.
+        columns: the columns that `accumulate` receives. Rows with nulls come too.
         result_type: an Arrow type, or one of "boolean", "int", "bigint", "double", "string",
             "binary", "date", "timestamp".
         state_format: how accumulators are saved, as in `map_stateful`.
 
-    The accumulators of a stage are found by the name of the result column at the next start: unlike
-    that of other aggregates it must stay.
+    The next start finds the accumulators of a stage by the name of the result column, so this name
+    must stay (the names of other aggregates may change).
 
     Raises:
         ConfigurationError: no columns, or an unknown type or format.
 
     Example:
-        >>> product = custom(  # doctest: +SKIP
+        >>> product = custom(
         ...     create=lambda: 1.0,
         ...     accumulate=lambda total, row: total * row["factor"],
         ...     combine=lambda a, b: a * b,

@@ -60,10 +60,21 @@ Rows: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
 
 
 class Pipeline:
-    """A streaming job as a graph of stages under a name.
+    """A streaming job as a graph of stages under a name. Building it runs nothing.
 
-    State and positions are matched by stage name from one run to the next, also after the code
-    changed: names of sources, stateful stages and sinks are unique and should stay.
+    State and positions are found by stage name from one run to the next, also after the code has
+    changed. So the names of sources, stateful stages and sinks are unique, and should stay.
+
+    Args:
+        name: of the job; it becomes part of store keys.
+
+    Raises:
+        PipelineError: the name is empty, or has a character that keys and paths cannot have.
+
+    Example:
+        >>> p = Pipeline("copy")
+        >>> rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
+        >>> rows.write_to(sinks.files("/out", format="json"), name="out")
     """
 
     def __init__(self, name: str) -> None:
@@ -80,20 +91,24 @@ class Pipeline:
 
         Args:
             source: from `dagster_jet.sources`, or a connector of your own.
-            name: unique in the pipeline; positions are found by it at the next start.
+            name: unique in the pipeline; the next start finds positions by it.
 
         Raises:
             PipelineError: the name is taken, or cannot be part of a path.
+
+        Example:
+            >>> source = sources.files("/in", format="json", schema="id long, at timestamp")
+            >>> more = p.read_from(source, name="more")
         """
         return Stage(self, self._add(SourceNode(name, source)).name, None)
 
     @property
     def graph(self) -> Graph:
-        """The finished graph.
+        """The finished graph of all stages.
 
         Raises:
-            PipelineError: nothing is read, or nothing is written; a stage keeps dead letters, and
-                nothing takes them.
+            PipelineError: nothing is read, nothing is written, or a stage keeps dead letters and
+                has no sink for them.
         """
         graph = Graph(dict(self._nodes))
         if not graph.sources:
@@ -156,20 +171,21 @@ class Stage:
     ) -> Stage:
         """Names the event-time column: a timestamp, or milliseconds since 1970 as long.
 
-        Example:
-            >>> rows.with_timestamps("at", allowed_lag="5 minutes")  # doctest: +SKIP
-
         Args:
             column: must not be null; a row without event time is a bad row.
-            allowed_lag: how far events may be behind the newest one before they count as late.
-            idle_timeout: after so long without events a source, or a partition of it, stops
-                holding windows back; 0 means never.
-            max_lull: after so long without events the watermark of a source, or a partition of
-                it, goes on with the wall clock (unless it is idle), so that windows close although
-                nothing follows; 0 means never. Events that come later with older times are late.
+            allowed_lag: how far an event may be behind the newest one before it is late.
+            idle_timeout: a source, or a partition of it, that has no events for so long does not
+                hold the watermark back any more; 0: it always does.
+            max_lull: if a source, or a partition of it, has no events for so long, its watermark
+                follows the wall clock (unless it is idle), so that windows close although nothing
+                follows. Events that come later with older times are late. 0: never.
 
         Raises:
             ConfigurationError: a duration is negative or cannot be read; names the argument.
+            PipelineError: the stream has been given timestamps at this point before.
+
+        Example:
+            >>> flights = source.with_timestamps("at", allowed_lag="5 minutes")
         """
         timestamps = Timestamps(
             column,
@@ -190,16 +206,20 @@ class Stage:
     ) -> Stage:
         """Adds a column with the wall-clock time at which the row was read, as event time.
 
-        All rows of an epoch have the same, and it never goes back, so none is ever late. Rows
+        All rows of an epoch have the same time, and it never goes back, so no row is late. Rows
         that are read again after a crash get a new time: the guarantee holds for the rows, not
-        for their times. Windows close as further rows come, or by `max_lull`.
+        for their times. Windows close when more rows come, or by `max_lull`.
 
         Args:
-            column: timestamp; the stream must not have it yet.
+            column: the new column, a timestamp; the stream must not have it yet.
             idle_timeout, max_lull: as in `with_timestamps`.
 
         Raises:
             ConfigurationError: a duration is negative or cannot be read; names the argument.
+            PipelineError: the stream has been given timestamps at this point before.
+
+        Example:
+            >>> read = untimed.with_ingestion_timestamps(max_lull="10 seconds")
         """
         timestamps = Timestamps(
             column,
@@ -221,20 +241,22 @@ class Stage:
     ) -> Stage:
         """Applies a stateless function from DataFrame to DataFrame.
 
-        The function sees the rows of one epoch, and epochs may begin anywhere. So a function that
-        looks at several rows at once (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a join
-        of the stream with itself) is refused when the job starts: there are stages for that.
+        The function receives the rows of one epoch, and an epoch may begin anywhere. So a function
+        that looks at several rows at once (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a
+        join of the stream with itself) is refused when the job starts; the error names the stage
+        to use instead.
 
         Args:
             function: called once when the job starts, on empty rows, and once in each epoch.
             name: by default "transform_1" and so on.
-            per_epoch: allow several rows at once: the output may then differ from run to run.
+            per_epoch: allow several rows at once; the output may then differ from run to run.
 
         Raises:
-            PipelineError: the name is taken; at the job's start, several rows are looked at.
+            PipelineError: the name is taken. When the job starts: the function looks at several
+                rows at once.
 
         Example:
-            >>> rows.transform(lambda df: df.withColumn("hour", F.hour("at")))  # doctest: +SKIP
+            >>> hours = rows.transform(lambda df: df.withColumn("hour", F.hour("at")))
         """
         name = name or self._pipeline._fresh("transform")
         return self._append(TransformNode(name, (self._node,), function, per_epoch=per_epoch))
@@ -245,6 +267,12 @@ class Stage:
         Args:
             condition: a SQL expression ("delay > 15"), or a Column.
             name: by default "filter_1" and so on.
+
+        Raises:
+            PipelineError: the name is taken.
+
+        Example:
+            >>> late = rows.filter("delay > 15", name="late")
         """
         name = name or self._pipeline._fresh("filter")
         return self.transform(lambda frame: frame.where(condition), name=name)
@@ -252,11 +280,17 @@ class Stage:
     def select(self, *columns: str | Column, name: str | None = None) -> Stage:
         """Replaces the columns of the stream.
 
-        The event-time column has to be among them where a later stage needs event time.
+        If a later stage needs event time, the event-time column must be among them.
 
         Args:
             columns: names, SQL expressions ("price * 2 as twice") or Columns.
             name: by default "select_1" and so on.
+
+        Raises:
+            PipelineError: the name is taken.
+
+        Example:
+            >>> hours = rows.select("origin", "at", "delay / 60 as hours")
         """
         name = name or self._pipeline._fresh("select")
 
@@ -269,11 +303,20 @@ class Stage:
         return self._append(TransformNode(name, (self._node,), project, is_projection=True))
 
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
-        """Unites this stream and `others`, column by name; the watermark is the least of theirs.
+        """Merges this stream and `others` into one. Columns are matched by name.
+
+        The watermark is the least of the streams' watermarks.
+
+        Args:
+            others: streams of the same pipeline with the same columns.
+            name: by default "merge_1" and so on.
 
         Raises:
-            PipelineError: the streams have different event-time columns, or are of different
-                pipelines. At the job's start: they have different columns.
+            PipelineError: the streams have different event-time columns, or belong to different
+                pipelines. When the job starts: they have different columns.
+
+        Example:
+            >>> both = rows.merge(other_rows)
         """
         self._refuse_other_pipelines(others, name)
         times = {self._time, *(other._time for other in others)}
@@ -298,23 +341,26 @@ class Stage:
     ) -> Stage:
         """Adds the columns of a batch table by key (a hash join).
 
-        Columns: this stream's, then the table's; where names clash the table's get `suffix`. A row
-        of the table that does not fit its schema fails the job, and so does a CSV file whose header
-        names other columns than the schema.
+        Columns: this stream's, then the table's; a table's column whose name the stream has too
+        gets `suffix`. A row of the table that does not fit its schema fails the job; so does a CSV
+        file whose header names other columns than the schema.
 
         Args:
             table: from `sources.table` or `sources.map_table`.
             on: the columns that both have and that must be equal.
             how: "left" keeps rows without a match, "inner" drops them.
-            refresh: read the table anew when an epoch begins and what is known of it is older;
-                by default it is read once, when an execution starts. A row is enriched by what
-                the table held in the epoch that committed it: at-least-once as far as the table's
-                changes go, exactly once as far as the rows do.
+            refresh: read the table again when an epoch begins and the table was read longer ago
+                than this; by default it is read once, when an execution starts. Each row is in the
+                output exactly once, enriched with what the table held in the epoch that counts.
             name: by default "enrich_1" and so on.
-            suffix: appended to the table's columns whose names the stream has, too.
+            suffix: added to the names of such columns of the table.
 
         Raises:
-            PipelineError: `how` is not known.
+            PipelineError: `how` is not known, or the name is taken.
+            ConfigurationError: `refresh` is negative or cannot be read.
+
+        Example:
+            >>> named = rows.enrich(sources.table("/dim/airports"), on="origin", refresh="1 hour")
         """
         if how not in ("left", "inner"):
             raise PipelineError(
@@ -339,25 +385,27 @@ class Stage:
     ) -> Stage:
         """Pairs this stream's rows with `other`'s of equal keys and times at most `within` apart.
 
-        Columns: the keys, this stream's, the other's; where names clash the other's get `suffix`.
-        The result's event time is this stream's; with "right" and "outer" it has none.
+        Columns: the keys, this stream's, the other's; a column of the other whose name this stream
+        has too gets `suffix`. The event time of a result is that of this stream's row; with "right"
+        and "outer" the result has no event time.
 
         Args:
             other: a stream of the same pipeline.
             on: the columns that both have and that must be equal.
             within: how far apart in event time two rows of a pair may be; also how long rows are
                 kept in state.
-            name: unique in the pipeline; the state is found by it at the next start.
-            how: "inner", "left", "right" or "outer"; a row without a partner comes out, with
-                nulls, once the watermark has passed its last chance.
-            suffix: appended to the other stream's columns whose names this stream has, too.
+            name: unique in the pipeline; the next start finds the state by it.
+            how: "inner", "left", "right" or "outer". A row without a partner is emitted, with
+                nulls, when the watermark shows that no partner can come any more.
+            suffix: added to the names of such columns of the other stream.
 
         Raises:
-            PipelineError: a stream has no event time, `how` is not known, or the streams are of
+            PipelineError: a stream has no event time, `how` is not known, or the streams belong to
                 different pipelines.
+            ConfigurationError: `within` is negative or cannot be read.
 
         Example:
-            >>> orders.join(payments, on="order_id", within="1 hour", name="paid")  # doctest: +SKIP
+            >>> paid = orders.join(payments, on="order_id", within="1 hour", name="paid")
         """
         if how not in ("inner", "left", "right", "outer"):
             raise PipelineError(
@@ -382,6 +430,9 @@ class Stage:
 
         Raises:
             PipelineError: no key, or one named twice.
+
+        Example:
+            >>> by_origin = rows.group_by("origin")
         """
         if not keys:
             raise PipelineError("group_by() needs at least one key.", job=self._pipeline.name)
@@ -389,7 +440,7 @@ class Stage:
         return KeyedStage(self, keys)
 
     def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
-        """Cuts the stream into windows over all rows; `KeyedStage.window` has them per key.
+        """Cuts the stream into windows over all rows; `KeyedStage.window` does it per key.
 
         Args:
             window: from `dagster_jet.windows`.
@@ -397,13 +448,20 @@ class Stage:
 
         Raises:
             PipelineError: the stream has no event time.
+            ConfigurationError: `early_results` is negative or cannot be read.
+
+        Example:
+            >>> windowed = rows.window(windows.sliding("1 hour", slide="10 minutes"))
         """
         return KeyedStage(self, ()).window(window, early_results=early_results)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
-        """Emits a row of totals over all rows so far in every epoch that has rows.
+        """Emits, in every epoch that has rows, one row with the totals over all rows so far.
 
-        As `KeyedStage.rolling_aggregate`, without keys.
+        Arguments and errors are those of `KeyedStage.rolling_aggregate`.
+
+        Example:
+            >>> total = rows.rolling_aggregate(name="total", n=agg.count())
         """
         return KeyedStage(self, ()).rolling_aggregate(name=name, **aggregates)
 
@@ -417,11 +475,15 @@ class Stage:
 
         Args:
             within: in event time; also how long keys are kept in state.
-            name: unique in the pipeline; the state is found by it at the next start.
+            name: unique in the pipeline; the next start finds the state by it.
             on: the key columns; by default all columns.
 
         Raises:
-            PipelineError: the stream has no event time.
+            PipelineError: the stream has no event time, or a column is named twice.
+            ConfigurationError: `within` is negative or cannot be read.
+
+        Example:
+            >>> once = rows.deduplicate(within="1 day", on="flight", name="once")
         """
         keys = () if on is None else _columns(on)
         _refuse_twice(self, name, keys)
@@ -442,9 +504,10 @@ class Stage:
         on_error: OnError = "fail",
         state_format: StateFormatName = "plain",
     ) -> Stage:
-        """Calls `function(state, row)` with one state for all rows.
+        """Calls `function(state, row)` for every row, with one state for all rows.
 
-        Arguments and errors are those of `KeyedStage.map_stateful`, which has a state per key.
+        Arguments and errors are those of `KeyedStage.map_stateful`, which has a state per key and
+        an example.
         """
         return KeyedStage(self, ()).map_stateful(
             function,
@@ -469,7 +532,7 @@ class Stage:
     ) -> Stage:
         """Gives all rows to one `dagster_jet.dag.Processor`.
 
-        Arguments and errors are those of `KeyedStage.apply_processor`.
+        Arguments and errors are those of `KeyedStage.apply_processor`, which has an example.
         """
         return KeyedStage(self, ()).apply_processor(
             supplier,
@@ -483,24 +546,27 @@ class Stage:
     def late_to(
         self, sink: SinkDefinition, *, name: str, side: Literal["left", "right"] | None = None
     ) -> Stage:
-        """Sends the rows that came too late for this stage to `sink`, in the same transaction.
+        """Writes the late rows of this stage to `sink`, in the same transaction as its results.
 
         Without it they are only counted. The rows are as the stage received them. After
-        `apply_processor` they are the rows behind the watermark, and the processor does not get
+        `apply_processor` they are the rows behind the watermark, and the processor does not receive
         them any more.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
             name: of the sink, unique in the pipeline.
-            side: after `join`, and only there: whose late rows. Those of the other side go to a
-                sink of their own, because they have other columns.
+            side: after `join`, and only there: which side's late rows. Those of the other side need
+                a sink of their own, because they have other columns.
 
         Returns:
-            This stage: the next call goes on from its results.
+            This stage: the next call continues from its results.
 
         Raises:
             PipelineError: the stage is not a stateful one, no row can be late for it, or `side`
                 does not fit.
+
+        Example:
+            >>> hourly = hourly.late_to(sinks.files("/out/late", format="json"), name="late_rows")
         """
         node = self._pipeline._nodes[self._node]
         if not isinstance(node, StatefulNode):
@@ -544,35 +610,42 @@ class Stage:
         return PipelineError(message, job=self._pipeline.name, stage=self._node, cure=cure)
 
     def write_to(self, sink: SinkDefinition, *, name: str) -> None:
-        """Writes the stream to a sink. The stage may be written to several sinks.
+        """Writes the stream to a sink. A stream may be written to several sinks.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
-            name: unique in the pipeline; commits are found by it at the next start.
+            name: unique in the pipeline; the next start finds commits by it.
 
         Raises:
             PipelineError: the name is taken.
+
+        Example:
+            >>> rows.write_to(sinks.files("/out/rows", format="json"), name="rows_out")
         """
         self._pipeline._add(SinkNode(name, (self._node,), sink))
 
     def dead_letter_to(self, sink: SinkDefinition, *, name: str) -> Stage:
-        """Sends the bad rows of this source to `sink`, in the same transaction.
+        """Writes the bad rows of this source to `sink`, in the same transaction as all others.
 
         The sink's columns are source, position, reason and raw. Without a dead-letter sink a bad
         row fails the job.
 
-        Also after `map_stateful(..., on_error="dead-letter")`, for rows that its function cannot
-        take: source is then the stage, position the row's key and event time, raw the row as JSON.
+        After `map_stateful(..., on_error="dead-letter")` it takes the rows that the function cannot
+        take: source is then the stage, position is the row's key and event time, and raw is the row
+        as JSON.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
             name: of the sink, unique in the pipeline.
 
         Returns:
-            This stage: the next call goes on from its good rows.
+            This stage: the next call continues from its good rows.
 
         Raises:
             PipelineError: it is called elsewhere, or the stage's `on_error` is "fail".
+
+        Example:
+            >>> rows = rows.dead_letter_to(sinks.files("/out/bad", format="json"), name="bad_rows")
         """
         node = self._pipeline._nodes[self._node]
         if isinstance(node, TimestampsNode):
@@ -622,7 +695,7 @@ class Stage:
 
 
 class KeyedStage:
-    """A stream grouped by key: what follows has a state of its own for each."""
+    """A stream grouped by key: the next stage has a state for each key."""
 
     def __init__(self, stage: Stage, keys: tuple[str, ...]) -> None:
         self._stage, self._keys = stage, keys
@@ -633,12 +706,18 @@ class KeyedStage:
         Args:
             window: from `dagster_jet.windows`.
             early_results: also emit what open windows hold so far, about this often in wall-clock
-                time. Rows get a column `is_early`; they are not part of the guarantee's results:
-                after a restart they come at other times, with other values. They go to sinks, also
-                through transforms; stateful stages behind the window get final rows only.
+                time. Rows get a column `is_early`. The guarantee does not cover early rows: after a
+                restart they come at other times, with other values. They go to sinks, also through
+                transforms; stateful stages after the window receive only the final rows.
 
         Raises:
             PipelineError: the stream has no event time.
+            ConfigurationError: `early_results` is negative or cannot be read.
+
+        Example:
+            >>> windowed = rows.group_by("origin").window(
+            ...     windows.tumbling("1 hour"), early_results="5 seconds"
+            ... )
         """
         self._stage._event_time(self._stage._node, "a window")
         every = None if early_results is None else to_ms(early_results, "early_results")
@@ -650,14 +729,14 @@ class KeyedStage:
         Columns: keys, the key's newest event time (if the stream has event time), the aggregates.
 
         Args:
-            name: unique in the pipeline; the state is found by it at the next start.
-            aggregates: result column = `dagster_jet.aggregates`...
+            name: unique in the pipeline; the next start finds the state by it.
+            aggregates: from `dagster_jet.aggregates`, each under the name of its result column.
 
         Raises:
             PipelineError: no aggregate, or two columns of one name.
 
         Example:
-            >>> rows.group_by("k").rolling_aggregate(name="totals", n=agg.count())  # doctest: +SKIP
+            >>> totals = rows.group_by("origin").rolling_aggregate(name="totals", n=agg.count())
         """
         stage = self._stage
         time = () if stage._time is None else (stage._time.column,)
@@ -666,7 +745,11 @@ class KeyedStage:
         return stage._append(node)
 
     def deduplicate(self, *, within: Duration, name: str) -> Stage:
-        """Lets the first row of each key through; as `Stage.deduplicate` on these keys."""
+        """Lets the first row of each key through: `Stage.deduplicate` on these keys.
+
+        Example:
+            >>> first = rows.group_by("flight").deduplicate(within="1 day", name="first")
+        """
         return self._stage.deduplicate(within=within, name=name, on=self._keys)
 
     def map_stateful(
@@ -689,27 +772,33 @@ class KeyedStage:
             function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
                 the row as a dict; returns a row, an iterable of rows, or None.
             create: makes the state of a new key.
-            output_schema: the rows it returns, as DDL ("key string, n bigint").
-            name: unique in the pipeline; the state is found by it at the next start.
-            ttl: a state expires once the watermark is further than this past its last touch.
-            on_evict: called with a state that has expired; may return rows, too.
-            on_error: what becomes of a row for which `function` raises, or returns what does not
-                fit `output_schema`. "fail": the job fails, and names it. "dead-letter": it goes to
-                `dead_letter_to`, which has to follow; the key's state stays as it was before that
-                row. Then `function` may be called twice with a row: it must not do things outside.
-            state_format: how states are saved. "plain": they are plain values, such as numbers,
-                text, times, lists, tuples, dicts and sets of them (docs/operators.md); anything
-                else fails the job when it is saved first. "pickle": anything that can be pickled.
-                Whoever may write to a member of the store can then run code on the executors.
+            output_schema: the rows that `function` returns, as DDL ("key string, n bigint").
+            name: unique in the pipeline; the next start finds the state by it.
+            ttl: a state expires when the watermark is more than this behind its last touch.
+            on_evict: called with the key, its expired state, and a watermark in ms since 1970 under
+                which it has expired; may return rows, too.
+            on_error: what happens to a row for which `function` raises, or returns what does not
+                fit `output_schema`. "fail": the job fails, and the error names the row.
+                "dead-letter": the row goes to the sink of `dead_letter_to`, which must follow; the
+                key's state stays as it was before the row. `function` may then be called twice
+                with a row, so it must not have side effects.
+            state_format: how states are saved. "plain": as plain values: numbers, text, times, and
+                lists, tuples, dicts and sets of them (docs/operators.md); another value fails the
+                job when it is first saved. "pickle": as anything that can be pickled. Then anybody
+                who can write to a member of the store can run code on the executors.
 
         Raises:
-            PipelineError: an option is not known or contradicts another; a `ttl` without event
-                time. While the job runs: the function failed, or a state cannot be saved.
+            PipelineError: an option is not known or contradicts another, or there is a `ttl` and
+                no event time.
+            ConfigurationError: `ttl` is negative or cannot be read.
 
         Example:
             >>> def add(state, row):
-            ...     state.value = (state.value or 0) + row["delay"]
+            ...     state.value += row["delay"]
             ...     return {"origin": row["origin"], "total": state.value}
+            >>> sums = rows.group_by("origin").map_stateful(
+            ...     add, create=float, output_schema="origin string, total double", name="sums"
+            ... )
         """
         stage = self._stage
         if on_error not in get_args(OnError):
@@ -745,35 +834,43 @@ class KeyedStage:
         output_delay: Duration = "0 ms",
         state_format: StateFormatName = "plain",
     ) -> Stage:
-        """Gives rows to a `dagster_jet.dag.Processor` per shard; rows of one key to the same one.
+        """Gives the rows to processors (`dagster_jet.dag.Processor`), one per shard.
 
-        Rows of one epoch come in order of event time; rows of the same time, and rows of a stream
-        without event time, in any order, and in another one when the epoch is run again.
+        All rows of one key go to the same processor. Rows of one epoch come in order of event time.
+        Rows of the same time, and rows of a stream without event time, come in any order; the order
+        may be different when the epoch is run again.
 
-        `try_process` is called in every epoch, and there is one every second even if nothing
-        arrives.
+        If the processor overrides `try_process`, it is called in every epoch, and there is an epoch
+        every second even if nothing arrives.
 
-        What the instance keeps from one epoch to the next is what it saves: its saved state is
-        read and written by every epoch. For much state use `map_stateful` or the aggregates.
+        An instance lives for one epoch: the next one knows only what this one has saved. Every
+        epoch reads and writes the whole saved state, so for much state use `map_stateful` or the
+        aggregates.
 
-        One that commits in two phases makes every epoch of the job end in a snapshot, whatever the
-        `snapshot_interval`, and is committed by a new instance that is restored from it; see
+        If the processor commits in two phases, every epoch of the job ends in a snapshot, whatever
+        the `snapshot_interval`; a new instance that is restored from the snapshot commits. See
         docs/operators.md.
 
         Args:
             supplier: makes an instance, for example the class itself; it must be picklable.
-            output_schema: the rows it offers, as DDL.
-            name: unique in the pipeline; the state is found by it at the next start.
-            in_batches: items are Arrow record batches, both ways, instead of dicts.
-            output_delay: how far behind the watermark the event time of a row may be when it is
-                offered. Windows and other stages behind this one wait so much longer. Who keeps
-                rows back, to sort them or to wait for others, needs it: a row offered with an
-                older event time is late for them, and dropped.
+            output_schema: the rows that the processor offers, as DDL.
+            name: unique in the pipeline; the next start finds the state by it.
+            in_batches: items are Arrow record batches instead of dicts, both in and out.
+            output_delay: how far behind the watermark the event time of an offered row may be. The
+                watermark of the next stages is delayed by as much. A processor that keeps rows
+                back, to sort or to pair them, needs it: a row with an older event time is late for
+                the next stages, and dropped.
             state_format: how keys and values of saved entries are saved, as in `map_stateful`.
 
         Raises:
-            PipelineError: at the start, a key of a type other than boolean, number (but decimal),
-                text, binary, date or timestamp.
+            PipelineError: the format is not known. When the job starts: the type of a key is not
+                boolean, number (except decimal), text, binary, date or timestamp.
+            ConfigurationError: `output_delay` is negative or cannot be read.
+
+        Example:
+            >>> paired = orders.group_by("order_id").apply_processor(
+            ...     Pairs, output_schema="order_id string, at timestamp", name="pairs"
+            ... )
         """
         stage = self._stage
         time, delay_ms = stage._time, to_ms(output_delay, "output_delay")
@@ -793,7 +890,7 @@ class KeyedStage:
 
 
 class WindowedStage:
-    """A keyed stream cut into windows, waiting for its aggregates."""
+    """A stream cut into windows: `aggregate` says what is computed in each."""
 
     def __init__(
         self, stage: Stage, keys: tuple[str, ...], window: Window, early_results_ms: int | None
@@ -804,20 +901,20 @@ class WindowedStage:
     def aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
         """Emits one row per key and window: keys, window_start, window_end, then the aggregates.
 
-        The result's event time is the last millisecond of its window, `window_end` less one: so
-        windows over it, say days over hours, hold what they should.
+        The event time of a result is the last millisecond of its window, `window_end` minus one. So
+        a window of a day over windows of an hour contains the hours of that day.
 
         Args:
-            name: unique in the pipeline; the state is found by it at the next start.
-            aggregates: result column = `dagster_jet.aggregates`...
+            name: unique in the pipeline; the next start finds the state by it.
+            aggregates: from `dagster_jet.aggregates`, each under the name of its result column.
 
         Raises:
             PipelineError: no aggregate, or two columns of one name.
 
         Example:
-            >>> hourly = late.group_by("origin").window(windows.tumbling("1 hour")).aggregate(
+            >>> delays = rows.group_by("origin").window(windows.tumbling("1 hour")).aggregate(
             ...     n=agg.count(), worst=agg.max("delay"), name="hourly_delays"
-            ... )  # doctest: +SKIP
+            ... )
         """
         early = () if self._early_results_ms is None else (IS_EARLY,)
         added = (WINDOW_START, WINDOW_END, *early)

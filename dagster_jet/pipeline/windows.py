@@ -15,7 +15,7 @@ from dagster_jet.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class TumblingWindow:
-    """Back-to-back windows of one size, aligned to the epoch (1970-01-01 UTC) plus an offset."""
+    """Windows of one size, one after the other, aligned to 1970-01-01 UTC plus an offset."""
 
     size_ms: int
     offset_ms: int = 0
@@ -27,19 +27,22 @@ class TumblingWindow:
 
     @property
     def slide_ms(self) -> int:
+        """The time from the end of one window to the end of the next, in ms: the size."""
         return self.size_ms
 
     @property
     def frames(self) -> Frames:
+        """The frames that the windows are made of: one each."""
         return Frames(self.size_ms, self.size_ms, self.offset_ms)
 
     def floor_watermark(self, watermark_ms: int) -> int:
+        """Return the last end of a window up to the watermark: nothing closes in between."""
         return self.frames.floor(watermark_ms)
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Windows of `size_ms`, one ending every `slide_ms`: an event is in several."""
+    """Windows of `size_ms`, of which one ends every `slide_ms`: an event is in several."""
 
     size_ms: int
     slide_ms: int
@@ -50,9 +53,11 @@ class SlidingWindow:
 
     @property
     def frames(self) -> Frames:
+        """The frames that the windows are made of, each as long as the slide."""
         return Frames(self.size_ms, self.slide_ms, self.offset_ms)
 
     def floor_watermark(self, watermark_ms: int) -> int:
+        """Return the last end of a window up to the watermark: nothing closes in between."""
         return self.frames.floor(watermark_ms)
 
 
@@ -67,7 +72,7 @@ class SessionWindow:
             raise ConfigurationError("gap: a session's gap must be longer than 0 ms.")
 
     def floor_watermark(self, watermark_ms: int) -> int:
-        """Sessions end anywhere: every millisecond may close some."""
+        """Return the watermark itself: every millisecond may close a session."""
         return watermark_ms
 
 
@@ -83,8 +88,12 @@ def tumbling(size: Duration, offset: Duration = "0 ms") -> TumblingWindow:
             ``tumbling("1 day", offset="6 hours")``.
 
     Raises:
-        ConfigurationError: `size` is not above 0.
+        ConfigurationError: a duration cannot be read, or `size` is not above 0.
         PipelineError: the offset is not below `size`.
+
+    Example:
+        >>> tumbling("1 hour")
+        TumblingWindow(size_ms=3600000, offset_ms=0)
     """
     size_ms = to_ms(size, "windows.tumbling(size)")
     return TumblingWindow(size_ms, to_ms(offset, "windows.tumbling(offset)"))
@@ -95,11 +104,16 @@ def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> Slidi
 
     Args:
         size: a `timedelta`, or a text such as "1 hour".
-        slide: from the end of one window to the end of the next.
+        slide: the time from the end of one window to the end of the next.
         offset: shifts all windows, as in `tumbling`.
 
     Raises:
-        PipelineError: `size` is not a whole multiple of `slide`.
+        ConfigurationError: a duration cannot be read.
+        PipelineError: `size` is not a whole multiple of `slide`, or the offset is not below it.
+
+    Example:
+        >>> sliding("1 hour", slide="10 minutes")
+        SlidingWindow(size_ms=3600000, slide_ms=600000, offset_ms=0)
     """
     return SlidingWindow(
         to_ms(size, "windows.sliding(size)"),
@@ -109,12 +123,16 @@ def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> Slidi
 
 
 def session(gap: Duration) -> SessionWindow:
-    """Return windows of activity per key: they end when `gap` has passed without an event.
+    """Return windows of activity per key: each ends when `gap` has passed without an event.
 
     Args:
         gap: in event time: a `timedelta`, or a text such as "30 minutes".
 
     Raises:
-        ConfigurationError: `gap` is not above 0.
+        ConfigurationError: `gap` cannot be read, or is not above 0.
+
+    Example:
+        >>> session("30 minutes")
+        SessionWindow(gap_ms=1800000)
     """
     return SessionWindow(to_ms(gap, "windows.session(gap)"))

@@ -11,6 +11,9 @@ import pytest
 
 import dagster_jet
 import dagster_jet.operators
+from dagster_jet import Jet, Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.dag import Processor
 from dagster_jet.pipeline.stateful import StatefulNode
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +24,10 @@ DOCSTRINGS = [
     "dagster_jet.dag.emitter",
     "dagster_jet.dag.event_time",
     "dagster_jet.dag.local.job",
+    "dagster_jet.pipeline.aggregates",
+    "dagster_jet.pipeline.windows",
+    "dagster_jet.sinks",
+    "dagster_jet.sources",
     "dagster_jet.testing.verify_processor",
 ]
 
@@ -40,6 +47,45 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page):
 @pytest.mark.parametrize("module", DOCSTRINGS)
 def test_the_examples_of_a_docstring(module):
     results = doctest.testmod(importlib.import_module(module))
+    assert results.attempted and not results.failed
+
+
+def test_the_examples_of_a_pipelines_stages():
+    p = Pipeline("examples")
+    schema = "flight string, origin string, order_id string, at timestamp, delay double"
+
+    def read(name):
+        return p.read_from(sources.files("/in", format="json", schema=schema), name=name)
+
+    rows, other_rows, orders, payments = (
+        read(name).with_timestamps("at") for name in ("rows", "other_rows", "orders", "payments")
+    )
+    hourly = rows.window(windows.tumbling("1 hour")).aggregate(name="hourly", n=agg.count())
+    names = {
+        "p": p,
+        "rows": rows,
+        "other_rows": other_rows,
+        "orders": orders,
+        "payments": payments,
+        "hourly": hourly,
+        "source": read("source"),
+        "untimed": read("untimed"),
+        "Pairs": Processor,
+        "agg": agg,
+        "sinks": sinks,
+        "sources": sources,
+        "windows": windows,
+    }
+    results = doctest.testmod(
+        importlib.import_module("dagster_jet.pipeline.pipeline"), extraglobs=names
+    )
+    assert results.attempted > 20 and not results.failed
+
+
+@pytest.mark.parametrize("module", ["dagster_jet.maps.user_map"])
+def test_the_examples_with_a_store(module, tmp_path):
+    with Jet(store=[f"file://{tmp_path}/a"], backup_count=0) as jet:
+        results = doctest.testmod(importlib.import_module(module), extraglobs={"jet": jet})
     assert results.attempted and not results.failed
 
 
