@@ -49,24 +49,29 @@ UntilSpec = str | timedelta
 
 
 class Jet:
-    """Runs pipelines. Use it as a context manager, or call `close`.
+    """Runs pipelines on a store and on Spark. Use it as a context manager, or call `close`.
 
     Args:
-        store: member URLs, for example three ``file://`` folders. One with a password in it is
-            named: ``Secret(env="NAME")``.
-        backup_count: replicas of every partition besides the primary.
-        spark: settings of Spark, which all jobs of the process share, and of the session of our own
-            in which they run.
+        store: the URLs of the members, for example three ``file://`` folders. Write a URL that
+            holds a password as ``Secret(env="NAME")``.
+        backup_count: how many replicas each partition has besides the primary, 0 to 6.
+        spark: settings of Spark, which all jobs of the process share, and of the session in which
+            the jobs of this object run.
         namespace: separates deployments that share a store.
-        work_dir: executor-local scratch for operator state between snapshots.
-        partition_count: logical partitions, fixed when the store is created.
+        work_dir: a folder on each executor for the state between snapshots; by default below the
+            temporary folder.
+        partition_count: how many partitions the keys have; fixed when the store is created.
         encryption_keys: the environment variable with the keys for values at rest, on the driver
             and on every executor; None: nothing is encrypted.
-        accept_older_seals: with keys, read also what is not encrypted, or was encrypted by an
-            earlier version: only while ``dagster-jet store rotate-keys`` is under way.
+        accept_older_seals: with keys, also read values that are not encrypted, or were encrypted by
+            an earlier version. Only while ``dagster-jet store rotate-keys`` is under way.
+
+    Raises:
+        ConfigurationError: a setting is wrong; names it.
+        StoreError: the store cannot be opened: too few members answer, or it has other settings.
 
     Example:
-        >>> with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:
+        >>> with Jet(store=["file:///var/jet/a"], backup_count=0) as jet:  # doctest: +SKIP
         ...     jet.run(pipeline, until="drained")
     """
 
@@ -136,20 +141,25 @@ class Jet:
         """Runs a pipeline in this process and waits for the end.
 
         A DAG runs without Spark and in memory, for tests and development, until all its processors
-        are through; see `submit`.
+        have ended; see `submit`.
 
         Args:
-            pipeline: its name is the job's.
+            pipeline: its name is the job's name.
             config: by default `JobConfig()`.
-            until: "drained" (all that was there at the start, then a terminal snapshot; open
-                windows stay in state and the next run goes on from there), "completed" (the same,
-                then the inputs are over: every window is closed and the job is COMPLETED),
-                "stopped" (runs until somebody stops it), or a duration ("10 minutes").
+            until: when the run ends. "drained": all input that was there at the start has been
+                read; a terminal snapshot follows, open windows stay in state, and the next run goes
+                on from there. "completed": as "drained", then the inputs end: every window is
+                closed, and the job is COMPLETED. "stopped": somebody stops it. A duration, such as
+                "10 minutes": so much time has passed.
             on_event: called with each event of the job, on its driver thread: it must be fast.
-            run_id: noted in the record; Dagster's run id, for example.
+            run_id: written into the record, for example Dagster's run id.
 
         Raises:
-            JetError: what the job ended with. Nothing is half-committed; run again to go on.
+            JetError: what the job ended with. Nothing is half-committed; run again to go on. Also
+                as `submit`.
+
+        Example:
+            >>> result = jet.run(pipeline, JobConfig(), until="10 minutes")  # doctest: +SKIP
         """
         if isinstance(pipeline, DAG):
             refuse_for_dags(pipeline, until=until != "drained", on_event=on_event, run_id=run_id)
@@ -183,19 +193,25 @@ class Jet:
 
         Arguments are those of `run`.
 
-        A DAG runs without Spark, for tests and development: it begins at the start, its snapshots
-        are in this process's memory, and it has no record, no lease and no Dagster. It is
-        suspended, resumed and restarted like any job, as long as the process lives.
-
         A job that was suspended, failed or died goes on from its last snapshot. A COMPLETED job
-        stays completed: the run ends at once and reads nothing, unless it is to go back to an
-        `initial_snapshot`. Where input waits it says so (`InputIgnored`,
-        `JobResult.ignored_input`).
+        stays completed: the run ends at once and reads nothing, unless it goes back to an
+        `initial_snapshot`. If input waits, the event `InputIgnored` and `JobResult.ignored_input`
+        say so.
+
+        A DAG runs without Spark, for tests and development. It always begins from the start, its
+        snapshots are in the memory of this process, and it has no record, no lease and no assets in
+        Dagster. It can be suspended, resumed and restarted like any job, while the process lives.
 
         Raises:
-            JobStateError: the job is running in this process already.
-            ConfigurationError: a URL of the store has a password in it; `until` cannot be read.
+            JobStateError: the job is already running in this process; a DAG has the name of a job
+                that the store knows.
+            ConfigurationError: a URL of the store has a password in it; `until` cannot be read; a
+                DAG got a setting that only pipelines have.
             PipelineError: the pipeline reads or writes nothing.
+
+        Example:
+            >>> job = jet.submit(pipeline)  # doctest: +SKIP
+            >>> job.suspend()  # doctest: +SKIP
         """
         if isinstance(pipeline, DAG):
             refuse_for_dags(pipeline, until=until != "stopped", on_event=on_event, run_id=run_id)
@@ -237,11 +253,11 @@ class Jet:
         return job
 
     def session(self) -> SparkSession:
-        """The Spark session that this object's jobs run in, beside any other of the process.
+        """Returns the Spark session of this object's jobs; starts Spark if it is not running.
 
         Raises:
-            MissingEnvironmentError: no Java.
-            ConfigurationError: Spark runs already, with settings that do not fit.
+            MissingEnvironmentError: Java is missing.
+            ConfigurationError: Spark already runs, with settings that do not fit.
         """
         from dagster_jet.spark.cluster.session import open_session
 
@@ -250,26 +266,43 @@ class Jet:
     # --- asking ---------------------------------------------------------------------------------
 
     def record(self, name: str) -> ExecutionRecord | None:
-        """Returns the execution record of a job as it was written last; None if it never ran.
+        """Returns the execution record of a job as it was last written; None if it never ran.
 
-        See `observed` for a job whose process may have died.
+        If the job's process may have died, use `observed`.
 
         Raises:
             StoreUnavailableError: no majority of the store's members answers.
+
+        Example:
+            >>> jet.record("never_ran") is None
+            True
         """
         return read_record(self.store, name)
 
     def snapshots(self, name: str) -> tuple[SnapshotRef, ...]:
-        """Returns the retained snapshots of a job, newest first; none for a job that never ran."""
+        """Returns the retained snapshots of a job, newest first; none for a job that never ran.
+
+        Raises:
+            StoreUnavailableError: no majority of the store's members answers.
+
+        Example:
+            >>> jet.snapshots("never_ran")
+            ()
+        """
         record = self.record(name)
         return record.snapshots if record is not None else ()
 
     def manifest(self, name: str, snapshot_id: int | None = None) -> Manifest:
-        """Returns what a retained snapshot consists of; by default the newest one.
+        """Returns the manifest of a retained snapshot: all that the snapshot consists of.
+
+        Args:
+            name: of the job.
+            snapshot_id: by default the newest one.
 
         Raises:
             JobStateError: there is no such snapshot.
             SnapshotInvalidError: its manifest is missing or damaged.
+            StoreUnavailableError: no majority of the store's members answers.
         """
         for ref in self.snapshots(name):
             if snapshot_id in (None, ref.snapshot_id):
@@ -285,16 +318,23 @@ class Jet:
     def plan(self, pipeline: Pipeline, *, snapshot: int | None = None) -> tuple[StageChange, ...]:
         """Compares a changed pipeline with the state of one of the job's snapshots.
 
-        Changes nothing, starts no job. Before the first snapshot everything is new. The columns of
-        states are known to Spark: it is asked where everything else is as before.
+        It changes nothing and starts no job. Before the first snapshot every stage is new. If
+        everything else is as before, Spark analyses the pipeline, to compare the columns of states.
 
         Args:
+            pipeline: with the name of the job.
             snapshot: a retained one, as for `JobConfig(initial_snapshot=...)`; None: the newest.
 
+        Returns:
+            One change per stage.
+
         Raises:
-            JobStateError: it is not retained.
+            JobStateError: the snapshot is not retained.
             SnapshotInvalidError: its manifest is missing or damaged.
             PipelineError: Spark cannot plan the pipeline.
+
+        Example:
+            >>> refused = [c for c in jet.plan(pipeline) if c.is_refused]  # doctest: +SKIP
         """
         begun = snapshot is not None or bool(self.snapshots(pipeline.name))
         saved = self.manifest(pipeline.name, snapshot).stage_plans() if begun else {}
@@ -308,8 +348,17 @@ class Jet:
     def guarantees(
         self, pipeline: Pipeline, config: JobConfig | None = None
     ) -> dict[str, Guarantee]:
-        """Returns what each source and sink would give, by name: the weaker one of the job's
-        guarantee and its own."""
+        """Returns the guarantee that each source and sink would have, by name.
+
+        It is the weaker one of the job's guarantee and the connector's.
+
+        Raises:
+            PipelineError: the pipeline reads or writes nothing.
+
+        Example:
+            >>> jet.guarantees(pipeline)["out"].value
+            'exactly-once'
+        """
         return effective_guarantees(pipeline.graph, (config or JobConfig()).guarantee)
 
     def _analysed(self, pipeline: Pipeline) -> dict[str, Any]:
@@ -325,7 +374,7 @@ class Jet:
     def read_state(self, name: str, stage: str) -> pa.Table | None:
         """Returns the state of a stage as of the newest snapshot; None if it is empty.
 
-        Columns: keys, the end of the window or frame where there is one, partials.
+        Columns: the keys, the end of the window or frame if there is one, the partials.
 
         Raises:
             JobStateError: there is no snapshot.
@@ -340,20 +389,25 @@ class Jet:
         )
 
     def consumed_files(self, name: str, source: str) -> tuple[str, ...]:
-        """Lists the files that a source of a job does not need any more, and that may be deleted.
+        """Returns the files that a source of a job does not need any more: they may be deleted.
 
-        The newest snapshot that is certainly committed contains them. Keep them for as long as you
-        may want to go back to an older snapshot (`JobConfig(initial_snapshot=...)`).
+        The newest snapshot that is certainly committed contains them. If you may want to go back to
+        an older snapshot (`JobConfig(initial_snapshot=...)`), keep them.
 
         Args:
-            source: its name in the pipeline, of a `sources.files`.
+            name: of the job.
+            source: the name of a `sources.files` in the pipeline.
 
         Returns:
-            Absolute paths, sorted, also of files that are gone already; () before the first commit,
-            and of sources that read no files.
+            Absolute paths, sorted, also of files that are already gone. It is empty before the
+            first commit, and for sources that read no files.
 
         Raises:
             SnapshotInvalidError: the snapshot has no such source, or cannot be read whole.
+
+        Example:
+            >>> for path in jet.consumed_files("airport_delays", "flights"):
+            ...     Path(path).unlink(missing_ok=True)
         """
         from dagster_jet.snapshot.storage.chains import read_state
 
@@ -368,7 +422,16 @@ class Jet:
         return tuple(sorted(set(journal["path"].to_pylist())))
 
     def ledger(self, name: str) -> dict[str, int | None]:
-        """Returns the last epoch that is certainly committed, by sink; empty before the first."""
+        """Returns the last epoch that is certainly committed, by sink; empty before the first.
+
+        Raises:
+            SnapshotInvalidError: the manifest of that snapshot is missing or damaged.
+            StoreUnavailableError: no majority of the store's members answers.
+
+        Example:
+            >>> jet.ledger("never_ran")
+            {}
+        """
         refs = self.snapshots(name)
         committed = next((ref for ref in refs if ref.committed), None)
         if committed is None:
@@ -381,9 +444,16 @@ class Jet:
         """Returns the records of all jobs that ever ran in this namespace, sorted by name.
 
         A job whose process has died is NOT_RUNNING here, with the cause `StopCause.LOST`, although
-        the record does not say so yet. To be sure of that may take the time to live of its lease
-        (`JobConfig.lease_ttl`). What a living execution is doing, and since when, is in
-        `ExecutionRecord.lease`: `Lease.activity`.
+        the record does not say so yet. To find that out may take the time to live of its lease
+        (`JobConfig.lease_ttl`). `ExecutionRecord.lease.activity` says what a living execution is
+        doing, and since when.
+
+        Raises:
+            StoreUnavailableError: too few members of the store answer.
+
+        Example:
+            >>> [record.job for record in jet.jobs()]
+            []
         """
         names = sorted(key.name for key in self.store.map(JOB_DIRECTORY).keys(""))
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looks:  # several may take their time
@@ -391,12 +461,20 @@ class Jet:
         return [record for record in records if record is not None]
 
     def observed(self, name: str) -> ExecutionRecord | None:
-        """Returns the record of a job as `jobs` shows it; None if it never ran."""
+        """Returns the record of a job as `jobs` shows it; None if it never ran.
+
+        Raises:
+            StoreUnavailableError: no majority of the store's members answers.
+        """
         record = self.record(name)
         return None if record is None else observed(self.store, record)
 
     def job(self, name: str) -> Job:
-        """Returns a job of this process, or a handle of a job that another process runs."""
+        """Returns a job of this process, or a handle of a job that another process runs.
+
+        Example:
+            >>> jet.job("airport_delays").request_stop(StopKind.SUSPEND)  # doctest: +SKIP
+        """
         dag = self._dag_jobs.get(name)
         if dag is not None:
             return dag
@@ -406,12 +484,14 @@ class Jet:
         return RemoteJob(self.store, name)
 
     def request(self, name: str, kind: StopKind) -> None:
-        """Asks the running execution of a job, in whatever process, to stop in a certain way.
+        """Asks the running execution of a job, in any process, to stop; returns at once.
 
-        Returns at once.
+        Args:
+            name: of the job.
+            kind: how to stop.
 
         Raises:
-            JobStateError: nothing is running, or what was running is dead.
+            JobStateError: no execution is running, or its process has died.
         """
         RemoteJob(self.store, name).request_stop(kind)
 
@@ -420,17 +500,18 @@ class Jet:
     ) -> JetMap:
         """Opens a map of typed keys and values, shared by all processes that use this store.
 
-        Format and journal are chosen when the map is created, and kept in the store: leave them
-        out to open a map as it is. A map without either is created by its first write, with JSON
-        values and no journal.
+        Format and journal are chosen when the map is created, and kept in the store. To open an
+        existing map as it is, leave both out. A map that does not exist is created at once if one
+        of them is given, and otherwise by its first write, with JSON values and no journal.
 
         Args:
-            name: the map's name in this namespace.
+            name: of the map, in this namespace.
             format: of the values: "json", "arrow", "bytes" or "pickle".
             journal: keep the last changes, for `sources.map_journal`.
 
         Raises:
             ConfigurationError: the map exists with another format or journal.
+            StoreUnavailableError: too few members of the store answer.
 
         Example:
             >>> prices = jet.map("prices", journal=JournalConfig(capacity=1_000))
@@ -447,8 +528,8 @@ class Jet:
     def close(self) -> None:
         """Stops this process's jobs with a terminal snapshot and closes the store.
 
-        Waits for each job for a minute at most; an execution that is not through by then is
-        taken over later like one that has died.
+        It waits for each job for up to one minute. An execution that has not ended by then is
+        later taken over as if it had died.
         """
         jobs = [*self._jobs.values(), *self._dag_jobs.values()]
         for job in jobs:

@@ -39,31 +39,37 @@ class JobConfig(BaseModel):
 
     Raises:
         ConfigurationError: an unknown field, a wrong value or a contradiction; names the field.
+
+    Example:
+        >>> config = JobConfig(snapshot_interval="10 seconds", parallelism=8)
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    """What the output looks like after a crash."""
     snapshot_interval: Duration = timedelta(seconds=1)
-    """From the end of one snapshot's phase 2 to the start of the next. 0: as often as possible,
-    which is every other epoch, as one runs beside the completion of a snapshot. Where a processor
-    (`apply_processor`) commits in two phases every epoch ends in a snapshot, whatever this says."""
+    """The time from the end of one snapshot's phase 2 to the start of the next snapshot. 0: as
+    often as possible, which is every second epoch, because one epoch runs beside the completion of
+    a snapshot. If a processor (`apply_processor`) commits in two phases, every epoch ends in a
+    snapshot, whatever this says."""
     retained_snapshots: int = Field(default=3, ge=1, le=100)
     """How many snapshots are kept, so that `initial_snapshot` can go back to them."""
     initial_snapshot: int | None = None
     """Go back to this retained snapshot: later ones are given up, and a new timeline begins.
 
-    Carried out once: restarts, and later runs with the same value, go on from the newest snapshot,
-    whether this one is still retained or not. To go back to the same one a second time, start the
-    job once without a value in between."""
+    This happens once: restarts, and later runs with the same value, go on from the newest snapshot,
+    whether this one is still retained or not. To go back to the same snapshot a second time, start
+    the job once without a value in between."""
     suspend_on_failure: bool = False
-    """A failure that a person has to cure leaves the job SUSPENDED instead of FAILED."""
+    """A failure that a person must cure leaves the job SUSPENDED instead of FAILED."""
     split_brain_protection: bool = False
-    """Start only while more than half of the most members that the job ever saw are reachable."""
+    """Start only if more than half of the most members that the job has ever seen are reachable."""
     auto_scaling: bool = True
     """Restart gracefully onto the new partition table when the store's members have changed."""
     scale_up_delay: Duration = timedelta(seconds=10)
-    """How long the members must have stayed the same before that: several may join in a row."""
+    """How long the members must not change before that restart, because several may join in a
+    row."""
     parallelism: int | None = Field(default=None, ge=1)
     """Shards per stateful stage; default: as many as Spark runs tasks at once."""
     max_items_per_epoch: int = Field(default=1_000_000, ge=1)
@@ -73,19 +79,19 @@ class JobConfig(BaseModel):
     poll_interval: Duration = timedelta(milliseconds=200)
     """How often sources are asked for new input while there is none."""
     max_watermark_retention: Duration | None = None
-    """How long a source or a partition that lags may hold a stage's watermark back, by wall clock;
-    after that its rows are late. None: until it has caught up, or is idle."""
+    """How long a slow source or partition may hold a stage's watermark back, by wall clock; after
+    that its rows are late. None: until it is no longer behind, or is idle."""
     member_timeout: Duration | Literal["off"] = timedelta(minutes=1)
     """How long a member of the store may stay away before a running job repairs around it: the
-    others take over what it held, and it leaves the store. "off": that is left to people. A member
-    that answers and refuses (a full disk, a wrong password) is never given up."""
+    others take over what it held, and it leaves the store. "off": only people repair. A member that
+    answers and refuses (a full disk, a wrong password) is never given up."""
     restart_attempts_max: int = Field(default=5, ge=0)
-    """Restarts inside this process within ten minutes; then the job ends as failed."""
+    """How many restarts this process makes within ten minutes before the run ends as failed."""
     lease_ttl: Duration = timedelta(seconds=10)
-    """How long a silent owner on another host is believed to live."""
+    """How long an owner on another host that shows no sign of life is believed to live."""
     accept_loss: bool = False
-    """Go on although a sink lost rows that it had staged, or input is gone. The loss is reported
-    (`OutputLost`, `InputLost`)."""
+    """Go on although a sink has lost rows that it had staged, or input is gone. The events
+    `OutputLost` and `InputLost` report the loss."""
 
     if TYPE_CHECKING:  # pydantic makes it from the fields; this says what they may be given as
 

@@ -53,53 +53,65 @@ class Edge:
     destination_ordinal: int = 0
     routing: Routing = Routing.UNICAST
     priority: int = 0
-    """Edges of a lower value into the same vertex are exhausted first; snapshots wait for that."""
+    """Of the edges into a vertex, those of a lower value are read to their end first; snapshots
+    wait for that."""
     is_distributed: bool = False
-    """Items may go to other machines. Within one process it makes no difference."""
+    """Items may go to other machines. Within one process this makes no difference."""
     queue_size: int = QUEUE_SIZE
     key: KeyFunction | None = None
     split: Splitter | None = None
 
     @classmethod
     def between(cls, source: str | Named, destination: str | Named) -> Edge:
-        """From ordinal 0 to ordinal 0; vertices or their names."""
+        """Returns an edge from ordinal 0 to ordinal 0 of two vertices, or of their names."""
         return cls(_name(source), destination=_name(destination))
 
     @classmethod
     def from_vertex(cls, source: str | Named, ordinal: int = 0) -> Edge:
+        """Returns an edge that leaves a vertex at an ordinal; `to_vertex` says where it goes."""
         return cls(_name(source), ordinal)
 
     def to_vertex(self, destination: str | Named, ordinal: int = 0) -> Edge:
+        """Returns this edge into a vertex at an ordinal."""
         return replace(self, destination=_name(destination), destination_ordinal=ordinal)
 
     def unicast(self) -> Edge:
+        """Returns this edge with `Routing.UNICAST`, the default."""
         return replace(self, routing=Routing.UNICAST, key=None, split=None)
 
     def isolated(self) -> Edge:
+        """Returns this edge with `Routing.ISOLATED`."""
         return replace(self, routing=Routing.ISOLATED, key=None, split=None)
 
     def broadcast(self) -> Edge:
+        """Returns this edge with `Routing.BROADCAST`."""
         return replace(self, routing=Routing.BROADCAST, key=None, split=None)
 
     def partitioned(self, key: KeyFunction) -> Edge:
-        """All items of one key go to the instance that also gets the key's saved state.
+        """Returns this edge with all items of one key going to one instance.
+
+        The same instance gets the key's saved state.
 
         Args:
-            key: of an item. A tuple is a key of several columns; a `PartitionKey` is taken as is.
+            key: returns the key of an item. A tuple is a key of several columns; a `PartitionKey`
+                is taken as is.
         """
         return replace(self, routing=Routing.PARTITIONED, key=key, split=None)
 
     def partitioned_by(self, split: Splitter) -> Edge:
-        """As `partitioned`, for items that hold rows of many keys, such as record batches."""
+        """Returns this edge as `partitioned` does, for items with rows of many keys (batches)."""
         return replace(self, routing=Routing.PARTITIONED, key=None, split=split)
 
     def distributed(self) -> Edge:
+        """Returns this edge with items that may go to other machines."""
         return replace(self, is_distributed=True)
 
     def with_priority(self, priority: int) -> Edge:
+        """Returns this edge with a priority; a lower value is read first."""
         return replace(self, priority=priority)
 
     def with_queue_size(self, queue_size: int) -> Edge:
+        """Returns this edge with queues of so many items."""
         return replace(self, queue_size=queue_size)
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ class Vertex:
     name: str
     supplier: Supplier
     local_parallelism: int | None = None
-    """Instances per machine; None: what the job says."""
+    """How many instances per machine; None: as many as the job says."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -35,7 +35,7 @@ class Vertex:
 
 
 class DAG:
-    """Vertices and edges. Building runs nothing.
+    """A graph of vertices and edges. Building it runs nothing.
 
     Example:
         >>> from dagster_jet.dag import Processor
@@ -71,7 +71,11 @@ class DAG:
     def new_vertex(
         self, name: str, supplier: Supplier, *, local_parallelism: int | None = None
     ) -> Vertex:
-        """Makes a vertex and adds it."""
+        """Makes a vertex, adds it and returns it.
+
+        Raises:
+            PipelineError: there is one of that name, the name is empty, or the parallelism is 0.
+        """
         vertex = Vertex(name, supplier, local_parallelism)
         self.vertex(vertex)
         return vertex
@@ -119,20 +123,25 @@ class DAG:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
+        """All edges, in the order in which they were added."""
         return tuple(self._edges)
 
     def inbound(self, name: str) -> tuple[Edge, ...]:
-        """Edges into a vertex, by ordinal."""
+        """Returns the edges into a vertex, by ordinal."""
         found = (edge for edge in self._edges if edge.destination == name)
         return tuple(sorted(found, key=lambda edge: edge.destination_ordinal))
 
     def outbound(self, name: str) -> tuple[Edge, ...]:
-        """Edges out of a vertex, by ordinal."""
+        """Returns the edges out of a vertex, by ordinal."""
         found = (edge for edge in self._edges if edge.source == name)
         return tuple(sorted(found, key=lambda edge: edge.source_ordinal))
 
     def in_order(self) -> list[Vertex]:
-        """Every vertex after all that it reads from."""
+        """Returns all vertices, each after those that it reads from.
+
+        Raises:
+            PipelineError: the edges make a cycle.
+        """
         before: dict[str, set[str]] = {name: set() for name in self._vertices}
         for edge in self._edges:
             before[edge.destination].add(edge.source)

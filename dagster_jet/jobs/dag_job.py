@@ -20,7 +20,7 @@ from dagster_jet.snapshot.record import JobStatus
 
 @dataclass(frozen=True)
 class DagResult(JobResult):
-    """What a run of a DAG came to."""
+    """The result of a run of a DAG."""
 
     snapshot: Snapshot | None = field(default=None, repr=False)
     """The newest one; `LocalJob(dag, restore=...)` goes on from it."""
@@ -29,16 +29,16 @@ class DagResult(JobResult):
 
 
 class DagJob(DrivenJob):
-    """Runs a DAG without Spark, for tests and development. Made by `Jet.submit`.
+    """Runs a DAG without Spark, for tests and development. `Jet.submit` makes it.
 
-    It has no record: `Jet.jobs` does not show it, and its snapshots end with the process. Without a
-    guarantee there are none, and nothing to go on from: it can be cancelled only.
+    It has no record: `Jet.jobs` does not show it, and its snapshots end with the process. With the
+    guarantee "none" there are no snapshots to go on from, and it can only be cancelled.
 
     Args:
         dag: validated at once.
         guarantee: "none": no snapshots.
         snapshot_interval_ms: None: only on request; 0: one after the other.
-        parallelism: instances of vertices that do not say.
+        parallelism: how many instances a vertex has that does not say it.
         max_retention_ms: see `WatermarkCoalescer`.
     """
 
@@ -71,9 +71,11 @@ class DagJob(DrivenJob):
 
     @property
     def status(self) -> JobStatus:
+        """Where the job is in its life, now."""
         return self._status
 
     def start(self) -> None:
+        """Starts its first execution, or, after `suspend`, one from the newest snapshot."""
         if self._status is JobStatus.SUSPENDED:
             self.local = self._open(restore=self.snapshots.latest())
         self._status = JobStatus.RUNNING
@@ -81,6 +83,12 @@ class DagJob(DrivenJob):
         super().start()
 
     def request_stop(self, kind: StopKind) -> None:
+        """Asks it to stop; see `Job.request_stop`.
+
+        Raises:
+            JobStateError: it does not run; it cannot COMPLETE from outside; or it has no snapshots,
+                and is not cancelled.
+        """
         if kind is StopKind.COMPLETE:
             raise JobStateError(
                 "a DAG cannot be told that its inputs are over.",

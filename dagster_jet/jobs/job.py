@@ -12,34 +12,34 @@ from dagster_jet.snapshot.record import JobStatus
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a run came to. Rows are totals of the job since it began, not of this run alone."""
+    """The result of a run. Rows are totals of the job since it began, not of this run alone."""
 
     status: JobStatus
     rows_in: int
-    """Read from sources. 0 of a DAG, whose items nobody counts; so is `rows_out`."""
+    """Read from sources. 0 for a DAG, whose items are not counted; so is `rows_out`."""
     rows_out: int
     """Written to sinks."""
     snapshot_id: int | None
     """The newest snapshot; None if there is none."""
     epochs: int
-    """Epochs that this run ran in this process; 0 of a job that runs elsewhere."""
+    """Epochs of this run in this process; 0 for a job that runs in another process."""
     restarts: int = 0
     """Executions that began because an earlier one ended without having been asked to."""
     rows_rejected: int = 0
-    """Of `rows_in`, or of what came to a stage: the dead letters."""
+    """Dead letters, of sources and of stages."""
     ignored_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of a COMPLETED job that was run again: what waits in its sources and is not read."""
+    """If a COMPLETED job was run again: what waits in its sources and is not read."""
 
 
 class Job(Protocol):
-    """A job in the hands of whoever asks about it or steers it.
+    """A job, to ask about and to control.
 
     There are three kinds with one contract: a pipeline that this process runs (`Jet.submit`), a
-    pipeline that another process runs (`Jet.job`), and a DAG in this process's memory
-    (`Jet.submit`). What a kind cannot do it refuses with `JobStateError`.
+    pipeline that another process runs (`Jet.job`), and a DAG in the memory of this process
+    (`Jet.submit`). A kind refuses what it cannot do with `JobStateError`.
 
-    Times are seconds; None waits for ever. A `TimeoutError` ends the waiting only: what was asked
-    for stands, and is carried out later.
+    Times are in seconds; None waits for ever. A `TimeoutError` ends only the waiting: the request
+    stays, and is carried out later.
 
     Example:
         >>> job = jet.submit(pipeline)                  # doctest: +SKIP
@@ -49,13 +49,15 @@ class Job(Protocol):
 
     @property
     def name(self) -> str:
-        """The pipeline's or the DAG's."""
+        """The name of the pipeline or of the DAG."""
         ...
 
     @property
     def status(self) -> JobStatus:
-        """Where the job is in its life, now. Of a job elsewhere whose process is gone:
-        NOT_RUNNING; to be sure of that may take the time to live of its lease.
+        """Where the job is in its life, now.
+
+        A job of another process that has died is NOT_RUNNING. To find that out may take the time
+        to live of the job's lease (`JobConfig.lease_ttl`).
 
         Raises:
             StoreUnavailableError: too few members of the store answer.
@@ -63,26 +65,32 @@ class Job(Protocol):
         ...
 
     def result(self, timeout: float | None = None) -> JobResult:
-        """Waits until the job does not run any more, and says what it came to.
+        """Waits until the job does not run any more, and returns its result.
 
         Raises:
             TimeoutError: it still runs.
-            JetError: what it ended with, unless somebody had asked for the end. Of a job elsewhere
-                a `JobFailedError` with the words of its record.
+            JetError: what it ended with, unless somebody has asked for the end. For a job of
+                another process it is a `JobFailedError` with the text of the job's record.
+
+        Example:
+            >>> job.result(timeout=60).rows_out             # doctest: +SKIP
         """
         ...
 
     def join(self, timeout: float | None = None) -> JobResult:
-        """`result`, by the name that Jet gives it."""
+        """Waits as `result` does; this is the name in Hazelcast Jet."""
         return self.result(timeout)
 
     def request_stop(self, kind: StopKind) -> None:
-        """Asks for a stop and returns at once. `StopKind` says what each is.
+        """Asks the job to stop and returns at once. `StopKind` says what each kind does.
 
-        Asking again is no error. CANCEL overrides everything that was asked for before.
+        To ask again is no error. CANCEL overrides every earlier request.
 
         Raises:
             JobStateError: the job does not run, or cannot stop in this way.
+
+        Example:
+            >>> job.request_stop(StopKind.CANCEL)           # doctest: +SKIP
         """
         ...
 
@@ -90,7 +98,7 @@ class Job(Protocol):
         """Asks for a terminal snapshot, after which the job is SUSPENDED, and waits for it.
 
         Returns:
-            What the job came to; look at its status: it may have come to its own end before.
+            The result. Look at its status: the job may have ended by itself before.
 
         Raises:
             JobStateError: it does not run.
@@ -102,7 +110,7 @@ class Job(Protocol):
     def cancel(self, timeout: float | None = 60) -> JobResult:
         """Asks for an end without a snapshot, after which the job is FAILED, and waits for it.
 
-        What was committed stays; submitted again the job goes on from its last snapshot.
+        What was committed stays. If the job is submitted again, it goes on from its last snapshot.
 
         Raises:
             JobStateError: it does not run.
@@ -112,20 +120,22 @@ class Job(Protocol):
         return self.result(timeout)
 
     def complete(self, timeout: float | None = None) -> JobResult:
-        """Takes what is there, then the inputs are over: every window is closed and committed, and
-        the job is COMPLETED. Waits for it.
+        """Asks the job to read what is there and then end, as COMPLETED, and waits for it.
+
+        The inputs end then: every window is closed and committed.
 
         Raises:
-            JobStateError: it does not run, or is a DAG: its inputs are over when its processors
-                say so.
+            JobStateError: it does not run, or is a DAG, whose inputs end when its processors say
+                so.
             TimeoutError, JetError: as `result`.
         """
         self.request_stop(StopKind.COMPLETE)
         return self.result(timeout)
 
     def restart(self) -> None:
-        """Asks for a terminal snapshot, after which a new execution goes on from it, in the same
-        process. Returns at once; whoever waits for the result waits on.
+        """Asks for a terminal snapshot and a new execution that goes on from it; returns at once.
+
+        The new execution is in the same process. A call that waits for the result goes on waiting.
 
         Raises:
             JobStateError: it does not run.
@@ -133,10 +143,13 @@ class Job(Protocol):
         self.request_stop(StopKind.RESTART)
 
     def resume(self) -> None:
-        """Goes on from the last snapshot after `suspend`; returns once the job is starting.
+        """Goes on from the last snapshot after `suspend`; returns when the job is starting.
 
         Raises:
-            JobStateError: it is not suspended, or this process does not have its pipeline: then
-                `Jet.submit` resumes it.
+            JobStateError: it is not suspended, or this process does not have its pipeline; in that
+                case use `Jet.submit`.
+
+        Example:
+            >>> job.resume()                                # doctest: +SKIP
         """
         ...

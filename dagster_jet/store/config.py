@@ -19,24 +19,27 @@ PARTITIONS_MAX = 9_999
 
 @dataclass(frozen=True, repr=False)
 class StoreConfig:
-    """Where a store is and how it replicates. Validated when made.
+    """Where a store is and how it replicates. It is validated when it is made.
 
-    Picklable, for tasks, unless a URL has a password in it: ``check_shareable``.
+    It can be pickled for tasks, unless a URL has a password in it: ``check_shareable``.
 
     Attributes:
-        urls: one URL per member, or a ``Secret`` that names it, also written ``env:NAME``. May
-            hold secrets: ``repr`` shows member ids instead.
-        backup_count: replicas of each partition besides its primary, 0 to 6.
-        partition_count: fixed when the store is created.
+        urls: one URL per member, or a ``Secret`` that names it, also written ``env:NAME``. A URL
+            may hold a password, so ``repr`` shows member ids instead.
+        backup_count: how many replicas each partition has besides its primary, 0 to 6.
+        partition_count: 1 to 9,999; fixed when the store is created.
         namespace: separates users of one store; maps and registers are per namespace.
         encryption_keys: the environment variable that holds the keys (``encryption.py``), on the
             driver and on every executor. None: nothing is encrypted.
-        accept_older_seals: read also what is not encrypted, or not bound to its store as
-            ``sealing.py`` says. For the time in which a store is brought up to date.
+        accept_older_seals: also read values that are not encrypted, or not bound to their store as
+            ``sealing.py`` says. Only while a store is brought up to date.
         allow_memory: accept ``memory://`` members (unit tests).
 
     Raises:
-        ConfigurationError: names the field that is wrong.
+        ConfigurationError: a field is wrong; names it.
+
+    Example:
+        >>> config = StoreConfig(urls=("file:///var/jet/a", "file:///var/jet/b"))
     """
 
     urls: tuple[Url, ...]

@@ -24,10 +24,12 @@ DOCSTRINGS = [
     "dagster_jet.dag.emitter",
     "dagster_jet.dag.event_time",
     "dagster_jet.dag.local.job",
+    "dagster_jet.job_config",
     "dagster_jet.pipeline.aggregates",
     "dagster_jet.pipeline.windows",
     "dagster_jet.sinks",
     "dagster_jet.sources",
+    "dagster_jet.store.config",
     "dagster_jet.testing.verify_processor",
 ]
 
@@ -82,10 +84,15 @@ def test_the_examples_of_a_pipelines_stages():
     assert results.attempted > 20 and not results.failed
 
 
-@pytest.mark.parametrize("module", ["dagster_jet.maps.user_map"])
+@pytest.mark.parametrize("module", ["dagster_jet.jet", "dagster_jet.maps.user_map"])
 def test_the_examples_with_a_store(module, tmp_path):
+    p = Pipeline("copy")
+    rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
+    rows.write_to(sinks.files("/out", format="json"), name="out")
     with Jet(store=[f"file://{tmp_path}/a"], backup_count=0) as jet:
-        results = doctest.testmod(importlib.import_module(module), extraglobs={"jet": jet})
+        results = doctest.testmod(
+            importlib.import_module(module), extraglobs={"jet": jet, "pipeline": p}
+        )
     assert results.attempted and not results.failed
 
 

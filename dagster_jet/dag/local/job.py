@@ -32,13 +32,13 @@ _MOMENT_S = 1.0
 
 
 class LocalStatus(str, Enum):
-    """Where a local job is."""
+    """Where a local job is in its life."""
 
     NOT_RUNNING = "not running"
     """`start` has not been called."""
     RUNNING = "running"
     COMPLETED = "completed"
-    """Every processor is through."""
+    """Every processor has ended."""
     CANCELLED = "cancelled"
     """Stopped from outside, with or without a terminal snapshot."""
     FAILED = "failed"
@@ -47,13 +47,13 @@ class LocalStatus(str, Enum):
 
 @dataclass(frozen=True)
 class LocalResult:
-    """How a local job ended."""
+    """The result of a local job."""
 
     status: LocalStatus
     snapshots_taken: int
     snapshots_failed: int
     snapshot: Snapshot | None
-    """The last one kept; restore from it to go on."""
+    """The last one that was kept: `restore=` it to go on."""
 
 
 def _now_ms() -> int:
@@ -63,25 +63,29 @@ def _now_ms() -> int:
 class LocalJob:
     """Runs a DAG without Spark: same processors, same barriers, threads instead of executors.
 
-    In memory, for tests and development: its snapshots end with the process.
+    It runs in memory, for tests and development: its snapshots end with the process.
 
-    It is started once. To restart, make another one with ``restore=`` a snapshot of this one, at
-    whatever parallelism: entries go to the instance that owns their key now. Only the number of
-    partitions stays: it says which that is.
+    It can be started once. To restart, make another one with ``restore=`` a snapshot of this one.
+    The parallelism may change: each entry goes to the instance that owns its key then. The number
+    of partitions may not change.
 
     Args:
-        dag: validated at the start.
+        dag: validated at once.
         guarantee: "exactly-once", "at-least-once" or "none".
         snapshot_interval_ms: None: only on request; 0: one after the other.
-        parallelism: instances of vertices that do not say.
+        parallelism: how many instances a vertex has that does not say it.
         restore: begin from this snapshot.
-        snapshots: where snapshots are kept; default: with this object.
-        partitioning: of keys; default: the store's, which is Spark's.
-        inbox_limit: items handed to `process` at once, at most.
+        snapshots: where snapshots are kept; by default in this object.
+        partitioning: of keys; by default the store's, which is Spark's.
+        inbox_limit: the most items that `process` gets at once.
         max_retention_ms: see `WatermarkCoalescer`.
-        slow_call_s: cooperative calls that take longer are logged, once per vertex and callback.
+        slow_call_s: a cooperative call that takes longer is logged, once per vertex and callback.
         now_ms: a clock that does not jump, for intervals and retained watermarks.
-        name: of the job in errors; default: the DAG's.
+        name: of the job, in errors; by default the DAG's.
+
+    Raises:
+        ConfigurationError: an argument is out of its range, or "none" has snapshots.
+        PipelineError: the DAG is not valid.
 
     Example:
         >>> from dagster_jet.dag import DAG, Processor
@@ -167,10 +171,12 @@ class LocalJob:
 
     @property
     def status(self) -> LocalStatus:
+        """Where it is in its life, now."""
         return self._status
 
     @property
     def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
         return self._status is LocalStatus.RUNNING and not self._ended.is_set()
 
     # --- running --------------------------------------------------------------------------------
@@ -180,7 +186,7 @@ class LocalJob:
 
         Raises:
             ProcessorError: a processor broke its contract or raised.
-            TimeoutError: it has not ended in time; it is cancelled, and `cancel` takes its own.
+            TimeoutError: it has not ended in time. It is cancelled, which takes more time.
         """
         self.start()
         try:
@@ -190,7 +196,11 @@ class LocalJob:
                 self.cancel()
 
     def start(self) -> LocalJob:
-        """Starts its threads and returns at once."""
+        """Starts its threads and returns at once.
+
+        Raises:
+            JobStateError: it was started before.
+        """
         if self._status is not LocalStatus.NOT_RUNNING:
             raise JobStateError(
                 "the job was started before.",
@@ -202,12 +212,15 @@ class LocalJob:
         return self
 
     def step(self) -> bool:
-        """Instead of `start`: one call of each tasklet on this thread, always in the same order.
+        """Calls each tasklet once, on this thread and always in the same order.
 
-        For tests that want to know exactly what happens before what.
+        Use it instead of `start`, in tests that must know what happens before what.
 
         Returns:
             False: the job has ended; `result` says how.
+
+        Raises:
+            JobStateError: it was started with `start`.
         """
         if self._status is LocalStatus.NOT_RUNNING:
             self._status, self._is_stepped = LocalStatus.RUNNING, True
@@ -216,7 +229,12 @@ class LocalJob:
         return not self._ended.is_set() and self._scheduler.step()
 
     def result(self, timeout_s: float | None = None) -> LocalResult:
-        """Waits for the end, and says how it was; raises what the job failed with."""
+        """Waits for the end and returns the result.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+            ProcessorError: a processor broke its contract or raised.
+        """
         if not self._ended.wait(timeout_s):
             raise TimeoutError(f"job {self.name!r} has not ended within {timeout_s} s")
         if self._error is not None:
@@ -229,11 +247,14 @@ class LocalJob:
     # --- from outside ---------------------------------------------------------------------------
 
     def request_snapshot(self, *, terminal: bool = False) -> Future[Snapshot]:
-        """Asks for a snapshot and returns at once; the future ends with its phase 2.
+        """Asks for a snapshot and returns at once; the future is done when phase 2 is over.
 
         Args:
             terminal: the job ends with it: nothing is processed behind its barrier. If all
-                processors are through before, the job is completed, and the future fails.
+                processors have ended before, the job is completed, and the future fails.
+
+        Raises:
+            JobStateError: it does not run, or its guarantee is "none".
         """
         self._require_snapshots()
         return self._coordinator.request(terminal=terminal)
@@ -243,14 +264,17 @@ class LocalJob:
 
         Raises:
             SnapshotFailedError: it could not be kept, or the job ended first.
+            JobStateError: as `request_snapshot`.
+            TimeoutError: it is not over in time.
         """
         return self.request_snapshot().result(timeout_s)
 
     def export_snapshot(self, name: None = None, *, timeout_s: float | None = 60) -> Snapshot:
-        """As `snapshot`, but only saves: nothing is prepared or committed for it.
+        """Takes a snapshot that only saves: nothing is prepared or committed for it.
 
         Raises:
             ConfigurationError: it was given a name, which only a snapshot in a store has.
+            SnapshotFailedError, JobStateError, TimeoutError: as `snapshot`.
         """
         if name is not None:
             raise ConfigurationError(
@@ -262,13 +286,17 @@ class LocalJob:
         return self._coordinator.request(export_only=True).result(timeout_s)
 
     def cancel_and_snapshot(self, timeout_s: float | None = 60) -> Snapshot:
-        """Takes a terminal snapshot and ends: nothing is processed behind its barrier."""
+        """Takes a terminal snapshot and ends: nothing is processed behind its barrier.
+
+        Raises:
+            SnapshotFailedError, JobStateError, TimeoutError: as `snapshot`.
+        """
         snapshot = self.request_snapshot(terminal=True).result(timeout_s)
         self.result(timeout_s)
         return snapshot
 
     def shut_down(self, timeout_s: float = 60) -> None:
-        """Ends it with a terminal snapshot if that is possible, and without one if not."""
+        """Ends it with a terminal snapshot if that is possible, and otherwise without one."""
         with suppress(JetError, FutureTimeoutError):
             if self.is_running and self.guarantee is not Guarantee.NONE:
                 self.request_snapshot(terminal=True).result(timeout_s)
@@ -277,11 +305,11 @@ class LocalJob:
             self.cancel()
 
     def cancel(self, timeout_s: float = GRACE_S) -> None:
-        """Ends it without a snapshot, as a crash would, but in order: processors are closed.
+        """Ends it without a snapshot, as a crash would, but processors are closed.
 
         Args:
-            timeout_s: for calls that block. A processor that does not return is named in the log,
-                and its thread is left behind; a cooperative one keeps the job from ending.
+            timeout_s: how long to wait for calls that block. The log names a processor that does
+                not return; its thread is left behind. If it is cooperative, the job does not end.
         """
         if self._status is LocalStatus.NOT_RUNNING:
             return
@@ -293,7 +321,7 @@ class LocalJob:
             _logger.warning("job %r is cancelled, but has not ended yet", self.name)
 
     def held_back_by(self) -> list[VertexWatermarkHold]:
-        """What holds watermarks back now, and since when. A look from outside: it may be stale."""
+        """Returns what holds watermarks back now, and since when; it may be slightly old."""
         return watermark_holds(self._dag, self._participants, self._now_ms())
 
     # --- inside ---------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ class MemorySnapshots:
         return next(reversed(self._kept.values()), None)
 
     def get(self, snapshot_id: int) -> Snapshot | None:
+        """Returns a snapshot by its id; None if it is not kept (any more)."""
         return self._kept.get(snapshot_id)
 
     def __len__(self) -> int:
