@@ -63,7 +63,7 @@ class SourceFrame:
 
 @dataclass(frozen=True)
 class BadRowRule:
-    """What makes a row a bad one, which becomes a dead letter instead of failing the job."""
+    """Says which rows are bad: they become dead letters instead of failing the job."""
 
     required: tuple[str, ...]
     """Columns that must not be null: event time."""
@@ -79,13 +79,13 @@ class SourceReader(Protocol):
     """
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
-        """Continue after `position`. `journal` holds all rows `take_journal` ever returned."""
+        """Continues after `position`. `journal` holds all rows `take_journal` ever returned."""
 
     def poll(self) -> Any:
-        """Looks for new input, and returns what it finds, for `accept`. The next call comes after
-        that.
+        """Looks for new input, and returns what it finds, for `accept`.
 
-        It may wait for news, a second or so: as long wait `close` and `Acknowledging.acknowledge`.
+        The next call comes after that `accept`. It may wait for news for about a second; `close`
+        and `Acknowledging.acknowledge` wait until it returns.
 
         Raises:
             SourceUnavailableError: not now (its reaction is RETRY): the same call is made again,
@@ -95,54 +95,62 @@ class SourceReader(Protocol):
         ...
 
     def accept(self, found: Any) -> None:
-        """Takes what a `poll` has found. It may have begun before the last `plan`."""
+        """Takes what a `poll` has found; that `poll` may have begun before the last `plan`."""
         ...
 
     def waiting(self) -> Lag:
-        """What was accepted and `plan` has not taken yet."""
+        """Returns how much was accepted that `plan` has not taken yet."""
         ...
 
     def plan(self, max_rows: int) -> Any | None:
-        """The next split, about `max_rows` rows; None if nothing is waiting. Moves the position."""
+        """Returns the next split of about `max_rows` rows, and moves the position behind it.
+
+        Returns:
+            None: nothing is waiting.
+        """
         ...
 
     def frame(self, spark: SparkSession, split: Any) -> SourceFrame:
-        """The rows of a split; runs nothing."""
+        """Returns the rows of a split as frames; it runs no Spark job."""
         ...
 
     def verify(self, split: Any, rows: int) -> None:
-        """After the epoch's tasks: raises `SourceError` if the split changed while it was read."""
+        """Checks a split after the epoch's tasks have read it.
+
+        Raises:
+            SourceError: it changed while it was read.
+        """
 
     def locate_bad_row(self, spark: SparkSession, split: Any) -> str | None:
-        """Best effort, after a parse failure: a text naming position and content."""
+        """Returns position and content of a row that could not be parsed, if it can find them."""
         return None
 
     def position(self) -> dict[str, Any]:
-        """Small JSON: where the last planned split ends."""
+        """Returns where the last planned split ends, as small JSON."""
         ...
 
     def take_journal(self) -> pa.Table | None:
-        """Rows to append to the source's state since the last call (unbounded positions).
+        """Returns the rows to append to the source's state since the last call.
 
-        Once per epoch, on another thread while the epoch's tasks run: it may take as long as they.
-        Nothing else is called meanwhile but `poll`.
+        For positions that have no bound. Called once per epoch, on another thread while the epoch's
+        tasks run, so it may take as long as they do. Only `poll` may be called meanwhile.
         """
         return None
 
     def whole_journal(self) -> pa.Table:
-        """All rows of the source's state, for writing it anew."""
+        """Returns all rows of the source's state, to write it anew."""
         return pa.table({})
 
     def take_lost(self) -> int:
-        """Items that the outside system dropped before they were read, since the last call.
+        """Returns how many items the outside system dropped before they were read, since last time.
 
-        Called once per epoch, after `verify`. They are counted in the snapshot and told; the job
-        goes on.
+        Called once per epoch, after `verify`. The snapshot counts them, an event reports them, and
+        the job goes on.
         """
         return 0
 
     def close(self) -> None:
-        """Lets connections go; the last call, however the execution ends."""
+        """Closes connections; the last call, however the execution ends."""
         return
 
 
@@ -151,9 +159,11 @@ class ClassifiesErrors(Protocol):
     """A reader or committer that knows the errors of its client library."""
 
     def reaction(self, error: Exception) -> Reaction:
-        """What is to follow an error that is no `JetError`: RETRY the same call, RESTART from the
-        last snapshot, FAIL until a person has changed something, or STOP, because a newer owner
-        has fenced this one."""
+        """Returns how the job reacts to an error that is no `JetError`.
+
+        RETRY the same call, RESTART from the last snapshot, FAIL until a person has changed
+        something, or STOP, because a newer owner has fenced this one.
+        """
         ...
 
 
@@ -173,39 +183,39 @@ class Partitioned(Protocol):
     """
 
     def partitions(self) -> Mapping[str, int]:
-        """Which partitions hold the watermark back, as of the last `poll` and `plan`.
+        """Returns the partitions that hold the watermark back, as of the last `poll` and `plan`.
 
-        Per name, how many items are known to wait in it: with any it is never idle, with none it is
-        after the idle time-out. A partition that is not named holds nothing back, and keeps its
-        watermark for its return: it is gone, or what it brings next is as new as the others' rows.
-        Names are part of snapshots.
+        The value is how many items are known to wait in the partition: with any it is never idle,
+        with none it is idle after the idle time-out. A partition that is not named holds nothing
+        back, and keeps its watermark for its return: it is gone, or its next rows are as new as
+        those of the others. Names are part of snapshots.
         """
         ...
 
 
 @runtime_checkable
 class Acknowledging(Protocol):
-    """A reader of a queue that keeps messages until they are acknowledged, and delivers them again
-    where they are not.
+    """A reader of a queue that delivers messages again until they are acknowledged.
 
     Messages are acknowledged in phase 2 of the first snapshot that has them, after the sinks have
-    committed, and again after a crash. What is delivered although it was read is dropped by its id
-    (`connectors.messages.ReadMessages` does both).
+    committed, and again after a crash. A message that is delivered again after it was read is
+    dropped by its id (`connectors.messages.ReadMessages` does both).
     """
 
     def unacknowledged(self) -> Mapping[str, Any]:
-        """By id, what acknowledges each message that `plan` has handed out and `acknowledge` has
-        not done: JSON, part of the snapshot. Asked for with `position`."""
+        """Returns, by id, what acknowledges each message that `plan` has handed out and that
+        `acknowledge` was not called for: JSON, part of the snapshot. Called with `position`."""
         ...
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        """After `restore`: what the snapshot has. `acknowledge` follows, before data flows."""
+        """Takes the snapshot's messages, after `restore`; `acknowledge` follows, before any row."""
         ...
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
-        """On the thread of `poll`, while an epoch runs. Twice is success. What can no longer be
-        acknowledged, because the connection is another one, is acknowledged when it is delivered
-        again.
+        """Acknowledges messages, on the thread of `poll`, while an epoch runs.
+
+        To acknowledge twice is success. A message that cannot be acknowledged any more, because the
+        connection is a new one, is acknowledged when it is delivered again.
 
         Raises:
             SourceUnavailableError: not now; the same call is made again.
@@ -246,11 +256,16 @@ class Source(Protocol):
     """A source's definition."""
 
     def describe(self) -> dict[str, str]:
-        """Kind, place, format: for people, lineage and the plan's fingerprint. No secrets."""
+        """Returns kind, place and format, without secrets: for people, lineage and the plan."""
         ...
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> SourceReader:
-        """`bad_rows` None: a bad row fails the job.
+        """Returns the reader of one execution.
+
+        Args:
+            job: the name of the job.
+            stage: the name of the source in the pipeline.
+            bad_rows: which rows become dead letters; None: a bad row fails the job.
 
         Raises:
             SourceError: the place does not exist; names the cure.
@@ -262,11 +277,11 @@ class Table(Protocol):
     """A batch table to enrich a stream with, as it is when it is read."""
 
     def describe(self) -> dict[str, str]:
-        """Kind, place, format: for people, lineage and the plan's fingerprint. No secrets."""
+        """Returns kind, place and format, without secrets: for people, lineage and the plan."""
         ...
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Its rows; reading them fails where one does not fit the table's schema.
+        """Returns its rows; to read a row that does not fit the table's schema fails.
 
         Raises:
             SourceError: there is no such table.
@@ -274,13 +289,13 @@ class Table(Protocol):
         ...
 
     def locate_bad_row(self, spark: SparkSession) -> str | None:
-        """Best effort, after that: a text naming position and content."""
+        """Returns position and content of such a row, if it can find them."""
         ...
 
 
 @dataclass(frozen=True)
 class TransactionId:
-    """Names what one writer leaves behind; deterministic but for the attempt."""
+    """Names what one writer leaves behind. Only the attempt differs when a task runs again."""
 
     job: str
     sink: str
@@ -295,18 +310,21 @@ class SinkWriter(Protocol):
     """Writes one task's rows of one epoch into the open transaction."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows, as `Sink.render` made them. Any number of calls, in no order of theirs."""
+        """Takes rows, as `Sink.render` made them, in any order. Called any number of times."""
         ...
 
     def prepare(self) -> tuple[Artifact, ...]:
-        """Durable and checksummed on return; nothing for no rows. A crash leaves an orphan."""
+        """Returns the artifacts, durable and with checksums; none if there were no rows.
+
+        A crash here leaves an orphan.
+        """
         ...
 
     def abort(self) -> None:
-        """Best effort: remove what was written."""
+        """Removes what was written, as far as it can."""
 
     def close(self) -> None:
-        """Lets connections go; the last call, after `prepare` or `abort`."""
+        """Closes connections; the last call, after `prepare` or `abort`."""
         return
 
 
@@ -325,7 +343,7 @@ def report_to_nobody(artifact: Artifact) -> None:
 
 @dataclass(frozen=True)
 class CommitContext:
-    """Who commits: markers are keyed by (job, sink, timeline, epoch)."""
+    """Says who commits. The key of a marker is (job, sink, timeline, epoch)."""
 
     job: str
     sink: str
@@ -351,11 +369,13 @@ class CommitContext:
 
 
 class Committer(Protocol):
-    """The driver's side of a sink in one execution: phase 2. One call at a time, on any thread;
-    other sinks commit beside it."""
+    """The driver's side of a sink in one execution: phase 2.
+
+    There is one call at a time, on any thread; other sinks commit at the same time.
+    """
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        """Makes the artifacts visible. Committing twice is success.
+        """Makes the artifacts visible. To commit twice is success.
 
         Raises:
             ArtifactLostError: neither the artifact nor a marker of its commit is there.
@@ -367,11 +387,15 @@ class Committer(Protocol):
         """
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
-        """Removes what executions *older than ours* left open, except the tokens in `keep`."""
+        """Removes what executions *older than ours* left open, except the tokens in `keep`.
+
+        Returns:
+            How many it has removed.
+        """
         ...
 
     def close(self) -> None:
-        """Lets connections go; the last call, however the execution ends."""
+        """Closes connections; the last call, however the execution ends."""
         return
 
 
@@ -380,15 +404,15 @@ class Sink(Protocol):
 
     @property
     def max_guarantee(self) -> Guarantee:
-        """See `Limited`."""
+        """The strongest guarantee that it gives; see `Limited`."""
         ...
 
     def describe(self) -> dict[str, str]:
-        """For people, lineage and metadata: its `kind`, where it writes; no secrets."""
+        """Returns its `kind` and where it writes, without secrets: for people and lineage."""
         ...
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        """At every start.
+        """Checks at every start that it can be written to.
 
         Raises:
             ConfigurationError: it cannot work as asked.
@@ -396,20 +420,21 @@ class Sink(Protocol):
         """
 
     def takes(self, schema: pa.Schema) -> bool:
-        """Can a writer render these columns from Arrow alone, with the same text as `render`?"""
+        """Returns whether a writer can render these columns from Arrow, as `render` would."""
         ...
 
     def render(self, frame: DataFrame) -> DataFrame:
-        """Work that the JVM does better than a writer; the result is what `write` receives."""
+        """Returns the rows as `SinkWriter.write` takes them: work that the JVM does better."""
         ...
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
-        """In a task."""
+        """Returns the writer of a task. Called in the task."""
         ...
 
     def open_committer(self, job: str, stage: str) -> Committer:
-        """On the driver, once per execution that has something to commit or to remove. Connects to
-        nothing yet: that is `Committer.commit`'s to retry."""
+        """Returns the committer of an execution. Called on the driver, once if there is something
+        to commit or to remove. It connects to nothing yet, so that `Committer.commit` is retried.
+        """
         ...
 
 
@@ -419,19 +444,24 @@ class ReopenableSink(Protocol):
 
     Between a decision and its commits a job may die, and start again without this sink or with it
     at another place. Then `reopen` makes a sink from what the manifest has kept, perhaps years
-    later and by a newer version, of which only the committer is asked for. A sink that has no
-    destination is committed by a pipeline that still has it, and by nobody else: such a start is
-    refused.
+    later and by a newer version; only its committer is used. A sink that is not reopenable is
+    committed only by a pipeline that still has it; another start is refused.
     """
 
     def destination(self) -> dict[str, Any]:
-        """Where it writes, as small JSON: whole paths and addresses, no secrets. What is equal is
-        one place."""
+        """Returns where it writes, as small JSON: whole paths and addresses, no secrets.
+
+        Equal destinations are one place.
+        """
         ...
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> Sink:
-        """Raises `KeyError`, `ValueError` or a `JetError` where that is not enough."""
+        """Returns a sink that writes there, to commit only.
+
+        Raises:
+            KeyError, ValueError, JetError: the destination does not say enough.
+        """
         ...
 
 

@@ -37,15 +37,15 @@ _CHECKSUM_BYTES = 8
 
 
 class StagingArea(Protocol):
-    """Where the segments of one sink are kept. Picklable: tasks write to it, the driver and other
-    tasks read from it. Names are texts with one slash."""
+    """A place that keeps the segments of one sink. It can be pickled: tasks write to it, the driver
+    and other tasks read from it. Names are texts with one slash."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Durable on return."""
+        """Stores the data; it is durable on return."""
         ...
 
     def get(self, name: str) -> bytes | None:
-        """What was put, checked; None where there is nothing.
+        """Returns what was put, after a check; None if there is nothing.
 
         Raises:
             JetError: it is damaged, or cannot be read now.
@@ -53,17 +53,17 @@ class StagingArea(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """All that is there."""
+        """Returns the names of all that is there."""
         ...
 
     def delete(self, names: Collection[str]) -> None:
-        """What is not there is no error."""
+        """Deletes what has these names; a name that is not there is no error."""
         ...
 
 
 @dataclass(frozen=True)
 class StoreArea:
-    """In the job's own store, which replicates and checks what it keeps."""
+    """A staging area in the job's own store, which replicates and checks what it keeps."""
 
     store: Store | StoreHandle
     job: str
@@ -94,7 +94,7 @@ class StoreArea:
 
 @dataclass(frozen=True)
 class FolderArea:
-    """In a folder that the driver and all executors share; of this sink of this job alone."""
+    """A staging area in a folder that the driver and all executors share, for one sink alone."""
 
     path: str
 
@@ -137,8 +137,9 @@ class FolderArea:
 
 @dataclass(frozen=True)
 class ObjectArea:
-    """In a folder of an object store that fsspec reaches (`s3://` with s3fs, `gs://`); of
-    this sink of this job alone. An object is there whole or not at all.
+    """A staging area in a folder of an object store that fsspec reaches, for one sink alone.
+
+    For example `s3://` with s3fs, or `gs://`. An object is there whole or not at all.
 
     Args:
         options: for fsspec; values may be secrets.
@@ -204,7 +205,10 @@ class SegmentWriter:
     _digest: Any = field(default_factory=xxhash.xxh3_64)
 
     def append(self, chunk: bytes, rows: int) -> None:
-        """Durable on return. A chunk is applied as a whole; `CHUNK_BYTES_MAX` is a good size."""
+        """Stages a chunk, which is applied as a whole; it is durable on return.
+
+        `CHUNK_BYTES_MAX` is a good size.
+        """
         fail_point("staging.put.before")
         self.area.put(_chunk_name(_segment_name(self.transaction), self._chunks), chunk)
         self._digest.update(chunk)
@@ -213,7 +217,7 @@ class SegmentWriter:
         self._bytes += len(chunk)
 
     def finish(self) -> tuple[Artifact, ...]:
-        """The segment's artifact; none of no chunks."""
+        """Returns the segment's artifact; nothing if there are no chunks."""
         if self._chunks == 0:
             return ()
         fail_point("staging.finished")

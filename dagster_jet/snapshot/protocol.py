@@ -27,18 +27,18 @@ class StopKind(str, Enum):
     SHUTDOWN = "shutdown"
     """The process ends (SIGTERM, Dagster cancel, a run that has drained); anyone may go on."""
     COMPLETE = "complete"
-    """The inputs are over: final watermark, every window closed, the job is COMPLETED."""
+    """The inputs end: final watermark, every window closed, the job is COMPLETED."""
     CANCEL = "cancel"
     """Stop now, without a snapshot; the job is FAILED (cancelled)."""
 
     @property
     def cause(self) -> StopCause:
-        """What the record says of an execution that ended because it was asked to."""
+        """The cause that the record gives for an execution that ended so."""
         return StopCause(self.value)
 
     @property
     def final_status(self) -> JobStatus:
-        """What the job is once it was carried out."""
+        """The status of the job when the stop has been carried out."""
         match self:
             case StopKind.SUSPEND:
                 return JobStatus.SUSPENDED

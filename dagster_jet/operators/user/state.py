@@ -9,11 +9,17 @@ T = TypeVar("T")
 
 
 class State(Generic[T]):
-    """What `map_stateful` hands to the function: the state of the row's key.
+    """The state of a row's key, as `map_stateful` gives it to the function.
 
     `value` is what `create()` returned when the key was new. Change it in place if it is mutable,
-    or assign another: both are kept. It is saved as `state_format` says: plain values
-    (`plain_values.py`), or whatever `pickle` takes.
+    or assign another value: both are kept. It is saved as `state_format` says: as plain values
+    (`plain_values.py`), or as a pickle.
+
+    Example:
+        >>> def count_to_three(state, row):
+        ...     state.value += 1
+        ...     if state.value == 3:
+        ...         state.clear()
     """
 
     __slots__ = ("_cleared", "value")
@@ -24,25 +30,25 @@ class State(Generic[T]):
 
     @classmethod
     def absent(cls) -> State[Any]:
-        """Returns the state of a key that was never seen, or is forgotten."""
+        """Returns the state of a key that was never seen, or was removed."""
         state = State[Any](None)
         state.clear()
         return state
 
     def clear(self) -> None:
-        """Forgets the key: its next row finds what `create()` returns.
+        """Removes the state of the key: its next row gets a new one from `create()`.
 
-        Until then `value` is None; assigning something else takes the clearing back.
+        Until then `value` is None. To assign another value undoes this call.
         """
         self.value = None  # type: ignore[assignment]
         self._cleared = True
 
     @property
     def is_cleared(self) -> bool:
-        """Whether the key is forgotten: `clear` was called, and nothing assigned since."""
+        """Whether the state is removed: `clear` was called, and nothing was assigned since."""
         return self._cleared and self.value is None
 
     def renew(self, create: Callable[[], T]) -> None:
-        """Begins again after `clear`, as if the key had never been seen."""
+        """Gives the key a new state after `clear`, as if it had never been seen."""
         self._cleared = False
         self.value = create()
