@@ -3,7 +3,7 @@
 from dagster_jet.dag.local import LocalJob, MemorySnapshots, Snapshot
 from dagster_jet.testing.check_member import check_member
 from dagster_jet.testing.check_sink import check_sink
-from dagster_jet.testing.check_source import check_source
+from dagster_jet.testing.check_source import Typed, check_source
 from dagster_jet.testing.failpoints import FailPoints
 from dagster_jet.testing.servers import AwsServer, RedisServer
 from dagster_jet.testing.verify_processor import verify_processor
@@ -15,6 +15,7 @@ __all__ = [
     "MemorySnapshots",
     "RedisServer",
     "Snapshot",
+    "Typed",
     "check_member",
     "check_sink",
     "check_source",

@@ -10,6 +10,7 @@ is there to read the frames.
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import threading
 from collections import Counter
@@ -17,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,6 +33,57 @@ if TYPE_CHECKING:
 Item = tuple[int, str | None]
 """A row of the suite: its id, which is unique, and its text."""
 MakeSource = Callable[[], Source]
+Send = Callable[[list[dict[str, Any]]], None]
+
+TYPES: Mapping[str, Sequence[Any]] = {
+    "boolean": (True, False),
+    "byte": (-(2**7), 2**7 - 1),
+    "short": (-(2**15), 2**15 - 1),
+    "int": (-(2**31), 2**31 - 1),
+    "long": (-(2**63), 2**63 - 1),
+    "float": (0.5, -3.0),
+    "double": (0.1, -1e300, math.inf, math.nan),
+    "decimal(38,9)": (Decimal("12345678901234567890123456789.123456789"), Decimal("-0.000000001")),
+    "string": ("é ☃ 🜚", 'a "b", c\\d'),
+    "date": (date(1, 1, 1), date(9999, 12, 31)),
+    "timestamp": (
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, timezone.utc),
+        datetime(2200, 1, 1, 0, 0, 0, 1, timezone.utc),
+    ),
+    "binary": (b"\x00\xff", b"text"),
+    "array<long>": ([1, None, -3], []),
+    "map<string,long>": ({"a": 1, "b": None}, {}),
+    "struct<a:long,b:string>": ({"a": 1, "b": "x"}, {"a": None, "b": None}),
+}
+"""Values that `Typed` sends, by type."""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A place of its own for rows with a column of every type that a source can carry."""
+
+    make_source: Callable[[str], Source]
+    """Returns the source's definition for a schema: `id long`, and the columns `v0`, `v1`, ... of
+    `types`. The place is empty at the first call."""
+    send: Send
+    """Puts rows of these columns into it, as Python values; all but the id may be None."""
+    types: Sequence[str] = tuple(TYPES)
+    """Of `TYPES`."""
+
+    @property
+    def schema(self) -> str:
+        return ", ".join(["id long", *(f"v{n} {kind}" for n, kind in enumerate(self.types))])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every value of every type, and nulls."""
+        count = max(len(TYPES[kind]) for kind in self.types)
+        rows = [
+            {f"v{n}": TYPES[kind][i % len(TYPES[kind])] for n, kind in enumerate(self.types)}
+            for i in range(count)
+        ]
+        nulls = dict.fromkeys(rows[0])
+        return [{"id": i, **row} for i, row in enumerate([*rows, nulls])]
+
 
 _JOB, _STAGE, _LONG, _POLLS_MAX = "check_source", "in", 1_000_000, 200
 
@@ -113,11 +167,12 @@ class _Place:
     """The place that all clauses read from, and what has been sent to it."""
 
     make_source: MakeSource
-    send: Callable[[list[dict[str, Any]]], None]
+    send: Send
     spark: SparkSession
     row_of: Callable[[Any], Item]
     outages: Mapping[str, Callable[[], AbstractContextManager[object]]]
     secrets: Sequence[str]
+    typed: Typed | None
     sent: Counter[Item] = field(default_factory=Counter)
     acknowledged: Counter[Item] = field(default_factory=Counter)
     """What a queue has forgotten: nobody reads it any more."""
@@ -145,23 +200,25 @@ class _Place:
 
     def expect(self, read: Counter[Item], wanted: Counter[Item]) -> None:
         missing, surplus = wanted - read, read - wanted
-        assert not missing, f"{missing.total()} rows are missing, such as {_some(missing)}"
+        both = f"; {surplus.total()} are too many, such as {_some(surplus)}" if surplus else ""
+        assert not missing, f"{missing.total()} rows are missing, such as {_some(missing)}{both}"
         assert not surplus, f"{surplus.total()} rows are too many, such as {_some(surplus)}"
 
 
 def _some(items: Counter[Item]) -> str:
     number, text = next(iter(items))
-    return f"{number}: {text!r:.40}"
+    return f"{number}: {text!r:.300}"
 
 
 def check_source(
     make_source: MakeSource,
-    send: Callable[[list[dict[str, Any]]], None],
+    send: Send,
     spark: SparkSession,
     *,
     row_of: Callable[[Any], Item] = lambda row: (row["id"], row["text"]),
     outages: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
     secrets: Sequence[str] = (),
+    typed: Typed | None = None,
 ) -> None:
     """Check that a source keeps every clause of its contract.
 
@@ -173,12 +230,14 @@ def check_source(
         outages: by a name for messages, what makes the place unreadable while it is entered: a
             poll in it is to be made again.
         secrets: texts that must not be in what is sent, shown or kept.
+        typed: how rows with columns of other types get into another place of this kind, if the
+            source can carry any.
 
     Raises:
         AssertionError: names the source and the clause that is broken.
     """
     kind = make_source().describe()["kind"]
-    place = _Place(make_source, send, spark, row_of, outages or {}, secrets)
+    place = _Place(make_source, send, spark, row_of, outages or {}, secrets, typed)
     for clause in _CLAUSES:
         try:
             clause(place)
@@ -219,6 +278,33 @@ def _each_row_once(place: _Place) -> None:
     place.expect(consumer.drain(place.there.total(), max_rows=1), place.there)
     assert consumer.reader.waiting().items == 0 and consumer.reader.plan(10) is None
     _finish(place, consumer)
+
+
+def _any_value(place: _Place) -> None:
+    """A value of any type that it carries arrives as it was sent, null too."""
+    typed = place.typed
+    if typed is None:
+        return
+    rows = typed.rows()
+    reader = typed.make_source(typed.schema).open(_JOB, _STAGE, None)
+    consumer = _Consumer(reader, place.spark, lambda row: _shown(row.asDict(recursive=True)))
+    typed.send(rows)
+    place.expect(consumer.drain(len(rows)), Counter(map(_shown, rows)))
+    consumer.close()
+
+
+def _shown(row: Mapping[str, Any]) -> Item:
+    """A row with its values as text: NaN is not equal to itself."""
+    return row["id"], repr([_plain(value) for name, value in row.items() if name != "id"])
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytearray():
+            return bytes(value)
+        case datetime():  # Spark's have no zone, and are of this machine's
+            return value.astimezone(timezone.utc)
+    return value
 
 
 def _poll_changes_nothing(place: _Place) -> None:
@@ -345,6 +431,7 @@ _CLAUSES: tuple[Callable[[_Place], None], ...] = (
     _works_on_other_threads,
     _acknowledged,
     _each_row_once,
+    _any_value,
     _poll_changes_nothing,
     _replay,
     _outages,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -14,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sinks, sources
@@ -21,13 +24,15 @@ from dagster_jet.errors import Reaction
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing.check_sink import Row, check_sink
-from dagster_jet.testing.check_source import check_source
+from dagster_jet.testing.check_source import TYPES, Typed, check_source
+from dagster_jet.testing.servers import AwsServer
 from tests.contract.connector_places import (
     QueueReader,
     SqliteQueue,
     locked,
     send_messages,
 )
+from tests.unit.connectors.s3_folder import BUCKET, S3Folder, environment
 
 
 @contextmanager
@@ -51,8 +56,6 @@ def read_json(folder: Path) -> list[Row]:
 
 
 def read_parquet(folder: Path) -> list[Row]:
-    import pyarrow.parquet as pq
-
     return [row for f in folder.glob("part-*") for row in pq.read_table(f).to_pylist()]
 
 
@@ -74,6 +77,34 @@ def test_files(tmp_path: Path, format: Any, read: Callable[[Path], list[Row]], s
             "files.commit.renamed",
             "files.commit.marker",
         ),
+    )
+
+
+@pytest.fixture(scope="module")
+def s3_server(spark: Any) -> Iterator[AwsServer]:
+    with pytest.MonkeyPatch.context() as patch, AwsServer() as server:
+        for name, value in environment(server):
+            patch.setenv(name, value)
+            patch.setitem(spark.sparkContext.environment, name, value)
+        server.create_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: AwsServer) -> S3Folder:
+    return S3Folder.new(s3_server)
+
+
+def test_files_in_a_bucket(s3: S3Folder, spark: Any) -> None:
+    def read() -> list[Row]:
+        files = [s3.get(name) for name in s3.names() if name.startswith("part-")]
+        return [json.loads(line) for file in files for line in file.splitlines()]
+
+    check_sink(
+        lambda: sinks.files(s3.url, format="json", storage_options=s3.storage_options),
+        read,
+        spark=spark,
+        steps=("files.write.before", "files.prepare.before", "files.prepare.after"),
     )
 
 
@@ -102,30 +133,86 @@ def test_maps(spark: Any) -> None:
 # --- sources --------------------------------------------------------------------------------------
 
 
-def test_files_are_a_source(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "in"
+SCALARS = ("boolean", "byte", "short", "int", "long", "float", "double", "decimal(38,9)")
+TIMES = ("date", "timestamp")
+
+
+def put_file(folder: Path, rows: list[dict[str, Any]], format: str) -> None:
+    """A file that is whole from its first moment on."""
+    target = folder / f"{rows[0]['id']:09d}.{format}"
+    part = target.with_suffix(".tmp")
+    if format == "parquet":
+        schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+        pq.write_table(pa.Table.from_pylist(rows, schema), part)
+    else:
+        with open(part, "w", newline="", encoding="utf-8") as file:
+            if format == "json":
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            else:
+                csv.writer(file).writerows(row.values() for row in rows)
+    part.rename(target)
+
+
+def put_typed(spark: Any, folder: Path, schema: str, rows: list[dict[str, Any]], fmt: str) -> None:
+    """Spark writes every type as Spark reads it."""
+    names = rows[0].keys()
+    frame = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
+    written = folder.with_name(f"{folder.name}.written")
+    writer = frame.coalesce(1).write.format(fmt)
+    writer.option("timestampFormat", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX").save(str(written))
+    [file] = written.glob("part-*")
+    file.rename(folder / f"0.{fmt}")
+
+
+@contextmanager
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(path: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", refuse)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("format", "types"),
+    [("json", tuple(TYPES)), ("parquet", tuple(TYPES)), ("csv", (*SCALARS, "string", *TIMES))],
+    ids=["json", "parquet", "csv"],
+)
+def test_files_are_a_source(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, format: Any, types: Any
+) -> None:
+    folder, of_types = tmp_path / "in", tmp_path / "typed"
     folder.mkdir()
+    of_types.mkdir()
+    typed = Typed(
+        lambda schema: sources.files(str(of_types), format=format, schema=schema),
+        lambda rows: put_typed(spark, of_types, typed.schema, rows, format),
+        types,
+    )
+    check_source(
+        partial(sources.files, str(folder), format=format, schema="id long, text string"),
+        lambda rows: put_file(folder, rows, format),
+        spark,
+        outages={"a file system that does not answer": partial(unreadable, monkeypatch)},
+        typed=typed,
+    )
 
+
+def test_files_in_a_bucket_are_a_source(s3: S3Folder, spark: Any) -> None:
     def send(rows: list[dict[str, Any]]) -> None:
-        target = folder / f"{rows[0]['id']:09d}.json"
-        part = target.with_suffix(".tmp")
-        part.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-        part.rename(target)
-
-    @contextmanager
-    def unreadable() -> Iterator[None]:
-        def refuse(path: Any) -> Any:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "scandir", refuse)
-            yield
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        s3.put(f"{rows[0]['id']:09d}.json", lines)
 
     check_source(
-        partial(sources.files, str(folder), format="json", schema="id long, text string"),
+        lambda: sources.files(
+            s3.url,
+            format="json",
+            schema="id long, text string",
+            storage_options=s3.storage_options,
+        ),
         send,
         spark,
-        outages={"a file system that does not answer": unreadable},
     )
 
 
