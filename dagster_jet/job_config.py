@@ -72,10 +72,16 @@ class JobConfig(BaseModel):
     row."""
     parallelism: int | None = Field(default=None, ge=1)
     """Shards per stateful stage; default: as many as Spark runs tasks at once."""
-    max_items_per_epoch: int = Field(default=1_000_000, ge=1)
-    """The most rows of one source in one epoch; a whole file is read even if it has more."""
+    max_items_per_epoch: int | None = Field(default=None, ge=1)
+    """The most rows of one source in one epoch; a whole file is read even if it has more. None: as
+    many as memory allows, which is half of what Spark has for execution and storage."""
     target_epoch_duration: Duration = timedelta(milliseconds=500)
-    """Epochs grow and shrink towards this duration."""
+    """The longest epoch of a job that keeps up with its input. Twice what an epoch costs without a
+    row, where that is longer."""
+    catch_up_epoch_duration: Duration = timedelta(seconds=5)
+    """The longest epoch of a job that catches up with a backlog: likewise. It is only as long as it
+    takes to make what an epoch costs in any case a tenth of it. A snapshot waits for the epoch's
+    end, and so does a stop."""
     poll_interval: Duration = timedelta(milliseconds=200)
     """How often sources are asked for new input while there is none."""
     max_watermark_retention: Duration | None = None
@@ -107,8 +113,9 @@ class JobConfig(BaseModel):
             auto_scaling: bool = ...,
             scale_up_delay: timedelta | str = ...,
             parallelism: int | None = ...,
-            max_items_per_epoch: int = ...,
+            max_items_per_epoch: int | None = ...,
             target_epoch_duration: timedelta | str = ...,
+            catch_up_epoch_duration: timedelta | str = ...,
             poll_interval: timedelta | str = ...,
             max_watermark_retention: timedelta | str | None = ...,
             member_timeout: timedelta | str = ...,
@@ -135,6 +142,7 @@ class JobConfig(BaseModel):
         for name in (
             "snapshot_interval",
             "target_epoch_duration",
+            "catch_up_epoch_duration",
             "poll_interval",
             "lease_ttl",
             "scale_up_delay",

@@ -45,6 +45,8 @@ class Lag:
 
     items: int
     details: Mapping[str, int]
+    bytes: int | None = None
+    """How much that is, where the source knows: an epoch takes no more than memory allows."""
 
 
 @dataclass(frozen=True)

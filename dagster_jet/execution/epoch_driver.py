@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from dagster_jet.errors import JetError, Reaction, SourceError
 from dagster_jet.execution.acknowledging import acknowledge, unacknowledged
-from dagster_jet.execution.batch_size import BatchSizer
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.epoch_accounting import EpochAccounting
 from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, Look, StageTime
+from dagster_jet.execution.epoch_size import EpochSizer
 from dagster_jet.execution.events import EpochCompleted
 from dagster_jet.execution.input_failures import cause_in_input, with_position
 from dagster_jet.execution.notifications import Looked
@@ -45,16 +46,22 @@ class EpochDriver:
     progress: Progress
     epochs: int = 0
     """Those that were acked."""
-    _sizers: dict[str, BatchSizer] = field(init=False)
     _accounting: EpochAccounting = field(init=False)
     _last_epoch_ms: int = 0
 
     def __post_init__(self) -> None:
-        context = self.context
-        target_ms = milliseconds(context.config.target_epoch_duration)
-        rows_max = context.config.max_items_per_epoch
-        self._sizers = {name: BatchSizer(target_ms, rows_max) for name in context.readers}
-        self._accounting = EpochAccounting(context)
+        self._accounting = EpochAccounting(self.context)
+
+    @cached_property
+    def _sizer(self) -> EpochSizer:
+        """Made for the first epoch: by then executors are there, and with them their memory."""
+        config = self.context.config
+        return EpochSizer(
+            target_ms=milliseconds(config.target_epoch_duration),
+            catch_up_ms=milliseconds(config.catch_up_epoch_duration),
+            source_rows_max=config.max_items_per_epoch,
+            bytes_max=self.context.runtime.epoch_bytes_max,
+        )
 
     # --- between epochs -------------------------------------------------------------------------
 
@@ -133,8 +140,8 @@ class EpochDriver:
             )
         fail_point("epoch.acked")
         duration_ms = (time.monotonic() - began) * 1000
-        for name in splits:
-            self._sizers[name].learn(counted.rows.get(name, 0), duration_ms)
+        if splits:
+            self._sizer.learn(sum(counted.rows[name] for name in splits), duration_ms)
         if context.config.guarantee is Guarantee.NONE:
             acknowledge(context, unacknowledged(context))  # no snapshot will
         self.epochs += 1
@@ -156,8 +163,10 @@ class EpochDriver:
     def _plan(self, command: RunEpoch) -> dict[str, Any]:
         splits = {}
         if self.planner.takes_input(command):
-            for name, reader in self.context.readers.items():
-                split = reader.plan(self._sizers[name].rows)
+            readers = self.context.readers
+            shares = self._sizer.shares({name: r.waiting() for name, r in readers.items()})
+            for name, reader in readers.items():
+                split = reader.plan(shares[name])
                 if split is not None:
                     splits[name] = split
             self.context.expect_partitions()

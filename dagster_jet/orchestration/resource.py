@@ -77,6 +77,9 @@ class JetResource(dg.ConfigurableResource[Any]):
     )
     snapshot_interval: str | None = Field(default=None, description='For example "1 second".')
     target_epoch_duration: str | None = Field(default=None, description='For example "500 ms".')
+    catch_up_epoch_duration: str | None = Field(
+        default=None, description='Of a job with a backlog. For example "5 seconds".'
+    )
     lease_ttl: str | None = Field(
         default=None, description="How long a silent execution is believed to be alive."
     )
@@ -234,6 +237,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             "guarantee": self.guarantee,
             "snapshot_interval": self.snapshot_interval,
             "target_epoch_duration": self.target_epoch_duration,
+            "catch_up_epoch_duration": self.catch_up_epoch_duration,
             "lease_ttl": self.lease_ttl,
         }
         given = {name: value for name, value in own.items() if value is not None}

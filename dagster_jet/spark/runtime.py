@@ -17,7 +17,7 @@ from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
 from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
-from dagster_jet.spark.cluster.session import is_local, keeps_workers
+from dagster_jet.spark.cluster.session import is_local, keeps_workers, memory_bytes
 from dagster_jet.spark.errors import translate
 from dagster_jet.spark.tables import EnrichmentTables
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ShardTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Gets the numbers of its shards, and answers with acks."""
+
+_EPOCH_BYTES_MIN = 64 << 20
 
 
 @dataclass
@@ -50,6 +52,12 @@ class SparkRuntime:
     def is_local(self) -> bool:
         """All tasks run on the driver's machine, and can read each other's files."""
         return is_local(self.session)
+
+    @property
+    def epoch_bytes_max(self) -> int:
+        """So much input fits into an epoch: half of Spark's memory, as what is made of it needs
+        room beside it."""
+        return max(_EPOCH_BYTES_MIN, memory_bytes(self.session) // 2)
 
     @property
     def placement(self) -> Placement:

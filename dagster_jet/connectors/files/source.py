@@ -46,6 +46,7 @@ from dagster_jet.connectors.files.places.location import (
 )
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Listing
+from dagster_jet.connectors.files.row_size import RowSize, row_size
 from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import (
@@ -64,6 +65,7 @@ FORMATS = ("json", "csv", "parquet")
 REASON_COLUMN = "__reason"
 _OURS = frozenset({CORRUPT_COLUMN, FILE_COLUMN})
 _FIRST_GUESS_BYTES_PER_ROW = 100.0
+_FIRST_GUESS_INFLATION = {"parquet": 4.0}
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ class Found:
 
     files: Sequence[InputFile]
     recognised: Sequence[InputFile]
+    row_size: RowSize | None = None
+    """Of the first one, where nothing is known of the rows yet."""
 
 
 @dataclass
@@ -153,17 +157,24 @@ class FilesReader(SourceReader):
     _journal: list[InputFile] = field(default_factory=list)
     _last: InputFile | None = None
     _bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
+    _is_measured: bool = False
+    """Rows were read, or are known from a snapshot: a look at one file says less."""
+    _has_row_size: bool = False
+    _inflation: float = 1.0
+    """From bytes in files to bytes in memory."""
     _has_named_subfolders: bool = False
     _without_checksum: frozenset[str] = frozenset()
     """Paths of the split that is being read: `verify` says whether they have changed."""
 
     def __post_init__(self) -> None:
         self._place: InputPlace = open_input(self.source.path, self.source.storage_options)
+        self._inflation = _FIRST_GUESS_INFLATION.get(self.source.format, 1.0)
         with suppress(SourceUnavailableError):  # `poll` tells, where the job can wait
             self._list()
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._bytes_per_row = position.get("bytes_per_row", _FIRST_GUESS_BYTES_PER_ROW)
+        self._is_measured = "bytes_per_row" in position
         rows = journal.to_pylist() if journal is not None else []
         for row in rows:
             file = _of_row(row)
@@ -202,7 +213,13 @@ class FilesReader(SourceReader):
             known = self._read.get(file.path)
             if known is not None and known != file and file.path not in self._without_checksum:
                 recognised.append(self._recognise(known, file))
-        return Found(listed, recognised)
+        return Found(listed, recognised, self._row_size_of_first(listed))
+
+    def _row_size_of_first(self, listed: Sequence[InputFile]) -> RowSize | None:
+        if self._has_row_size:
+            return None
+        first = min((f for f in listed if f.size and f.path not in self._read), default=None)
+        return None if first is None else row_size(self._place, first, self.source.format)
 
     def accept(self, found: Found) -> None:
         for again in found.recognised:
@@ -210,6 +227,11 @@ class FilesReader(SourceReader):
                 self._read[again.path] = again
                 self._journal.append(again)  # so that it is not compared at every start
         self._waiting = sorted(f for f in found.files if f.path not in self._read)
+        if found.row_size is not None:
+            self._has_row_size = True
+            self._inflation = found.row_size.in_memory / found.row_size.in_file
+            if not self._is_measured:
+                self._bytes_per_row = max(1.0, found.row_size.in_file)
 
     def _recognise(self, known: InputFile, file: InputFile) -> InputFile:
         """A file that was read has another time: `touch`, or a copy that was put back."""
@@ -243,6 +265,7 @@ class FilesReader(SourceReader):
         return Lag(
             items=max(len(self._waiting), int(waiting_bytes / self._bytes_per_row)),
             details={"files": len(self._waiting), "bytes": waiting_bytes},
+            bytes=int(waiting_bytes * self._inflation),
         )
 
     def plan(self, max_rows: int) -> tuple[InputFile, ...] | None:
@@ -306,6 +329,7 @@ class FilesReader(SourceReader):
         if rows > 0:
             size = sum(file.size for file in split)
             self._bytes_per_row = max(1.0, 0.5 * self._bytes_per_row + 0.5 * size / rows)
+            self._is_measured = self._has_row_size = True
 
     def check_input(self, split: tuple[InputFile, ...]) -> None:
         for file in split:

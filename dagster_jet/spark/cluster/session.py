@@ -258,6 +258,14 @@ def executors_dead(session: SparkSession) -> int:
     return known - int(status.executorList(True).size())
 
 
+def memory_bytes(session: SparkSession) -> int:
+    """What Spark has for execution and storage, where tasks run; 0 while no executor is there."""
+    known = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    executors = [known.apply(number) for number in range(known.size())]
+    there = [e for e in executors if is_local(session) or e.id() != "driver"]
+    return sum(int(executor.maxMemory()) for executor in there)
+
+
 def executors_wanted(session: SparkSession) -> int:
     """How many executors beside the driver the settings ask for; 1 where they do not say."""
     if is_local(session):
