@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dagster_jet.spark.cluster.session import SQL_DEFAULTS, SQL_REQUIRED, open_session
+from dagster_jet.spark.cluster.session import (
+    SQL_DEFAULTS,
+    SQL_REQUIRED,
+    memory_bytes,
+    open_session,
+)
 
 from . import child
 from .world import World
@@ -84,3 +89,11 @@ def test_sessions_have_the_settings_that_they_were_asked_for() -> None:
     for session, partitions in ((ours, "2"), (others, "5")):
         wanted = {**SQL_DEFAULTS, **SQL_REQUIRED, "spark.sql.shuffle.partitions": partitions}
         assert {name: session.conf.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.usefixtures("spark")
+def test_spark_says_how_much_memory_it_has() -> None:
+    """The driver's, where tasks run in it: an epoch is bounded by that."""
+    session = open_session(child.SPARK)
+    heap = int(session._jvm.java.lang.Runtime.getRuntime().maxMemory())
+    assert 0.3 * heap < memory_bytes(session) < heap
