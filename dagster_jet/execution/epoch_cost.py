@@ -52,13 +52,15 @@ class MeasuredEpochs:
         if not self._last:
             return None
         rows, ms = min(self._last, key=lambda one: (one[1], -one[0]))
-        more, more_ms = max(self._last, key=lambda one: one[0] / one[1])
+        fastest = max(range(len(self._last)), key=lambda n: self._last[n][0] / self._last[n][1])
+        more, more_ms = self._last[fastest]
         if more > _ALIKE * rows:
             row_ms = (more_ms - ms) / (more - rows)
             return EpochCost(ms - row_ms * rows, row_ms)
-        if max(size for size, _ in self._last) > _ALIKE * more:
+        since = list(self._last)[fastest + 1 :]
+        if any(size > _ALIKE * more for size, _ in since):
             return EpochCost(0.0, more_ms / more)  # larger ones were no faster
-        return None
+        return None  # larger ones before it say little: a job that warms up gets faster by itself
 
 
 def _ratio(ms: float, row_ms: float) -> float:

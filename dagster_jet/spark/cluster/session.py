@@ -43,6 +43,8 @@ SQL_DEFAULTS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # List an epoch's files in the driver: a Spark job for it costs more than the listing.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    # As many tasks as run at once, also for a thousand small files: Spark's 4 MB make 32 of them.
+    "spark.sql.files.openCostInBytes": "65536",
     # Call sites in error messages cost a stack walk and several JVM calls per column.
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
