@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from benchmarks.nexmark.generator import Format, write_files
 from benchmarks.nexmark.model import Model
 from benchmarks.nexmark.oracle import check
 from benchmarks.nexmark.queries import QUERIES
-from dagster_jet import Jet, JobConfig, Pipeline, sinks
+from dagster_jet import Jet, Pipeline, sinks
 
 FILES = 20
 SPARK = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
@@ -49,8 +48,7 @@ def run(
             output = folder / "out" / query
             job = pipeline(query, source, output, model, format)
             began = time.monotonic()
-            result = jet.run(job, JobConfig(target_epoch_duration=timedelta(seconds=2)),
-                             until="completed")  # fmt: skip
+            result = jet.run(job, until="completed")
             seconds = time.monotonic() - began
             verdict = check(query, model, source, output, format)
             measured = {

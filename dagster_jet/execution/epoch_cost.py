@@ -47,6 +47,11 @@ class MeasuredEpochs:
         """One more epoch."""
         self._last.append((rows, ms))
 
+    @property
+    def are_many(self) -> bool:
+        """As many as ever count."""
+        return len(self._last) == _EPOCHS
+
     def cost(self) -> EpochCost | None:
         """None: nothing is known yet, or no more than that no other size was better."""
         if not self._last:

@@ -106,11 +106,7 @@ class EpochSizer:
     def _next(self, rows: int, duration_ms: float, bound_ms: float) -> float:
         cost = self._measured.cost()
         if cost is None:
-            # Where all epochs are alike, nobody knows what a row costs: another size shows it.
-            if rows > self.rows and duration_ms < 2 * bound_ms:
-                return 2.0 * rows  # what waits comes in pieces, and less than one is not to be had
-            safe = rows * bound_ms / duration_ms
-            return min(2 * self.rows, safe) if safe > 1.5 * self.rows else 0.5 * self.rows
+            return self._another_size(rows, duration_ms, bound_ms)
         bound_ms = cost.bound(bound_ms)
         # Whatever a row costs, an epoch grows no faster than its rows; what was measured counts for
         # sizes that are not too far from those that were tried.
@@ -119,6 +115,18 @@ class EpochSizer:
             safe = max(safe, min(2.0 * rows, cost.rows_within(bound_ms)))
         wanted = max(cost.rows_at(OVERHEAD), cost.rows_within(cost.bound(self.target_ms)))
         return min(safe, max(wanted, _LESS * self.rows))
+
+    def _another_size(self, rows: int, duration_ms: float, bound_ms: float) -> float:
+        """Where all epochs are alike, nobody knows what a row costs: this shows it."""
+        if rows > self.rows and duration_ms < 2 * bound_ms:
+            return 2.0 * rows  # what waits comes in pieces, and less than one is not to be had
+        safe = rows * bound_ms / duration_ms
+        if safe > 1.5 * self.rows:
+            return min(2.0 * self.rows, safe)
+        if self._measured.are_many:
+            return 0.5 * self.rows
+        # A job that warms up is near its bound for that reason, and soon will not be.
+        return 1.5 * self.rows if duration_ms < bound_ms else min(self.rows, safe)
 
     def _step(self, wanted: float) -> float:
         return max(1.0, min(self.rows * _STEP, max(self.rows / _STEP, wanted)))

@@ -207,6 +207,15 @@ def test_a_cold_first_epoch_teaches_nothing():
     assert sizer.shares({"in": waits(ENOUGH)})["in"] == first
 
 
+def test_a_second_epoch_that_is_near_the_bound_is_not_a_reason_for_smaller_ones():
+    """It still warms up: the third is faster, whatever its size."""
+    sizer = sizer_of()
+    first = sizer.shares({"in": waits(ENOUGH)})["in"]
+    for duration_ms in (19_000, 4_800):
+        sizer.learn(first, duration_ms)
+    assert first < sizer.shares({"in": waits(ENOUGH)})["in"] < 2 * first
+
+
 def test_a_first_epoch_that_takes_a_minute_was_too_large_whatever_is_cold():
     sizer = sizer_of()
     first = sizer.shares({"in": waits(ENOUGH)})["in"]
