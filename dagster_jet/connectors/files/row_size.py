@@ -24,11 +24,13 @@ class RowSize:
 
 def row_size(place: InputPlace, file: InputFile, format: str) -> RowSize | None:
     """None: the file does not show it. Whoever reads all of it says why."""
+    if file.path.endswith(_COMPRESSED):
+        return None
     try:
         with place.open(file) as stream:
             if format == "parquet":
                 return _of_footer(pyarrow.parquet.read_metadata(stream), file)
-            return _of_lines(stream.read(_BEGINNING_BYTES), file)
+            return _of_lines(stream.read(_BEGINNING_BYTES))
     except (OSError, pa.ArrowException):
         return None
 
@@ -41,8 +43,8 @@ def _of_footer(footer: pyarrow.parquet.FileMetaData, file: InputFile) -> RowSize
     return RowSize(file.size / footer.num_rows, uncompressed / footer.num_rows)
 
 
-def _of_lines(beginning: bytes, file: InputFile) -> RowSize | None:
-    if not beginning or file.path.endswith(_COMPRESSED):
+def _of_lines(beginning: bytes) -> RowSize | None:
+    if not beginning:
         return None
     size = len(beginning) / max(1, beginning.count(b"\n"))
     return RowSize(size, size)

@@ -62,6 +62,19 @@ def test_rows_that_were_read_say_more_than_a_look(tmp_path: Path) -> None:
     assert poll_now(after).items == poll_now(reader).items < 200
 
 
+def test_a_compressed_file_is_not_opened_at_every_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b"{}"))
+    reader = reader_of(tmp_path)
+
+    def opened(*_: object) -> None:
+        raise AssertionError("opened")
+
+    monkeypatch.setattr(type(reader._place), "open", opened)
+    assert poll_now(reader).items == 1
+
+
 def test_a_look_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = reader_of(tmp_path)
     (tmp_path / "a.json").write_text('{"a": 1}\n' * 100)
