@@ -20,8 +20,5 @@ def jet_resource() -> JetResource:
         backup_count=1,
         spark_config={"spark.master": os.environ.get("JET_SPARK_MASTER", "local[2]")},
         snapshot_interval="1 second",
-        # Three sinks, a window and two joins cost about half a second whatever an epoch holds: aim
-        # well above that, or a busy machine makes epochs smaller and smaller.
-        target_epoch_duration="5 seconds",
         min_report_interval_seconds=float(os.environ.get("JET_REPORT_INTERVAL_SECONDS", "30")),
     )
