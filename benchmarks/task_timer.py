@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.spark.tasks.stage_task import StageTask
+from dagster_jet.spark.tasks.chain_task import ChainTask
 
 LOG = "JET_BENCH_TASK_LOG"
 
 
-class TimedStageTask(StageTask):
-    """A `StageTask` that notes when it began, had its input, and ended."""
+class TimedChainTask(ChainTask):
+    """A `ChainTask` that notes when it began, had its input, and ended."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         entered = time.time()

@@ -25,7 +25,7 @@ DEFAULT_PARTITION_COUNT = 271
 KeyValue: TypeAlias = "bool | int | float | str | bytes | date | datetime | None"
 """What a key may consist of. A ``datetime`` without a zone means UTC (Spark's TIMESTAMP_NTZ)."""
 
-_SEED = 42
+SEED = 42
 _UNSIGNED_64 = 2**64
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -52,10 +52,10 @@ def key_hash(*values: KeyValue) -> int:
         OverflowError: an integer that does not fit 64 bits.
         ValueError: a text that has no UTF-8.
     """
-    seed = _SEED
+    seed = SEED
     for value in values:
         if value is not None:
-            seed = xxhash.xxh64_intdigest(_hashed_bytes(value), seed)
+            seed = xxhash.xxh64_intdigest(hashed_bytes(value), seed)
     return seed - _UNSIGNED_64 if seed > _LONG_MAX else seed
 
 
@@ -74,7 +74,8 @@ def partition_of_key(key: object, partition_count: int) -> int:
     return partition_id(*cast("tuple[KeyValue, ...]", columns), partition_count=partition_count)
 
 
-def _hashed_bytes(value: KeyValue) -> bytes:
+def hashed_bytes(value: KeyValue) -> bytes:
+    """What of a value is hashed."""
     if isinstance(value, str):
         return value.encode("utf-8")
     if isinstance(value, bool):  # before int: a bool is an int in Python, four bytes in Spark

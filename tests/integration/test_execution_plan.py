@@ -14,9 +14,9 @@ from dagster_jet import aggregates as agg
 from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
 from dagster_jet.pipeline import Stage
 from dagster_jet.spark.planning.analysis import analyse
-from dagster_jet.spark.planning.event_time import InputRef
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.chain import InputRef
 
 from .partitioned_log import PartitionedLog
 

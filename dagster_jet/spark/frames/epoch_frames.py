@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, Partitioned, SourceFrame
 from dagster_jet.pipeline.graph import (
     EnrichNode,
@@ -22,9 +24,10 @@ from dagster_jet.pipeline.graph import (
 )
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.chain_frames import ChainFrames, chain_frames
 from dagster_jet.spark.frames.observations import Observations
 from dagster_jet.spark.frames.shared import SharedFrames
-from dagster_jet.spark.frames.stage_frames import StageFrames, stage_frames, take_out_late
+from dagster_jet.spark.planning.chaining import ChainPlan
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.stateless import (
     enriched,
@@ -35,6 +38,7 @@ from dagster_jet.spark.planning.stateless import (
 )
 from dagster_jet.spark.planning.wiring import ACK_TYPE
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.chain import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
 
 if TYPE_CHECKING:
@@ -50,12 +54,18 @@ class EpochFrames:
         self.shared = SharedFrames()
         self.written_sinks: dict[str, DataFrame | None] = {}
         """What each sink was given; None where the stage's own task writes."""
+        self._own_sinks = {n for stage in plan.stages.values() for n in stage.own_sinks}
         self._frames: dict[tuple[str, bool], DataFrame | None] = {}
         """By node, and whether they are early results."""
         self._whole: dict[str, DataFrame] = {}
         """The same frames with the column of the source's partition."""
         self._sources: dict[str, SourceFrame] = {}
-        self._stages: dict[str, StageFrames] = {}
+        # Early results go to sinks and into no state: those stages are not chained.
+        shows_early = any(stage.early for stage in epoch.stages.values())
+        chained = epoch.few_groups and not shows_early
+        self._chains = plan.by_level if chained else plan.one_by_one
+        self._chain_frames: dict[str, ChainFrames] = {}
+        """By the first stage of the chain."""
         self._late: dict[tuple[str, int], DataFrame] = {}
         """By stage and input."""
 
@@ -70,8 +80,8 @@ class EpochFrames:
         if isinstance(node, SinkNode):
             return self._sink_acks(node)
         if isinstance(node, StatefulNode):
-            self._frame(node)
-            return [self._stages[node.name].acks]
+            plan = self._chains.of(node.name)
+            return [self._of_chain(plan).acks] if plan.name == node.name else []
         return []
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -107,10 +117,10 @@ class EpochFrames:
                 # They are of windows that have not ended: no watermark may move by them.
                 return None if early else self._timestamps(node)
             case StatefulNode():
-                if early:
-                    self._frame(node)
-                    return self._stages[node.name].early
-                return self._stateful(node)
+                frames = self._of_chain(self._chains.of(node.name)).stages.get(node.name)
+                if frames is None:
+                    return None
+                return frames.early if early else frames.results
             case SinkNode():
                 return None
             case MergeNode():
@@ -171,17 +181,36 @@ class EpochFrames:
         seen = self.observations.observe_times(node.name, plan, whole, partitions)
         return seen.drop(SOURCE_PARTITION_COLUMN)
 
-    def _stateful(self, node: StatefulNode) -> DataFrame | None:
-        wiring, epoch = self._plan.stages[node.name], self._epoch
-        inputs = [self._input(name) for name in node.upstream]
-        self.written_sinks.update(dict.fromkeys(wiring.own_sinks))
-        before_ms = epoch.stages[node.name].before_ms
-        if before_ms is not None:
-            inputs, late = take_out_late(wiring, inputs, before_ms, self.shared, self.observations)
-            self._late.update({(node.name, ordinal): rows for ordinal, rows in late.items()})
-        frames = stage_frames(wiring, inputs, epoch, self._runtime, self.shared)
-        self._stages[node.name] = frames
-        return frames.results
+    def _of_chain(self, plan: ChainPlan) -> ChainFrames:
+        """The stages of one task, made once."""
+        if plan.name not in self._chain_frames:
+            inputs = [self._head(head) for head in plan.chain.heads]
+            for stage in plan.chain.stages:
+                own_sinks = self._plan.stages[stage.vertex].own_sinks
+                self.written_sinks.update(dict.fromkeys(own_sinks))
+            self._chain_frames[plan.name] = chain_frames(
+                plan, inputs, self._epoch, self._runtime, self.shared
+            )
+        return self._chain_frames[plan.name]
+
+    def _head(self, head: InputRef) -> DataFrame | None:
+        """The rows of an input that Spark feeds, as the operator takes them."""
+        wiring, node = self._plan.stages[head.stage], self._plan.graph[head.stage]
+        with planning_of(self._plan.job, node.name):
+            rows = self._input(node.upstream[head.ordinal])
+            before_ms = self._epoch.stages[node.name].before_ms
+            if rows is not None and before_ms is not None and wiring.takes_out_late(head.ordinal):
+                rows = self._in_time(head, rows, before_ms)
+            return None if rows is None else wiring.plan.shapes[head.ordinal](rows)
+
+    def _in_time(self, head: InputRef, rows: DataFrame, before_ms: int) -> DataFrame:
+        """Without what the watermark has passed, which is counted, and kept if a sink wants it."""
+        wiring = self._plan.stages[head.stage]
+        # A row without event time is neither late nor in time: the operator is to refuse it.
+        late = F.coalesce(wiring.plan.late[head.ordinal](before_ms), F.lit(False))
+        if head.ordinal in wiring.late_inputs:
+            self._late[head.stage, head.ordinal] = self.shared.add(rows).where(late)
+        return self.observations.count_late(head.stage, head.ordinal, rows, late).where(~late)
 
     # --- sinks ----------------------------------------------------------------------------------
 
@@ -197,16 +226,16 @@ class EpochFrames:
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
         """What the sink gets through a task of its own."""
+        if node.name in self._own_sinks:
+            return None
         upstream = self._plan.graph[node.upstream[0]]
         rows = self._frame(upstream)
-        stage = self._plan.stages.get(upstream.name)
-        if stage is not None and node.name in stage.own_sinks:
-            return None
         if node.of_late:
             return self._late.get((upstream.name, node.late_input))
         if node.of_dead_letters:
-            if stage is not None:
-                return self._stages[upstream.name].dead_letters
+            if isinstance(upstream, StatefulNode):
+                frames = self._of_chain(self._chains.of(upstream.name))
+                return frames.dead_letters[upstream.name]
             source = self._sources.get(upstream.name)
             return None if source is None else source.dead_letters
         early = None if rows is None else self._frame(upstream, early=True)

@@ -21,6 +21,7 @@ from dagster_jet.operators.operator import HASH_COLUMN, PARTITION_COLUMN
 from dagster_jet.operators.rolling import RollingAggregate
 from dagster_jet.operators.session import SessionWindows
 from dagster_jet.operators.window import SlidingWindows
+from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.stateful import AggregateNode, RollingNode
 from dagster_jet.pipeline.windows import SessionWindow
 from dagster_jet.spark.planning.operator_plan import (
@@ -29,8 +30,8 @@ from dagster_jet.spark.planning.operator_plan import (
     Shape,
     arrow_schema,
     behind_watermark,
-    column_sql,
     quoted,
+    row_input,
     spark_schema,
     time_sql,
 )
@@ -68,6 +69,8 @@ def plan_windows(
         operator,
         stage,
         shape,
+        partitions,
+        node.time,
         lambda before_ms: end <= F.lit(frames.floor(before_ms)),
         STATISTICS_COLUMNS if reports_statistics else (),
     )
@@ -87,7 +90,8 @@ def plan_sessions(node: AggregateNode, source: DataFrame, partitions: Partitions
         aggregation=aggregation,
         early_results=node.early_results_ms is not None,
     )
-    return _plan(operator, stage, shape, behind_watermark(source, node.time))
+    late = behind_watermark(source, node.time)
+    return _plan(operator, stage, shape, partitions, node.time, late)
 
 
 def plan_rolling(
@@ -97,7 +101,8 @@ def plan_rolling(
     aggregation = Aggregation(node.aggregates)
     stage = KeyPartials(node.keys, aggregation)
     # As the column says it, also behind windows: nothing is late here, and it comes out again.
-    time = "0L" if node.time is None else column_sql(source, node.time.column)
+    event_time = None if node.time is None else EventTime(node.time.column)
+    time = "0L" if event_time is None else time_sql(source, event_time)
     shape = _shape(stage, source, time, partitions)
     operator = RollingAggregate(
         input_schema=arrow_schema(shape(source).schema),
@@ -107,19 +112,24 @@ def plan_rolling(
     )
     if reports_statistics:
         shape = _shape(stage, source, time, partitions, _statistics(time))
-    return _plan(operator, stage, shape, None, STATISTICS_COLUMNS if reports_statistics else ())
+    statistics = STATISTICS_COLUMNS if reports_statistics else ()
+    return _plan(operator, stage, shape, partitions, event_time, None, statistics)
 
 
 def _plan(
     operator: Operator,
     stage: FirstStage,
     shape: Shape,
+    partitions: Partitions,
+    time: EventTime | None,
     late: Late | None,
     statistics_columns: tuple[pa.Field, ...] = (),
 ) -> OperatorPlan:
+    rows = row_input(operator, 0, stage.keys, partitions, time, first_stage=stage)
     return OperatorPlan(
         operator=operator,
         shapes=(shape,),
+        inputs=(rows,),
         late=() if late is None else (late,),
         filters_late=stage.late_rows_are_left_out,
         result_type=spark_schema(operator.result_schema),

@@ -22,10 +22,14 @@ from dagster_jet.pipeline.graph import (
 )
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.cluster.session import empty_frame
-from dagster_jet.spark.planning.event_time import InputRef, TimestampsPlan, plan_timestamps
+from dagster_jet.spark.planning.chaining import by_level, one_by_one
+from dagster_jet.spark.planning.event_time import TimestampsPlan, plan_timestamps
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
+from dagster_jet.spark.planning.plain_columns import plain_columns
 from dagster_jet.spark.planning.row_by_row import check_row_by_row
+from dagster_jet.spark.planning.stages import plan_operator
 from dagster_jet.spark.planning.stateless import (
     enriched,
     merged,
@@ -33,8 +37,10 @@ from dagster_jet.spark.planning.stateless import (
     transformed,
     with_ingestion_time,
 )
-from dagster_jet.spark.planning.wiring import StageWiring, wire_stage
+from dagster_jet.spark.planning.wiring import counted_inputs, wire_stage
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.chain import InputRef
+from dagster_jet.spark.tasks.column_choice import ColumnChoice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,7 +69,11 @@ class _Analysis:
     """Of nodes on a path of partitions: the same frame with the partition's column."""
     kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """`ExecutionPlan.partition_columns`, also of paths that break off later."""
-    stages: dict[str, StageWiring] = field(default_factory=dict)
+    operators: dict[str, OperatorPlan] = field(default_factory=dict)
+    counted: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """`StageWiring.counted_inputs`."""
+    plain: dict[str, ColumnChoice] = field(default_factory=dict)
+    """Selects behind stages that choose columns and do nothing else."""
     timestamps: dict[str, TimestampsPlan] = field(default_factory=dict)
     stream_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -77,17 +87,25 @@ class _Analysis:
         whole_paths = {
             name: path for name, path in self.paths.items() if self.kept.keys() >= set(path)
         }
+        stages = {
+            stage.name: wire_stage(
+                self.graph, stage, self.operators[stage.name], self.counted[stage.name], self.plain
+            )
+            for stage in self.graph.stages
+        }
         counted = {
             name: InputRef(stage, ordinal)
-            for stage, wiring in self.stages.items()
-            for ordinal, name in enumerate(wiring.counted_inputs)
+            for stage, inputs in self.counted.items()
+            for ordinal, name in enumerate(inputs)
             if name is not None
         }
         used = {name for path in whole_paths.values() for name in path}
         return ExecutionPlan(
             job=self.runtime.job,
             graph=self.graph,
-            stages=self.stages,
+            stages=stages,
+            one_by_one=one_by_one(self.graph, stages),
+            by_level=by_level(self.graph, stages, self.plain),
             timestamps={
                 name: replace(
                     plan,
@@ -150,18 +168,23 @@ class _Analysis:
         return frame
 
     def _stateful(self, node: StatefulNode, inputs: list[DataFrame]) -> DataFrame:
-        wiring = wire_stage(
-            self.runtime.job, self.graph, node, inputs, self.partition_count, self.paths
+        counted = counted_inputs(self.graph, node, self.paths)
+        plan = self.operators[node.name] = plan_operator(
+            self.runtime.job, node, inputs, self.partition_count, reports_statistics=any(counted)
         )
-        self.stages[node.name] = wiring
+        self.counted[node.name] = () if plan.filters_late or not any(counted) else counted
         # What is behind a stateful stage is another frame: its state is over all epochs.
-        return empty_frame(self.runtime.session, wiring.plan.result_type)
+        return empty_frame(self.runtime.session, plan.result_type)
 
     def _transform(self, node: TransformNode, frame: DataFrame) -> DataFrame:
         call = partial(transformed, self.runtime.job, node)
         without = call(frame)
         if not node.per_epoch:
             check_row_by_row(self.runtime.job, node.name, frame, without)
+        if node.is_projection and self._is_behind_stage(node.upstream[0]):
+            chosen = plain_columns(frame, without)
+            if chosen is not None:
+                self.plain[node.name] = chosen
         whole = self.whole.get(node.upstream[0])
         if node.name not in self.on_paths or whole is None:
             return without
@@ -170,6 +193,10 @@ class _Analysis:
             return without
         self.kept[node.name], self.whole[node.name] = kept.asked, kept.frame
         return kept.frame.drop(SOURCE_PARTITION_COLUMN)
+
+    def _is_behind_stage(self, name: str) -> bool:
+        """Right behind it, or with nothing but plain selects in between."""
+        return isinstance(self.graph[name], StatefulNode) or name in self.plain
 
     def _is_shared(self, node: Node) -> bool:
         if isinstance(node, StatefulNode | SinkNode):

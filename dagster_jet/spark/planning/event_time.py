@@ -13,17 +13,10 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.spark.planning.operator_plan import event_time_ms
+from dagster_jet.spark.tasks.chain import InputRef
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-@dataclass(frozen=True)
-class InputRef:
-    """One input of a stateful stage."""
-
-    stage: str
-    ordinal: int
 
 
 @dataclass(frozen=True)

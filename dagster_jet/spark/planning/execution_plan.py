@@ -11,6 +11,7 @@ from dagster_jet.operators.saved_schema import saved_columns
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.graph import Graph, TransformNode
 from dagster_jet.snapshot.plan import COLUMNS
+from dagster_jet.spark.planning.chaining import Chains
 from dagster_jet.spark.planning.event_time import TimestampsPlan
 from dagster_jet.spark.planning.wiring import StageWiring
 
@@ -22,6 +23,10 @@ class ExecutionPlan:
     job: str
     graph: Graph
     stages: Mapping[str, StageWiring]
+    one_by_one: Chains
+    """The tasks of an epoch whose shards are spread over tasks: one kind per stage."""
+    by_level: Chains
+    """The tasks of an epoch in which one task has all shards."""
     timestamps: Mapping[str, TimestampsPlan]
     partition_columns: Mapping[str, tuple[str, ...]]
     """Sources and transforms whose frames keep the column with the source's partition; with each,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,9 +23,10 @@ from pyspark.sql.types import (
 )
 
 from dagster_jet.core.ddl import quoted_name
+from dagster_jet.operators.first_stage import FirstStage
 from dagster_jet.operators.operator import PARTITION_COLUMN, Operator
+from dagster_jet.operators.row_input import RowInput
 from dagster_jet.pipeline.event_time import EventTime
-from dagster_jet.spark.tasks.stage_task import ORDINAL_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,7 +43,9 @@ class OperatorPlan:
 
     operator: Operator
     shapes: tuple[Shape, ...]
-    """Per input."""
+    """Per input, of what Spark feeds to it."""
+    inputs: tuple[RowInput, ...]
+    """Per input, of what another stage of its task feeds to it."""
     late: tuple[Late, ...]
     """Per input, which rows are too late: for a sink that wants them. Empty: none ever are."""
     filters_late: bool
@@ -52,35 +54,6 @@ class OperatorPlan:
     result_type: StructType = field(repr=False)
     statistics_columns: tuple[pa.Field, ...] = ()
     """What the frame has behind the operator's columns: for the task's input statistics."""
-
-    def frame(self, inputs: Sequence[DataFrame | None]) -> DataFrame | None:
-        """The rows of all inputs in the layout of `input_layout`; None if there are none."""
-        shaped = [
-            None if frame is None else shape(frame)
-            for frame, shape in zip(inputs, self.shapes, strict=True)
-        ]
-        if len(shaped) == 1:
-            return shaped[0]
-        own = [
-            self._in_layout(ordinal, frame)
-            for ordinal, frame in enumerate(shaped)
-            if frame is not None
-        ]
-        return reduce(lambda a, b: a.union(b), own) if own else None
-
-    def _in_layout(self, ordinal: int, frame: DataFrame) -> DataFrame:
-        from pyspark.sql.pandas.types import from_arrow_type
-
-        columns = [F.col(PARTITION_COLUMN), F.lit(ordinal).alias(ORDINAL_COLUMN)]
-        for number, schema in enumerate(self.operator.input_schemas):
-            for name, type_ in ((f.name, f.type) for f in schema if f.name != PARTITION_COLUMN):
-                own = (
-                    quoted([name])[0]
-                    if number == ordinal
-                    else F.lit(None).cast(from_arrow_type(type_))
-                )
-                columns.append(own.alias(f"{number}_{name}"))
-        return frame.select(*columns)
 
 
 @dataclass(frozen=True)
@@ -109,6 +82,30 @@ class Partitions:
 
     def of_hash(self, key_hash: Column) -> Column:
         return F.pmod(key_hash, F.lit(self.count)).cast("int").alias(PARTITION_COLUMN)
+
+
+def row_input(
+    operator: Operator,
+    ordinal: int,
+    keys: Sequence[str],
+    partitions: Partitions,
+    time: EventTime | None,
+    *,
+    names: Sequence[str] = (),
+    hashes_wide: bool = False,
+    first_stage: FirstStage | None = None,
+) -> RowInput:
+    """What an input of the operator makes of rows from another stage of its task."""
+    return RowInput(
+        operator.input_schemas[ordinal],
+        tuple(keys),
+        partitions.count,
+        None if time is None else time.column,
+        0 if time is None else time.lag_ms,
+        tuple(names),
+        hashes_wide,
+        first_stage,
+    )
 
 
 def event_time_ms(frame: DataFrame, time: EventTime) -> Column:

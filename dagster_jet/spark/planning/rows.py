@@ -14,6 +14,7 @@ from dagster_jet.errors import PipelineError
 from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.operator import HASH_COLUMN, TIME_COLUMN, Operator
+from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
@@ -30,6 +31,7 @@ from dagster_jet.spark.planning.operator_plan import (
     behind_watermark,
     event_time_ms,
     quoted,
+    row_input,
     spark_schema,
 )
 
@@ -44,8 +46,9 @@ def plan_deduplicate(
 ) -> OperatorPlan:
     keys = node.keys or tuple(source.columns)
     operator = Deduplicate(keys, arrow_schema(source.schema), node.within_ms)
-    return _row_plan(operator, [_addressed(source, keys, node.time, partitions)], source,
-                     node.time)  # fmt: skip
+    shape = _addressed(source, keys, node.time, partitions)
+    rows = row_input(operator, 0, keys, partitions, node.time)
+    return _row_plan(operator, shape, rows, source, node.time)
 
 
 def plan_join(
@@ -94,6 +97,10 @@ def plan_join(
     return OperatorPlan(
         operator=operator,
         shapes=(left_shape, lambda frame: right_shape(frame.withColumnsRenamed(other))),
+        inputs=(
+            row_input(operator, 0, keys, partitions, left_time),
+            row_input(operator, 1, keys, partitions, right_time, names=right.columns),
+        ),
         late=tuple(map(behind_watermark, sources, node.times)),
         filters_late=False,
         result_type=spark_schema(operator.result_schema),
@@ -118,7 +125,8 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
     shape = _addressed(source, node.keys, node.time, partitions)
     # As the operator: a ttl of 0 is one, too.
     time = None if node.ttl_ms is None else node.time
-    return _row_plan(operator, [shape], source, time)
+    rows = row_input(operator, 0, node.keys, partitions, node.time)
+    return _row_plan(operator, shape, rows, source, time)
 
 
 def plan_processor(
@@ -146,7 +154,8 @@ def plan_processor(
     key_hash = partitions.hash(node.keys, of=source)
     shape = _addressed(source, node.keys, node.time, partitions, key_hash=key_hash)
     # The processor is the one to say what is late, unless a sink takes such rows away from it.
-    return _row_plan(operator, [shape], source, node.time)
+    rows = row_input(operator, 0, node.keys, partitions, node.time, hashes_wide=True)
+    return _row_plan(operator, shape, rows, source, node.time)
 
 
 def _overrides(processor: type[Processor], *methods: str) -> bool:
@@ -178,11 +187,12 @@ def _addressed(
 
 
 def _row_plan(
-    operator: Operator, shapes: Sequence[Shape], source: DataFrame, time: EventTime | None
+    operator: Operator, shape: Shape, rows: RowInput, source: DataFrame, time: EventTime | None
 ) -> OperatorPlan:
     return OperatorPlan(
         operator=operator,
-        shapes=tuple(shapes),
+        shapes=(shape,),
+        inputs=(rows,),
         late=() if time is None else (behind_watermark(source, time),),
         filters_late=False,
         result_type=spark_schema(operator.result_schema),

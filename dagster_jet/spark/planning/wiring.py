@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
-from dagster_jet.pipeline.graph import Graph, SinkNode, TimestampsNode
+from dagster_jet.pipeline.graph import Graph, Node, SinkNode, TimestampsNode, TransformNode
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.planning.operator_plan import OperatorPlan
-from dagster_jet.spark.planning.stages import plan_operator
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
-from dagster_jet.spark.tasks.stage_input import StageSpec
-from dagster_jet.spark.tasks.stage_task import DEAD_LETTER_COLUMN
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from dagster_jet.spark.tasks.chain import InputRef
+from dagster_jet.spark.tasks.column_choice import ColumnChoice
+from dagster_jet.spark.tasks.stage_input import OwnSink, StageSpec
 
 ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])
-_DEAD_LETTER = StructType([StructField(f.name, StringType()) for f in DEAD_LETTER_SCHEMA])
-_DEAD_LETTER_TYPE = StructType([StructField(DEAD_LETTER_COLUMN, _DEAD_LETTER)])
 
 
 @dataclass(frozen=True)
@@ -34,6 +28,11 @@ class StageWiring:
     """What its tasks are told in every epoch."""
     late_inputs: frozenset[int]
     """Inputs whose late rows a sink wants."""
+    readers: tuple[InputRef | str, ...]
+    """Who reads the results besides the stage's own sinks: inputs that a task may be able to feed,
+    and other nodes."""
+    passes_dead_letters: bool
+    """Others than the stage's own sinks read its dead letters."""
     counted_inputs: tuple[str | None, ...] = ()
     """By input: the timestamps node whose statistics the stage's acks carry. None: Spark observes
     the node, or there is nothing to observe."""
@@ -47,58 +46,70 @@ class StageWiring:
     @property
     def own_sinks(self) -> tuple[str, ...]:
         """Sinks that the stage's own tasks write."""
-        return tuple(name for name, _ in (*self.spec.sinks, *self.spec.dead_letter_sinks))
-
-    @property
-    def output_type(self) -> StructType:
-        """What the stage's task emits: acks, with the results, and the dead letters, in between
-        where somebody reads them."""
-        if not self.is_read:
-            return ACK_TYPE
-        dead_letters = _DEAD_LETTER_TYPE if self.spec.passes_dead_letters else ()
-        return StructType([*self.plan.result_type, *dead_letters, *ACK_TYPE])
-
-    @property
-    def is_read(self) -> bool:
-        return self.spec.passes_on or self.spec.passes_dead_letters
+        return tuple(own.name for own in (*self.spec.sinks, *self.spec.dead_letter_sinks))
 
 
 def wire_stage(
-    job: str,
     graph: Graph,
     node: StatefulNode,
-    inputs: Sequence[DataFrame],
-    partition_count: int,
-    watched: Collection[str] = (),
+    plan: OperatorPlan,
+    counted: tuple[str | None, ...],
+    plain: Mapping[str, ColumnChoice],
 ) -> StageWiring:
-    """Plans the stage for inputs with these columns, and looks around who reads it.
+    """Looks around who reads what comes out of the stage.
 
     Args:
-        watched: timestamps nodes that Spark has to observe, partition by partition.
+        counted: `StageWiring.counted_inputs`.
+        plain: selects that the stage's task can do by itself.
     """
-    readers = graph.downstream(node.name)
-    late = [n for n in readers if isinstance(n, SinkNode) and n.of_late]
-    counted = counted_inputs(graph, node, watched)
-    plan = plan_operator(job, node, inputs, partition_count, reports_statistics=any(counted))
-    if plan.filters_late or not any(counted):
-        counted = ()
-    letters = [n for n in readers if isinstance(n, SinkNode) and n.of_dead_letters]
-    others = [n for n in readers if n not in late and n not in letters]
-    sinks = [
-        n for n in others if isinstance(n, SinkNode) and n.sink.takes(plan.operator.result_schema)
+    ends = list(_readers(graph, node, plain))
+    own, readers = [], []
+    for end, columns in ends:
+        if isinstance(end, SinkNode):
+            results = plan.operator.result_schema
+            if end.sink.takes(results if columns is None else columns.schema(results)):
+                own.append(OwnSink(end.name, end.sink, columns))
+                continue
+        readers.append(end if isinstance(end, InputRef) else end.name)
+    letters = [
+        n for n in graph.downstream(node.name) if isinstance(n, SinkNode) and n.of_dead_letters
     ]
     letter_sinks = [n for n in letters if n.sink.takes(DEAD_LETTER_SCHEMA)]
+    late = [n for n in graph.downstream(node.name) if isinstance(n, SinkNode) and n.of_late]
     spec = StageSpec(
         vertex=node.name,
         operator=plan.operator,
-        sinks=tuple((n.name, n.sink) for n in sinks),
-        dead_letter_sinks=tuple((n.name, n.sink) for n in letter_sinks),
-        passes_on=len(sinks) < len(others),
-        passes_dead_letters=len(letter_sinks) < len(letters),
+        sinks=tuple(own),
+        dead_letter_sinks=tuple(OwnSink(n.name, n.sink) for n in letter_sinks),
         reports_statistics=bool(counted),
         statistics_columns=plan.statistics_columns,
     )
-    return StageWiring(plan, spec, frozenset(n.late_input for n in late), counted)
+    return StageWiring(
+        plan,
+        spec,
+        late_inputs=frozenset(n.late_input for n in late),
+        readers=tuple(readers),
+        passes_dead_letters=len(letter_sinks) < len(letters),
+        counted_inputs=counted,
+    )
+
+
+def _readers(
+    graph: Graph, node: Node, plain: Mapping[str, ColumnChoice], chosen: ColumnChoice | None = None
+) -> Iterator[tuple[Node | InputRef, ColumnChoice | None]]:
+    """Who reads the results of a stage, behind selects that its task can do; and which columns."""
+    for reader in graph.downstream(node.name):
+        if isinstance(reader, SinkNode) and (reader.of_late or reader.of_dead_letters):
+            continue
+        if isinstance(reader, StatefulNode):
+            for ordinal, name in enumerate(reader.upstream):
+                if name == node.name:
+                    yield InputRef(reader.name, ordinal), chosen
+        elif isinstance(reader, TransformNode) and reader.name in plain:
+            own = plain[reader.name]
+            yield from _readers(graph, reader, plain, own if chosen is None else chosen.then(own))
+        else:
+            yield reader, chosen
 
 
 def counted_inputs(

@@ -10,6 +10,7 @@ import pyarrow as pa
 from dagster_jet.connectors.contract import Sink
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
+from dagster_jet.spark.tasks.stage_input import OwnSink
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class SinkTask:
 
         context = TaskContext.get()
         shard = context.partitionId() if context is not None else 0
-        writers = SinkWriters(self.barrier, [(self.sink_name, self.sink)], shard, new_attempt())
+        own = OwnSink(self.sink_name, self.sink)
+        writers = SinkWriters(self.barrier, [own], shard, new_attempt())
         try:
             for batch in batches:
                 writers.write(batch)

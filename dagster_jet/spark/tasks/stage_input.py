@@ -9,6 +9,20 @@ import pyarrow as pa
 from dagster_jet.connectors.contract import Sink
 from dagster_jet.operators.operator import Operator
 from dagster_jet.snapshot.manifest import ShardState
+from dagster_jet.spark.tasks.column_choice import ColumnChoice
+
+
+@dataclass(frozen=True)
+class OwnSink:
+    """A sink that takes what comes out of a stage right in the stage's tasks: no other hop."""
+
+    name: str
+    sink: Sink
+    columns: ColumnChoice | None = None
+    """None: all of them."""
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if self.columns is None else self.columns.batch(batch)
 
 
 @dataclass(frozen=True)
@@ -17,14 +31,10 @@ class StageSpec:
 
     vertex: str
     operator: Operator
-    sinks: tuple[tuple[str, Sink], ...] = ()
-    """Sinks that take the results right in the stage's tasks, without another hop."""
-    dead_letter_sinks: tuple[tuple[str, Sink], ...] = ()
-    """Sinks that take the operator's dead letters in the same way."""
-    passes_on: bool = False
-    """Somebody else downstream reads the results too."""
-    passes_dead_letters: bool = False
-    """And the dead letters."""
+    sinks: tuple[OwnSink, ...] = ()
+    """Of the results."""
+    dead_letter_sinks: tuple[OwnSink, ...] = ()
+    """Of the operator's dead letters."""
     reports_statistics: bool = False
     """The acks carry input statistics (`input_statistics.py`)."""
     statistics_columns: tuple[pa.Field, ...] = ()

@@ -1,0 +1,96 @@
+"""A task's stages in one epoch: their input by shard, the task, what comes out, kind by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from dagster_jet.operators.window_results import IS_EARLY
+from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.shared import SharedFrames
+from dagster_jet.spark.planning.chaining import ChainPlan
+from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.chain import Chain
+from dagster_jet.spark.tasks.chain_task import ChainTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class StageFrames:
+    """What comes out of a stage in one epoch."""
+
+    results: DataFrame
+    early: DataFrame | None = None
+    """Early results of windows; None in an epoch without any."""
+
+
+@dataclass(frozen=True)
+class ChainFrames:
+    """What comes out of the stages of one task in one epoch."""
+
+    acks: DataFrame
+    stages: Mapping[str, StageFrames]
+    """Of those whose results are read outside of the task."""
+    dead_letters: Mapping[str, DataFrame]
+    """By stage, where they are read outside of the task."""
+
+
+def chain_frames(
+    plan: ChainPlan,
+    inputs: Sequence[DataFrame | None],
+    epoch: EpochInput,
+    runtime: SparkRuntime,
+    shared: SharedFrames,
+) -> ChainFrames:
+    """
+    Args:
+        inputs: of the chain's heads, as their operators take them; None where the epoch has no
+            rows: the stage still emits, and saves its state.
+    """
+    chain = plan.chain
+    rows = {lane: frame for lane, frame in enumerate(inputs) if frame is not None}
+    source = plan.inputs.put(rows)
+    task = ChainTask(
+        epoch.barrier,
+        chain,
+        {stage.vertex: epoch.stages[stage.vertex] for stage in chain.stages},
+        owns_all=epoch.few_groups,
+        has_input=source is not None,
+    )
+    out = _by_shard(source, epoch, runtime).mapInArrow(task, plan.outputs.type)
+    if not chain.outputs.is_one:
+        out = shared.add(out)
+    return ChainFrames(
+        plan.outputs.take(out, Chain.ack_lane),
+        {
+            name: _results(
+                plan.outputs.take(out, chain.result_lane(name)), epoch.stages[name].early
+            )
+            for name in chain.results_to
+        },
+        {
+            name: plan.outputs.take(out, chain.dead_letter_lane(name))
+            for name in chain.dead_letters_to
+        },
+    )
+
+
+def _results(rows: DataFrame, early: bool) -> StageFrames:
+    if not early:
+        return StageFrames(rows)
+    return StageFrames(rows.where(f"NOT {IS_EARLY}"), rows.where(IS_EARLY))
+
+
+def _by_shard(source: DataFrame | None, epoch: EpochInput, runtime: SparkRuntime) -> DataFrame:
+    """A task's input, one Spark partition per shard (or one for all shards)."""
+    if not epoch.few_groups:
+        placement = runtime.placement
+        return placement.shards() if source is None else placement.by_shard(source)
+    if source is None:
+        return runtime.session.range(0, 1, 1, 1).select(F.col("id").cast("int"))
+    return source.coalesce(1)

@@ -1,0 +1,129 @@
+"""Which stages can follow each other in one task, and which readers it serves by itself.
+
+Stages are put on levels. A stage is on the level of a stage that it reads if rows can go from one
+to the other without Spark, and one level above whatever it reads by another way. The stages of a
+level are one task: no row leaves a task to come back into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dagster_jet.pipeline.graph import Graph, TransformNode
+from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.spark.planning.lane_frames import LaneFrames
+from dagster_jet.spark.planning.wiring import StageWiring
+from dagster_jet.spark.tasks.chain import Chain, InputRef, Link
+from dagster_jet.spark.tasks.column_choice import ColumnChoice
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """The stages of one task, and what goes in and out of it as Spark sees it."""
+
+    chain: Chain
+    inputs: LaneFrames
+    outputs: LaneFrames
+
+    @property
+    def name(self) -> str:
+        """Of its first stage."""
+        return self.chain.stages[0].vertex
+
+
+@dataclass(frozen=True)
+class Chains:
+    """How the stages of a pipeline are spread over tasks."""
+
+    each: tuple[ChainPlan, ...]
+    """Upstream ones first."""
+
+    def of(self, stage: str) -> ChainPlan:
+        return next(plan for plan in self.each if stage in plan.chain.by_name)
+
+
+def one_by_one(graph: Graph, wirings: Mapping[str, StageWiring]) -> Chains:
+    """A task for each stage: where its shards are spread over tasks."""
+    return Chains(tuple(_chain(graph, wirings, [stage.name], {}) for stage in graph.stages))
+
+
+def by_level(
+    graph: Graph, wirings: Mapping[str, StageWiring], plain: Mapping[str, ColumnChoice]
+) -> Chains:
+    """As few tasks as can be: where one task has all shards.
+
+    Args:
+        plain: selects that a task can do by itself.
+    """
+    links = dict(_links(graph, wirings, plain))
+    levels: dict[str, int] = {}
+    for stage in graph.stages:  # upstream ones first
+        level = 0
+        for ordinal, upstream in enumerate(stage.upstream):
+            link = links.get(InputRef(stage.name, ordinal))
+            if link is not None:
+                level = max(level, levels[link.source])
+            else:
+                level = max([level, *(levels[s] + 1 for s in _stages_behind(graph, upstream))])
+        levels[stage.name] = level
+    chains = []
+    for level in sorted(set(levels.values())):
+        names = [stage.name for stage in graph.stages if levels[stage.name] == level]
+        inside = {ref: link for ref, link in links.items()
+                  if ref.stage in names and link.source in names}  # fmt: skip
+        chains.append(_chain(graph, wirings, names, inside))
+    return Chains(tuple(chains))
+
+
+def _chain(
+    graph: Graph,
+    wirings: Mapping[str, StageWiring],
+    names: list[str],
+    links: Mapping[InputRef, Link],
+) -> ChainPlan:
+    inputs = [
+        InputRef(name, ordinal) for name in names for ordinal in range(len(graph[name].upstream))
+    ]
+    fed = {(link.source, ref) for ref, link in links.items()}
+    read = {name: [r for r in wirings[name].readers if (name, r) not in fed] for name in names}
+    chain = Chain(
+        stages=tuple(wirings[name].spec for name in names),
+        heads=tuple(ref for ref in inputs if ref not in links),
+        links=tuple(links[ref] for ref in inputs if ref in links),
+        results_to=tuple(name for name in names if read[name]),
+        dead_letters_to=tuple(name for name in names if wirings[name].passes_dead_letters),
+    )
+    return ChainPlan(chain, LaneFrames(chain.inputs), LaneFrames(chain.outputs))
+
+
+def _links(
+    graph: Graph, wirings: Mapping[str, StageWiring], plain: Mapping[str, ColumnChoice]
+) -> Iterator[tuple[InputRef, Link]]:
+    """The inputs that another stage of a task could feed."""
+    for stage in graph.stages:
+        wiring = wirings[stage.name]
+        for ordinal, name in enumerate(stage.upstream):
+            ref, node, chosen = InputRef(stage.name, ordinal), graph[name], None
+            while isinstance(node, TransformNode) and node.name in plain:
+                own = plain[node.name]
+                chosen = own if chosen is None else own.then(chosen)
+                node = graph[node.upstream[0]]
+            if not isinstance(node, StatefulNode) or ordinal in wiring.late_inputs:
+                continue
+            results = wirings[node.name].plan.operator.result_schema
+            if chosen is not None:
+                results = chosen.schema(results)
+            rows = wiring.plan.inputs[ordinal]
+            if rows.can_take(results):
+                yield ref, Link(node.name, ref, rows, chosen)
+
+
+def _stages_behind(graph: Graph, name: str) -> Iterator[str]:
+    """The nearest stateful stages upstream of a node, the node among them."""
+    node = graph[name]
+    if isinstance(node, StatefulNode):
+        yield node.name
+    else:
+        for upstream in node.upstream:
+            yield from _stages_behind(graph, upstream)

@@ -1,0 +1,95 @@
+"""Which stages run in one task, and how rows get into it, from stage to stage, and out of it.
+
+While there is little to do, one task drives all shards of a stage. What a stage emits is then all
+in one place, and stages that read it can follow in the same task: no second Python process, no
+second frame to plan, no cached block in between. State does not notice: every stage keeps its own
+runs and chunks, shard by shard, as it does in a task of its own.
+
+Source: Hazelcast Jet's isolated local edges, and operator chaining in Flink; here between keyed
+stages, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from dagster_jet.operators.operator import PARTITION_COLUMN
+from dagster_jet.operators.row_input import RowInput
+from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
+from dagster_jet.spark.tasks.barrier import ACK_SCHEMA
+from dagster_jet.spark.tasks.column_choice import ColumnChoice
+from dagster_jet.spark.tasks.lanes import Lanes
+from dagster_jet.spark.tasks.stage_input import StageSpec
+
+
+@dataclass(frozen=True)
+class InputRef:
+    """One input of a stateful stage."""
+
+    stage: str
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Link:
+    """An input that is fed by a stage of the same task."""
+
+    source: str
+    target: InputRef
+    rows: RowInput
+    columns: ColumnChoice | None = None
+    """None: all of them."""
+
+    def shape(self, results: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
+        """The input, and how many rows were left out as late: see `RowInput.shape`."""
+        if self.columns is not None:
+            results = self.columns.table(results)
+        return self.rows.shape(results, before_ms)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The stages of one task."""
+
+    stages: tuple[StageSpec, ...]
+    """Upstream ones first."""
+    heads: tuple[InputRef, ...]
+    """The inputs that Spark feeds, in the order of their lanes."""
+    links: tuple[Link, ...] = ()
+    """The inputs that the task feeds to itself."""
+    results_to: tuple[str, ...] = ()
+    """Stages whose results others read, outside of the task."""
+    dead_letters_to: tuple[str, ...] = ()
+    """Stages whose dead letters others read."""
+
+    @cached_property
+    def by_name(self) -> dict[str, StageSpec]:
+        return {stage.vertex: stage for stage in self.stages}
+
+    @cached_property
+    def inputs(self) -> Lanes:
+        """What comes in, a lane per head."""
+        return Lanes(
+            tuple(map(self._head_schema, self.heads)), pa.field(PARTITION_COLUMN, pa.int32())
+        )
+
+    @cached_property
+    def outputs(self) -> Lanes:
+        """What goes out: acks, then results, then dead letters, a lane per stage that is read."""
+        results = [self.by_name[name].operator.result_schema for name in self.results_to]
+        return Lanes((ACK_SCHEMA, *results, *[DEAD_LETTER_SCHEMA] * len(self.dead_letters_to)))
+
+    ack_lane = 0
+
+    def result_lane(self, stage: str) -> int:
+        return 1 + self.results_to.index(stage)
+
+    def dead_letter_lane(self, stage: str) -> int:
+        return 1 + len(self.results_to) + self.dead_letters_to.index(stage)
+
+    def _head_schema(self, head: InputRef) -> pa.Schema:
+        stage = self.by_name[head.stage]
+        return pa.schema([*stage.operator.input_schemas[head.ordinal], *stage.statistics_columns])

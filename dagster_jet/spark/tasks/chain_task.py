@@ -1,0 +1,191 @@
+"""The stages of one task in one epoch: rows in, from stage to stage, results and acks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.operators.operator import PARTITION_COLUMN
+from dagster_jet.snapshot.manifest import Ack
+from dagster_jet.spark.errors import at_stage
+from dagster_jet.spark.tasks.barrier import SHARD_COLUMN, Barrier, ack_batch, new_attempt
+from dagster_jet.spark.tasks.chain import Chain, InputRef
+from dagster_jet.spark.tasks.sink_writers import SinkWriters
+from dagster_jet.spark.tasks.stage_input import StageInput
+from dagster_jet.spark.tasks.stage_task import ShardRun, StageTask
+from dagster_jet.state import upload as saving
+from dagster_jet.state.runs import delete_runs
+from dagster_jet.system.failpoint import fail_point
+
+_ShardRows = list[tuple[pa.Table, ...]]
+"""By shard of the task: a table per input of a stage."""
+
+
+@dataclass(frozen=True)
+class ChainTask:
+    """What Spark runs, once per shard or once for all shards.
+
+    A stage's state is saved while the stages behind it take their steps: the task waits for all of
+    it at its end.
+    """
+
+    barrier: Barrier
+    chain: Chain
+    given: Mapping[str, StageInput]
+    owns_all: bool = False
+    """One task drives all shards: cheaper while there is little to do."""
+    has_input: bool = True
+
+    @property
+    def shard_count(self) -> int:
+        return len(self.given[self.chain.stages[0].vertex].shards)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        attempt = new_attempt()
+        table = self._read(batches)
+        owned = self._owned(table)
+        if len(owned) == 1:
+            table = _without_anchors(table)
+        passed: dict[str, list[pa.Table]] = {link.source: [] for link in self.chain.links}
+        runs: list[tuple[str, ShardRun]] = []
+        with ThreadPoolExecutor(saving.AT_ONCE, "jet-save") as savers:
+            for stage in self.chain.stages:
+                fail_point("stage.before")
+                name, given = stage.vertex, self.given[stage.vertex]
+                delete_runs(given.obsolete)
+                task = StageTask(self.barrier, stage, given)
+                with at_stage(name):
+                    linked, late = self._linked(name, passed)
+                results = SinkWriters(self.barrier, stage.sinks, owned[0], attempt)
+                dead_letters = SinkWriters(self.barrier, stage.dead_letter_sinks, owned[0], attempt)
+                for shard in owned:
+                    arrived = self._arrived(task, table, linked, shard, alone=len(owned) == 1)
+                    with at_stage(name):
+                        run = task.run_shard(shard, arrived, attempt, savers)
+                    if late:
+                        run, late = run.with_late(late), 0
+                    runs.append((name, run))
+                    if name in passed:
+                        passed[name].append(run.step.results)
+                    yield from self._give(run, results, dead_letters)
+                for ack in (*results.prepare(), *dead_letters.prepare()):
+                    yield self._ack(ack)
+            for name, run in runs:
+                with at_stage(name):
+                    ack = run.acked()
+                yield self._ack(ack)
+        for _ in self.chain.stages:
+            fail_point("stage.after")
+
+    # --- input ----------------------------------------------------------------------------------
+
+    def _read(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """The epoch's rows with their shard; anchor rows have a shard and nothing else."""
+        layout = self.chain.inputs.schema
+        schema = layout.append(pa.field(SHARD_COLUMN, pa.int32()))
+        if not self.has_input:
+            # The rows only say which shard this task is.
+            shards = [s for batch in batches for s in batch.column(0).to_pylist()]
+            columns = [pa.nulls(len(shards), f.type) for f in layout]
+            return pa.Table.from_arrays([*columns, pa.array(shards, pa.int32())], schema=schema)
+        if not self.owns_all:
+            return _as_table(batches, schema)
+        table = _as_table(batches, layout)
+        shard = _shards(table, self.shard_count)
+        return table.append_column(schema.field(SHARD_COLUMN), shard)
+
+    def _owned(self, table: pa.Table) -> list[int]:
+        if self.owns_all:
+            return list(range(self.shard_count))
+        return sorted(pc.unique(table.column(SHARD_COLUMN)).to_pylist())
+
+    def _linked(
+        self, stage: str, passed: Mapping[str, list[pa.Table]]
+    ) -> tuple[dict[int, pa.Table], int]:
+        """By input, the rows that come from stages of this task; and how many of them were late."""
+        tables, all_late = {}, 0
+        for link in self.chain.links:
+            if link.target.stage == stage:
+                results = pa.concat_tables(passed[link.source])
+                rows, late = link.shape(results, self.given[stage].before_ms)
+                tables[link.target.ordinal] = rows
+                all_late += late
+        return tables, all_late
+
+    def _arrived(
+        self,
+        task: StageTask,
+        table: pa.Table,
+        linked: Mapping[int, pa.Table],
+        shard: int,
+        *,
+        alone: bool,
+    ) -> tuple[pa.Table, ...]:
+        """A shard's rows as the operator takes them, input by input."""
+        chain = self.chain
+        own = table if alone else _of_shard(table, shard)
+        arrived = []
+        for ordinal in range(len(task.stage.operator.input_schemas)):
+            if ordinal in linked:
+                rows = linked[ordinal]
+                if not alone:
+                    rows = rows.filter(pc.equal(_shards(rows, task.shard_count), shard))
+            else:
+                lane = chain.heads.index(InputRef(task.stage.vertex, ordinal))
+                rows = chain.inputs.rows_of(own, lane)
+            arrived.append(rows)
+        return tuple(arrived)
+
+    # --- output ---------------------------------------------------------------------------------
+
+    def _give(
+        self, run: ShardRun, results: SinkWriters, dead_letters: SinkWriters
+    ) -> Iterator[pa.RecordBatch]:
+        """To the stage's own sinks, and to readers outside of the task."""
+        chain, stage = self.chain, run.ack.vertex
+        for batch in run.step.results.to_batches():
+            results.write(batch)
+            if stage in chain.results_to and batch.num_rows:
+                yield chain.outputs.batch(chain.result_lane(stage), batch)
+        for batch in [] if run.step.rejected is None else run.step.rejected.to_batches():
+            dead_letters.write(batch)
+            if stage in chain.dead_letters_to and batch.num_rows:
+                yield chain.outputs.batch(chain.dead_letter_lane(stage), batch)
+
+    def _ack(self, ack: Ack) -> pa.RecordBatch:
+        return self.chain.outputs.batch(Chain.ack_lane, ack_batch(ack))
+
+
+def _shards(table: pa.Table, count: int) -> pa.ChunkedArray:
+    """Of the rows' partitions."""
+    partition, of = table.column(PARTITION_COLUMN), pa.scalar(count, pa.int32())
+    return pc.subtract(partition, pc.multiply(pc.divide(partition, of), of))
+
+
+def _of_shard(table: pa.Table, shard: int) -> pa.Table:
+    """One shard's rows of several; anchor rows have no partition."""
+    mine = pc.equal(table.column(SHARD_COLUMN), shard)
+    return table.filter(pc.and_(mine, pc.is_valid(table.column(PARTITION_COLUMN))))
+
+
+def _without_anchors(table: pa.Table) -> pa.Table:
+    """All rows but the anchor: cut around it, because a filter would copy the whole input."""
+    partitions = table.column(PARTITION_COLUMN)
+    if partitions.null_count == 0:
+        return table
+    anchors = np.flatnonzero(partitions.is_null().to_numpy()).tolist()
+    bounds = pairwise([-1, *anchors, table.num_rows])
+    return pa.concat_tables([table.slice(before + 1, to - before - 1) for before, to in bounds])
+
+
+def _as_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """The batches under `schema`: Spark's own differs in nullability and metadata."""
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in batches], schema
+    )
