@@ -34,6 +34,9 @@ class FirstStage(Protocol):
     def keys(self) -> tuple[str, ...]: ...
 
     @property
+    def aggregation(self) -> Aggregation: ...
+
+    @property
     def address(self) -> tuple[str, ...]:
         """Which of `__partition` and `__hash` the operator wants."""
         ...

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from dagster_jet.core.aggregate import SimpleAggregate, SimpleKind
 from dagster_jet.operators.first_stage import FirstStage
 from dagster_jet.operators.operator import HASH_COLUMN, PARTITION_COLUMN, TIME_COLUMN
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
@@ -37,10 +38,24 @@ class RowInput:
     first_stage: FirstStage | None = None
 
     def can_take(self, rows: pa.Schema) -> bool:
-        """Whether Python can hash the keys as the JVM does."""
+        """Whether rows with these columns become here, bit by bit, what they become in the JVM.
+
+        Keys are to have a hash in common. For an aggregation no column may be of a type whose
+        values Spark and Arrow group or add up in ways of their own.
+        """
         names = self.names or tuple(rows.names)
         of = dict(zip(names, rows.types, strict=True))
-        return all(is_hashable(of[key]) for key in self.keys)
+        if not all(is_hashable(of[key]) for key in self.keys):
+            return False
+        if self.first_stage is None:
+            return True
+        kinds = {aggregate.kind for _, aggregate in self.first_stage.aggregation.aggregates
+                 if isinstance(aggregate, SimpleAggregate)}  # fmt: skip
+        has_sets = SimpleKind.COUNT_DISTINCT in kinds
+        return not any(types.is_floating(of[key]) for key in self.keys) and all(
+            _adds_up_alike(kind) and not (has_sets and types.is_floating(kind))
+            for kind in of.values()
+        )
 
     def shape(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
         """In `schema`; and how many rows were left out because they were late.
@@ -76,3 +91,7 @@ class RowInput:
             per_ms = {"us": 1_000, "ns": 1_000_000, "ms": 1}[column.type.unit]
             times = times // per_ms  # down, as Spark's unix_millis
         return pa.array(times - self.lag_ms, pa.int64(), mask=missing)
+
+
+def _adds_up_alike(kind: pa.DataType) -> bool:
+    return not types.is_decimal(kind) and (is_hashable(kind) or types.is_floating(kind))

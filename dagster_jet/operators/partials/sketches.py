@@ -14,11 +14,13 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dagster_jet.core.partition import key_hash
 from dagster_jet.errors import MissingEnvironmentError
 from dagster_jet.operators.partials.partial import Groups, Merger, Partial, sql_name
+from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
 
 def datasketches() -> Any:
@@ -53,7 +55,13 @@ class HllSketch(Partial):
         return f"{sketch} FILTER (WHERE {name} IS NOT NULL)"
 
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        return rows.column(self.column)
+        column = rows.column(self.column)
+        if is_hashable(column.type):
+            hashes = key_hashes([column], rows.num_rows)
+        else:  # no function of Spark's agrees: by its text
+            hashes = np.array([key_hash(str(value)) for value in column.to_pylist()], np.int64)
+        missing = column.combine_chunks().is_null().to_numpy(zero_copy_only=False)
+        return pa.array(hashes, pa.int64(), mask=missing)
 
     @property
     def gather(self) -> Merger:
@@ -66,10 +74,10 @@ class HllSketch(Partial):
     def _build(self, values: pa.Array, groups: Groups) -> pa.Array:
         package = datasketches()
 
-        def sketch(values: list[Any]) -> bytes:
+        def sketch(hashes: list[int]) -> bytes:
             made = package.hll_sketch(self.lg_k, package.tgt_hll_type.HLL_8)
-            for value in values:
-                made.update(_hash(value))
+            for hashed in hashes:
+                made.update(hashed)
             return bytes(made.serialize_compact())
 
         return _per_group(sketch, values, groups)
@@ -155,11 +163,3 @@ def _per_group(make: Callable[[list[Any]], bytes], values: pa.Array, groups: Gro
         for start, end in pairwise(starts)
     ]
     return pa.array(made, pa.binary())
-
-
-def _hash(value: Any) -> int:
-    """Spark's `xxhash64(value)`; by its text what that function has no agreed rule for."""
-    try:
-        return key_hash(value)
-    except TypeError:
-        return key_hash(str(value))

@@ -1,0 +1,248 @@
+"""Stages that follow each other in one task: the same rows as stage by stage, whichever way an
+epoch goes, and the plan that says which can."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.execution import epoch_driver
+from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
+from dagster_jet.pipeline import Stage
+from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.chain import InputRef
+
+from .world import World, write_input
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
+SCHEMA = "k string, g int, ts long, v long"
+SECOND = windows.tumbling("1 second")
+
+
+# --- hashes ---------------------------------------------------------------------------------------
+
+KEYS = (
+    "b boolean, y tinyint, h smallint, i int, l bigint, f float, d double, s string, x binary, "
+    "day date, at timestamp, local timestamp_ntz, small decimal(9,2), large decimal(38,10)"
+)
+VALUES: list[tuple[Any, ...]] = [
+    (True, 1, -2, 3, -4, 1.5, -2.25, "Grüße", b"\x00\xff", date(2024, 2, 29),
+     datetime(2024, 1, 1, 0, 0, 0, 1, timezone.utc), datetime(1969, 12, 31, 23, 59, 59, 999999),
+     Decimal("-12.34"), Decimal("1234567890123456789012345678.0123456789")),
+    (False, -128, 32767, -(2**31), 2**63 - 1, -0.0, -0.0, "", b"", date(1900, 1, 1),
+     datetime(1950, 1, 1, tzinfo=timezone.utc), datetime(2024, 1, 1),
+     Decimal("0.00"), Decimal("-0.0000000001")),
+    (None,) * 14,
+    (True, 0, 0, 0, 0, float("nan"), float("nan"), "x" * 40, b"y" * 33, date(1970, 1, 1),
+     datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(1970, 1, 1),
+     Decimal("9999999.99"), Decimal("12800000000000000000.0")),
+    (True, 0, 0, 0, 0, float("-inf"), 5e-324, "a", b"z", date(9999, 12, 31),
+     datetime(2100, 1, 1, tzinfo=timezone.utc), datetime(2100, 1, 1),
+     Decimal("0.01"), Decimal(0)),
+]  # fmt: skip
+
+
+def test_keys_are_hashed_as_spark_hashes_them(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(VALUES, KEYS).coalesce(1)
+    names = frame.columns
+    each = frame.selectExpr(*[f"xxhash64(`{name}`) AS `{name}`" for name in names])
+    both = frame.selectExpr(f"xxhash64({', '.join(names)}) AS h").collect()
+    table = frame.toArrow()
+    for name in names:
+        assert is_hashable(table.schema.field(name).type), name
+        found = key_hashes([table.column(name)], len(VALUES)).tolist()
+        assert found == [row[name] for row in each.collect()], name
+    found = key_hashes([table.column(name) for name in names], len(VALUES)).tolist()
+    assert found == [row.h for row in both]
+
+
+def test_processors_hash_wide_keys(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(VALUES, KEYS).select("y", "h", "i", "f").coalesce(1)
+    wide = "cast(y AS bigint), cast(h AS bigint), cast(i AS bigint), cast(f AS double)"
+    expected = [row.h for row in frame.selectExpr(f"xxhash64({wide}) AS h").collect()]
+    columns = frame.toArrow().columns
+    assert key_hashes(columns, len(VALUES), wide=True).tolist() == expected
+
+
+def test_what_has_no_common_hash_is_known() -> None:
+    assert not is_hashable(pa.list_(pa.int64()))
+    assert not is_hashable(pa.timestamp("ns"))
+    assert not is_hashable(pa.uint32())
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def planned(spark: SparkSession, build: Callable[[Stage], None]) -> ExecutionPlan:
+    p = Pipeline("planned")
+    source = sources.files("/in", format="json", schema=SCHEMA)
+    build(p.read_from(source, name="rows").with_timestamps("ts"))
+    return analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+
+
+def tasks(plan: ExecutionPlan) -> list[list[str]]:
+    return [[stage.vertex for stage in one.chain.stages] for one in plan.by_level.each]
+
+
+def out(stage: Stage, name: str = "out") -> None:
+    stage.write_to(sinks.files(f"/{name}", format="json"), name=name)
+
+
+def counted(rows: Stage, name: str, *keys: str) -> Stage:
+    return rows.group_by(*keys).window(SECOND).aggregate(n=agg.count(), name=name)
+
+
+def test_two_windows_and_their_join_are_one_task(spark: SparkSession) -> None:
+    def build(rows: Stage) -> None:
+        low = counted(rows.filter("v < 5"), "low", "k")
+        high = counted(rows.filter("v >= 5"), "high", "k").select("k", "window_start", "n AS m",
+                                                                  "window_end")  # fmt: skip
+        out(low.join(high, on=("k", "window_start"), within="0 ms", name="both").select("k", "m"))
+
+    plan = planned(spark, build)
+    assert tasks(plan) == [["low", "high", "both"]]
+    (one,) = plan.by_level.each
+    assert one.chain.heads == (InputRef("low", 0), InputRef("high", 0))
+    assert [link.source for link in one.chain.links] == ["low", "high"]
+    assert one.outputs.lanes.is_one, "nothing goes out but acks"
+    assert plan.stages["both"].own_sinks == ("out",), "a select stands in between"
+    assert [[s.vertex for s in c.chain.stages] for c in plan.one_by_one.each] == [
+        ["low"], ["high"], ["both"],
+    ]  # fmt: skip
+    assert all(not one.chain.links for one in plan.one_by_one.each)
+
+
+def test_what_spark_has_to_do_in_between_ends_a_task(spark: SparkSession) -> None:
+    def build(rows: Stage) -> None:
+        first = counted(rows, "first", "k")
+        second = counted(first.filter("n > 1"), "second", "k")
+        third = first.join(second, on="k", within="0 ms", name="third")
+        out(counted(third, "fourth", "k"))
+
+    plan = planned(spark, build)
+    assert tasks(plan) == [["first"], ["second", "third", "fourth"]]
+    first, rest = (one.chain for one in plan.by_level.each)
+    assert first.results_to == ("first",)
+    assert rest.heads == (InputRef("second", 0), InputRef("third", 0))
+
+
+def test_a_sink_of_late_rows_wants_spark(spark: SparkSession) -> None:
+    def build(rows: Stage) -> None:
+        second = counted(counted(rows, "first", "k"), "second", "k")
+        second.late_to(sinks.files("/late", format="json"), name="late")
+        out(second)
+
+    assert tasks(planned(spark, build)) == [["first"], ["second"]]
+
+
+def test_a_computed_column_wants_spark(spark: SparkSession) -> None:
+    def build(rows: Stage) -> None:
+        first = counted(rows, "first", "k").select("k", "n + 1 AS n", "window_end")
+        out(counted(first, "second", "k"))
+
+    plan = planned(spark, build)
+    assert tasks(plan) == [["first"], ["second"]]
+    assert not plan.stages["first"].own_sinks
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def every_kind(rows: Stage) -> dict[str, Stage]:
+    """Each kind of stage behind another, through selects and without."""
+
+    def running(state: State[int], row: Row) -> Row:
+        state.value += row["n"]
+        return {"k": row["k"], "g": row["g"], "at": row["window_end"], "total": state.value}
+
+    counts = counted(rows, "counts", "k", "g")
+    per_key = counts.select("g", "n AS rows_of", "k", "window_end").group_by("k")
+    longer = per_key.window(windows.sliding("3 seconds", "1 second")).aggregate(
+        rows_of=agg.sum("rows_of"), kinds=agg.approx_count_distinct("g"), name="longer"
+    )
+    visits = counts.group_by("g").window(windows.session("1500 ms")).aggregate(
+        n=agg.sum("n"), top=agg.top_n(1, "n", by="n"), name="visits"
+    )  # fmt: skip
+    totals = visits.group_by("g").rolling_aggregate(n=agg.sum("n"), last=agg.last("n"),
+                                                    name="totals")  # fmt: skip
+    summed = counts.group_by("k", "g").map_stateful(
+        running, create=int, output_schema="k string, g int, at timestamp, total long",
+        name="summed",
+    )  # fmt: skip
+    first = counts.deduplicate(on="g", within="2 seconds", name="first").select("g", "window_end")
+    sizes = rows.group_by("k").window(SECOND).aggregate(size=agg.sum("v"), name="sizes")
+    met = counts.join(sizes.select("k", "window_start", "size", "window_end"),
+                      on=("k", "window_start"), within="0 ms", how="left", name="met")  # fmt: skip
+    return {"longer": longer, "totals": totals, "summed": summed, "first": first,
+            "met": met.select("k", "g", "window_start", "n", "size")}  # fmt: skip
+
+
+def written(folder: Path, name: str) -> Counter[str]:
+    """The output's rows; of totals, which are told again and again, the greatest per key."""
+    rows = [json.loads(line) for path in sorted((folder / name).glob("*.json"))
+            for line in path.read_text("utf-8").splitlines()]  # fmt: skip
+    if name == "totals":
+        rows = [max((r for r in rows if r["g"] == g), key=lambda r: r["n"])
+                for g in {row["g"] for row in rows}]  # fmt: skip
+    return Counter(json.dumps(row, sort_keys=True) for row in rows)
+
+
+class Alternating:
+    """Chained in every other epoch."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __ge__(self, groups: int) -> bool:
+        self.asked += 1
+        return self.asked % 2 == 0
+
+
+def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two executions each, the second from the state of the first: chained, apart, in turns."""
+    rng = random.Random(1)
+    files = [
+        [
+            {"k": rng.choice("abc"), "g": rng.randrange(4), "v": rng.randrange(9),
+             "ts": number * 700 + rng.randrange(900)}
+            for _ in range(30)
+        ]
+        for number in range(10)
+    ]  # fmt: skip
+    found = {}
+    for way, limit in {"apart": -1, "chained": 10**9, "turns": Alternating()}.items():
+        monkeypatch.setattr(epoch_driver, "FEW_GROUPS", limit)
+        folder = world.folder / way
+        p = Pipeline(f"job_{way}")
+        source = sources.files(f"{folder}/in", format="json", schema=SCHEMA)
+        rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
+        stages = every_kind(rows)
+        for name, stage in stages.items():
+            stage.write_to(sinks.files(f"{folder}/{name}", format="json"), name=f"{name}_out")
+        with world.jet() as jet:
+            for until, part in {"drained": range(5), "completed": range(5, 10)}.items():
+                for number in part:
+                    write_input(folder / "in", number, files[number])
+                config = JobConfig(max_items_per_epoch=30, parallelism=2)
+                assert jet.run(p, config, until=until).epochs >= 5
+        found[way] = {name: written(folder, name) for name in stages}
+    assert all(found["apart"].values())
+    assert found["chained"] == found["apart"]
+    assert found["turns"] == found["apart"]
