@@ -30,7 +30,7 @@ from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.ownership.record_keeper import RecordKeeper
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.epoch import EpochRunner
-from dagster_jet.spark.frames import chain_frames
+from dagster_jet.spark.frames import fusion_frames
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.frames.observations import Observations
 
@@ -125,7 +125,7 @@ def install(recorder: Recorder) -> None:
     for owner, name, phase in CALLS:
         recorder.timed(owner, name, phase)
     _wrap_collect(recorder)
-    chain_frames.ChainTask = task_timer.TimedChainTask  # type: ignore[misc]
+    fusion_frames.FusedTask = task_timer.TimedFusedTask  # type: ignore[misc]
 
 
 def _wrap_collect(recorder: Recorder) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.spark.tasks.chain_task import ChainTask
+from dagster_jet.spark.tasks.fused_task import FusedTask
 
 LOG = "JET_BENCH_TASK_LOG"
 
 
-class TimedChainTask(ChainTask):
-    """A `ChainTask` that notes when it began, had its input, and ended."""
+class TimedFusedTask(FusedTask):
+    """A `FusedTask` that notes when it began, had its input, and ended."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         entered = time.time()

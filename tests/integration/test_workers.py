@@ -18,7 +18,7 @@ def test_workers_are_forked_with_the_engine_in_them(spark: SparkSession) -> None
 
         with open(f"/proc/{os.getppid()}/cmdline", encoding="utf-8") as parent:
             daemon = parent.read()
-        yield pyspark.__file__, daemon, "dagster_jet.spark.tasks.stage_task" in sys.modules
+        yield pyspark.__file__, daemon, "dagster_jet.spark.tasks.fused_task" in sys.modules
 
     told = spark.sparkContext.parallelize(range(2), 2).mapPartitions(tell).collect()
     for package, daemon, is_imported in told:

@@ -24,11 +24,11 @@ from dagster_jet.pipeline.graph import (
 )
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.epoch_contract import EpochInput
-from dagster_jet.spark.frames.chain_frames import ChainFrames, chain_frames
+from dagster_jet.spark.frames.fusion_frames import FusionFrames, fusion_frames
 from dagster_jet.spark.frames.observations import Observations
 from dagster_jet.spark.frames.shared import SharedFrames
-from dagster_jet.spark.planning.chaining import ChainPlan
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.planning.fusing import FusionPlan
 from dagster_jet.spark.planning.stateless import (
     enriched,
     merged,
@@ -38,7 +38,7 @@ from dagster_jet.spark.planning.stateless import (
 )
 from dagster_jet.spark.planning.wiring import ACK_TYPE
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.chain import InputRef
+from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class EpochFrames:
         self._whole: dict[str, DataFrame] = {}
         """The same frames with the column of the source's partition."""
         self._sources: dict[str, SourceFrame] = {}
-        # Early results go to sinks and into no state: those stages are not chained.
+        # Early results go to sinks and into no state: those stages are not fused.
         shows_early = any(stage.early for stage in epoch.stages.values())
-        chained = epoch.few_groups and not shows_early
-        self._chains = plan.by_level if chained else plan.one_by_one
-        self._chain_frames: dict[str, ChainFrames] = {}
-        """By the first stage of the chain."""
+        fused = epoch.few_groups and not shows_early
+        self._fusions = plan.by_level if fused else plan.one_by_one
+        self._fusion_frames: dict[str, FusionFrames] = {}
+        """By the first stage of the fusion."""
         self._late: dict[tuple[str, int], DataFrame] = {}
         """By stage and input."""
 
@@ -80,8 +80,8 @@ class EpochFrames:
         if isinstance(node, SinkNode):
             return self._sink_acks(node)
         if isinstance(node, StatefulNode):
-            plan = self._chains.of(node.name)
-            return [self._of_chain(plan).acks] if plan.name == node.name else []
+            plan = self._fusions.of(node.name)
+            return [self._of_fusion(plan).acks] if plan.name == node.name else []
         return []
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class EpochFrames:
                 # They are of windows that have not ended: no watermark may move by them.
                 return None if early else self._timestamps(node)
             case StatefulNode():
-                frames = self._of_chain(self._chains.of(node.name)).stages.get(node.name)
+                frames = self._of_fusion(self._fusions.of(node.name)).stages.get(node.name)
                 if frames is None:
                     return None
                 return frames.early if early else frames.results
@@ -181,17 +181,17 @@ class EpochFrames:
         seen = self.observations.observe_times(node.name, plan, whole, partitions)
         return seen.drop(SOURCE_PARTITION_COLUMN)
 
-    def _of_chain(self, plan: ChainPlan) -> ChainFrames:
+    def _of_fusion(self, plan: FusionPlan) -> FusionFrames:
         """The stages of one task, made once."""
-        if plan.name not in self._chain_frames:
-            inputs = [self._head(head) for head in plan.chain.heads]
-            for stage in plan.chain.stages:
+        if plan.name not in self._fusion_frames:
+            inputs = [self._head(head) for head in plan.fusion.heads]
+            for stage in plan.fusion.stages:
                 own_sinks = self._plan.stages[stage.vertex].own_sinks
                 self.written_sinks.update(dict.fromkeys(own_sinks))
-            self._chain_frames[plan.name] = chain_frames(
+            self._fusion_frames[plan.name] = fusion_frames(
                 plan, inputs, self._epoch, self._runtime, self.shared
             )
-        return self._chain_frames[plan.name]
+        return self._fusion_frames[plan.name]
 
     def _head(self, head: InputRef) -> DataFrame | None:
         """The rows of an input that Spark feeds, as the operator takes them."""
@@ -234,7 +234,7 @@ class EpochFrames:
             return self._late.get((upstream.name, node.late_input))
         if node.of_dead_letters:
             if isinstance(upstream, StatefulNode):
-                frames = self._of_chain(self._chains.of(upstream.name))
+                frames = self._of_fusion(self._fusions.of(upstream.name))
                 return frames.dead_letters[upstream.name]
             source = self._sources.get(upstream.name)
             return None if source is None else source.dead_letters

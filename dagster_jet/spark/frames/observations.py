@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from dagster_jet.snapshot.manifest import Ack, Arrived
 from dagster_jet.spark.epoch_contract import Observed
 from dagster_jet.spark.planning.event_time import TimestampsPlan
-from dagster_jet.spark.tasks.chain import InputRef
+from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.input_statistics import total_of
 
 if TYPE_CHECKING:

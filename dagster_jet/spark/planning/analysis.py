@@ -22,9 +22,9 @@ from dagster_jet.pipeline.graph import (
 )
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.cluster.session import empty_frame
-from dagster_jet.spark.planning.chaining import by_level, one_by_one
 from dagster_jet.spark.planning.event_time import TimestampsPlan, plan_timestamps
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.planning.fusing import by_level, one_by_one
 from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
 from dagster_jet.spark.planning.plain_columns import plain_columns
@@ -39,8 +39,8 @@ from dagster_jet.spark.planning.stateless import (
 )
 from dagster_jet.spark.planning.wiring import counted_inputs, wire_stage
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.chain import InputRef
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
+from dagster_jet.spark.tasks.fusion import InputRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

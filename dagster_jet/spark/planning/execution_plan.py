@@ -11,8 +11,8 @@ from dagster_jet.operators.saved_schema import saved_columns
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.graph import Graph, TransformNode
 from dagster_jet.snapshot.plan import COLUMNS
-from dagster_jet.spark.planning.chaining import Chains
 from dagster_jet.spark.planning.event_time import TimestampsPlan
+from dagster_jet.spark.planning.fusing import Fusions
 from dagster_jet.spark.planning.wiring import StageWiring
 
 
@@ -23,9 +23,9 @@ class ExecutionPlan:
     job: str
     graph: Graph
     stages: Mapping[str, StageWiring]
-    one_by_one: Chains
+    one_by_one: Fusions
     """The tasks of an epoch whose shards are spread over tasks: one kind per stage."""
-    by_level: Chains
+    by_level: Fusions
     """The tasks of an epoch in which one task has all shards."""
     timestamps: Mapping[str, TimestampsPlan]
     partition_columns: Mapping[str, tuple[str, ...]]

@@ -12,8 +12,8 @@ from dagster_jet.pipeline.graph import Graph, Node, SinkNode, TimestampsNode, Tr
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
-from dagster_jet.spark.tasks.chain import InputRef
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
+from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.stage_input import OwnSink, StageSpec
 
 ACK_TYPE = StructType([StructField(ACK_COLUMN, BinaryType())])

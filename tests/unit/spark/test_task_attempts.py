@@ -24,10 +24,10 @@ from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.storage import snapshot_store
 from dagster_jet.snapshot.storage.chunks import ChunkSetName, write_chunk_set
 from dagster_jet.snapshot.storage.snapshot_store import Retained, SnapshotStore
-from dagster_jet.spark.tasks import chain_task
+from dagster_jet.spark.tasks import fused_task
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN, SHARD_COLUMN
-from dagster_jet.spark.tasks.chain import Chain, InputRef
-from dagster_jet.spark.tasks.chain_task import ChainTask
+from dagster_jet.spark.tasks.fused_task import FusedTask
+from dagster_jet.spark.tasks.fusion import Fusion, InputRef
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
 from dagster_jet.store import Store
 from tests.unit.operators.stepping import PARTITIONS, addressed
@@ -53,8 +53,8 @@ class TwiceRun(Shard):
 
     def attempt(self, *values: int, saves: bool) -> Ack:
         given = StageInput((self.state,), None, None, None)
-        chain = Chain((StageSpec("s", self.operator),), (InputRef("s", 0),))
-        task = ChainTask(self._barrier(saves), chain, {"s": given})
+        fusion = Fusion((StageSpec("s", self.operator),), (InputRef("s", 0),))
+        task = FusedTask(self._barrier(saves), fusion, {"s": given})
         (schema,) = self.operator.input_schemas
         rows = [addressed(0, {"k": "a"}, v=value) for value in values]
         table = pa.Table.from_pylist(rows, schema)
@@ -94,7 +94,7 @@ def test_of_two_attempts_the_acknowledged_one_counts(
 def test_names_without_the_attempt_are_noticed(
     store: Store, tmp_path: Path, saves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain_task, "new_attempt", lambda: "any")
+    monkeypatch.setattr(fused_task, "new_attempt", lambda: "any")
     try:
         found = value_after_two_attempts(store, tmp_path, saves=saves)
     except JetError:

@@ -22,7 +22,7 @@ from dagster_jet.pipeline import Stage
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.chain import InputRef
+from dagster_jet.spark.tasks.fusion import InputRef
 
 from .world import World, write_input
 
@@ -98,7 +98,7 @@ def planned(spark: SparkSession, build: Callable[[Stage], None]) -> ExecutionPla
 
 
 def tasks(plan: ExecutionPlan) -> list[list[str]]:
-    return [[stage.vertex for stage in one.chain.stages] for one in plan.by_level.each]
+    return [[stage.vertex for stage in one.fusion.stages] for one in plan.by_level.each]
 
 
 def out(stage: Stage, name: str = "out") -> None:
@@ -119,14 +119,14 @@ def test_two_windows_and_their_join_are_one_task(spark: SparkSession) -> None:
     plan = planned(spark, build)
     assert tasks(plan) == [["low", "high", "both"]]
     (one,) = plan.by_level.each
-    assert one.chain.heads == (InputRef("low", 0), InputRef("high", 0))
-    assert [link.source for link in one.chain.links] == ["low", "high"]
+    assert one.fusion.heads == (InputRef("low", 0), InputRef("high", 0))
+    assert [link.source for link in one.fusion.links] == ["low", "high"]
     assert one.outputs.lanes.is_one, "nothing goes out but acks"
     assert plan.stages["both"].own_sinks == ("out",), "a select stands in between"
-    assert [[s.vertex for s in c.chain.stages] for c in plan.one_by_one.each] == [
+    assert [[s.vertex for s in c.fusion.stages] for c in plan.one_by_one.each] == [
         ["low"], ["high"], ["both"],
     ]  # fmt: skip
-    assert all(not one.chain.links for one in plan.one_by_one.each)
+    assert all(not one.fusion.links for one in plan.one_by_one.each)
 
 
 def test_what_spark_has_to_do_in_between_ends_a_task(spark: SparkSession) -> None:
@@ -138,8 +138,8 @@ def test_what_spark_has_to_do_in_between_ends_a_task(spark: SparkSession) -> Non
 
     plan = planned(spark, build)
     assert tasks(plan) == [["first"], ["second", "third", "fourth"]]
-    first, rest = (one.chain for one in plan.by_level.each)
-    assert first.results_to == ("first",)
+    first, rest = (one.fusion for one in plan.by_level.each)
+    assert first.results_of == ("first",)
     assert rest.heads == (InputRef("second", 0), InputRef("third", 0))
 
 
@@ -205,7 +205,7 @@ def written(folder: Path, name: str) -> Counter[str]:
 
 
 class Alternating:
-    """Chained in every other epoch."""
+    """Fused in every other epoch."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -216,7 +216,7 @@ class Alternating:
 
 
 def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two executions each, the second from the state of the first: chained, apart, in turns."""
+    """Two executions each, the second from the state of the first: fused, apart, in turns."""
     rng = random.Random(1)
     files = [
         [
@@ -227,7 +227,7 @@ def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.Monk
         for number in range(10)
     ]  # fmt: skip
     found = {}
-    for way, limit in {"apart": -1, "chained": 10**9, "turns": Alternating()}.items():
+    for way, limit in {"apart": -1, "fused": 10**9, "turns": Alternating()}.items():
         monkeypatch.setattr(epoch_driver, "FEW_GROUPS", limit)
         folder = world.folder / way
         p = Pipeline(f"job_{way}")
@@ -244,5 +244,5 @@ def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.Monk
                 assert jet.run(p, config, until=until).epochs >= 5
         found[way] = {name: written(folder, name) for name in stages}
     assert all(found["apart"].values())
-    assert found["chained"] == found["apart"]
+    assert found["fused"] == found["apart"]
     assert found["turns"] == found["apart"]

@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 from dagster_jet.operators.window_results import IS_EARLY
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.shared import SharedFrames
-from dagster_jet.spark.planning.chaining import ChainPlan
+from dagster_jet.spark.planning.fusing import FusionPlan
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.chain import Chain
-from dagster_jet.spark.tasks.chain_task import ChainTask
+from dagster_jet.spark.tasks.fused_task import FusedTask
+from dagster_jet.spark.tasks.fusion import Fusion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ class StageFrames:
 
 
 @dataclass(frozen=True)
-class ChainFrames:
+class FusionFrames:
     """What comes out of the stages of one task in one epoch."""
 
     acks: DataFrame
@@ -40,42 +40,42 @@ class ChainFrames:
     """By stage, where they are read outside of the task."""
 
 
-def chain_frames(
-    plan: ChainPlan,
+def fusion_frames(
+    plan: FusionPlan,
     inputs: Sequence[DataFrame | None],
     epoch: EpochInput,
     runtime: SparkRuntime,
     shared: SharedFrames,
-) -> ChainFrames:
+) -> FusionFrames:
     """
     Args:
-        inputs: of the chain's heads, as their operators take them; None where the epoch has no
+        inputs: of the fusion's heads, as their operators take them; None where the epoch has no
             rows: the stage still emits, and saves its state.
     """
-    chain = plan.chain
+    fusion = plan.fusion
     rows = {lane: frame for lane, frame in enumerate(inputs) if frame is not None}
     source = plan.inputs.put(rows)
-    task = ChainTask(
+    task = FusedTask(
         epoch.barrier,
-        chain,
-        {stage.vertex: epoch.stages[stage.vertex] for stage in chain.stages},
+        fusion,
+        {stage.vertex: epoch.stages[stage.vertex] for stage in fusion.stages},
         owns_all=epoch.few_groups,
         has_input=source is not None,
     )
     out = _by_shard(source, epoch, runtime).mapInArrow(task, plan.outputs.type)
-    if not chain.outputs.is_one:
+    if not fusion.outputs.is_one:
         out = shared.add(out)
-    return ChainFrames(
-        plan.outputs.take(out, Chain.ack_lane),
+    return FusionFrames(
+        plan.outputs.take(out, Fusion.ack_lane),
         {
             name: _results(
-                plan.outputs.take(out, chain.result_lane(name)), epoch.stages[name].early
+                plan.outputs.take(out, fusion.result_lane(name)), epoch.stages[name].early
             )
-            for name in chain.results_to
+            for name in fusion.results_of
         },
         {
-            name: plan.outputs.take(out, chain.dead_letter_lane(name))
-            for name in chain.dead_letters_to
+            name: plan.outputs.take(out, fusion.dead_letter_lane(name))
+            for name in fusion.dead_letters_of
         },
     )
 

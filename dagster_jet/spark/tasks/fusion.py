@@ -51,7 +51,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Chain:
+class Fusion:
     """The stages of one task."""
 
     stages: tuple[StageSpec, ...]
@@ -60,9 +60,9 @@ class Chain:
     """The inputs that Spark feeds, in the order of their lanes."""
     links: tuple[Link, ...] = ()
     """The inputs that the task feeds to itself."""
-    results_to: tuple[str, ...] = ()
+    results_of: tuple[str, ...] = ()
     """Stages whose results others read, outside of the task."""
-    dead_letters_to: tuple[str, ...] = ()
+    dead_letters_of: tuple[str, ...] = ()
     """Stages whose dead letters others read."""
 
     @cached_property
@@ -79,16 +79,16 @@ class Chain:
     @cached_property
     def outputs(self) -> Lanes:
         """What goes out: acks, then results, then dead letters, a lane per stage that is read."""
-        results = [self.by_name[name].operator.result_schema for name in self.results_to]
-        return Lanes((ACK_SCHEMA, *results, *[DEAD_LETTER_SCHEMA] * len(self.dead_letters_to)))
+        results = [self.by_name[name].operator.result_schema for name in self.results_of]
+        return Lanes((ACK_SCHEMA, *results, *[DEAD_LETTER_SCHEMA] * len(self.dead_letters_of)))
 
     ack_lane = 0
 
     def result_lane(self, stage: str) -> int:
-        return 1 + self.results_to.index(stage)
+        return 1 + self.results_of.index(stage)
 
     def dead_letter_lane(self, stage: str) -> int:
-        return 1 + len(self.results_to) + self.dead_letters_to.index(stage)
+        return 1 + len(self.results_of) + self.dead_letters_of.index(stage)
 
     def _head_schema(self, head: InputRef) -> pa.Schema:
         stage = self.by_name[head.stage]

@@ -15,7 +15,7 @@ from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.errors import at_stage
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN, Barrier, ack_batch, new_attempt
-from dagster_jet.spark.tasks.chain import Chain, InputRef
+from dagster_jet.spark.tasks.fusion import Fusion, InputRef
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import StageInput
 from dagster_jet.spark.tasks.stage_task import ShardRun, StageTask
@@ -28,7 +28,7 @@ _ShardRows = list[tuple[pa.Table, ...]]
 
 
 @dataclass(frozen=True)
-class ChainTask:
+class FusedTask:
     """What Spark runs, once per shard or once for all shards.
 
     A stage's state is saved while the stages behind it take their steps: the task waits for all of
@@ -36,7 +36,7 @@ class ChainTask:
     """
 
     barrier: Barrier
-    chain: Chain
+    fusion: Fusion
     given: Mapping[str, StageInput]
     owns_all: bool = False
     """One task drives all shards: cheaper while there is little to do."""
@@ -44,7 +44,7 @@ class ChainTask:
 
     @property
     def shard_count(self) -> int:
-        return len(self.given[self.chain.stages[0].vertex].shards)
+        return len(self.given[self.fusion.stages[0].vertex].shards)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = new_attempt()
@@ -52,10 +52,10 @@ class ChainTask:
         owned = self._owned(table)
         if len(owned) == 1:
             table = _without_anchors(table)
-        passed: dict[str, list[pa.Table]] = {link.source: [] for link in self.chain.links}
+        passed: dict[str, list[pa.Table]] = {link.source: [] for link in self.fusion.links}
         runs: list[tuple[str, ShardRun]] = []
         with ThreadPoolExecutor(saving.AT_ONCE, "jet-save") as savers:
-            for stage in self.chain.stages:
+            for stage in self.fusion.stages:
                 fail_point("stage.before")
                 name, given = stage.vertex, self.given[stage.vertex]
                 delete_runs(given.obsolete)
@@ -80,14 +80,14 @@ class ChainTask:
                 with at_stage(name):
                     ack = run.acked()
                 yield self._ack(ack)
-        for _ in self.chain.stages:
+        for _ in self.fusion.stages:
             fail_point("stage.after")
 
     # --- input ----------------------------------------------------------------------------------
 
     def _read(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """The epoch's rows with their shard; anchor rows have a shard and nothing else."""
-        layout = self.chain.inputs.schema
+        layout = self.fusion.inputs.schema
         schema = layout.append(pa.field(SHARD_COLUMN, pa.int32()))
         if not self.has_input:
             # The rows only say which shard this task is.
@@ -110,7 +110,7 @@ class ChainTask:
     ) -> tuple[dict[int, pa.Table], int]:
         """By input, the rows that come from stages of this task; and how many of them were late."""
         tables, all_late = {}, 0
-        for link in self.chain.links:
+        for link in self.fusion.links:
             if link.target.stage == stage:
                 results = pa.concat_tables(passed[link.source])
                 rows, late = link.shape(results, self.given[stage].before_ms)
@@ -128,7 +128,7 @@ class ChainTask:
         alone: bool,
     ) -> tuple[pa.Table, ...]:
         """A shard's rows as the operator takes them, input by input."""
-        chain = self.chain
+        fusion = self.fusion
         own = table if alone else _of_shard(table, shard)
         arrived = []
         for ordinal in range(len(task.stage.operator.input_schemas)):
@@ -137,8 +137,8 @@ class ChainTask:
                 if not alone:
                     rows = rows.filter(pc.equal(_shards(rows, task.shard_count), shard))
             else:
-                lane = chain.heads.index(InputRef(task.stage.vertex, ordinal))
-                rows = chain.inputs.rows_of(own, lane)
+                lane = fusion.heads.index(InputRef(task.stage.vertex, ordinal))
+                rows = fusion.inputs.rows_of(own, lane)
             arrived.append(rows)
         return tuple(arrived)
 
@@ -148,18 +148,18 @@ class ChainTask:
         self, run: ShardRun, results: SinkWriters, dead_letters: SinkWriters
     ) -> Iterator[pa.RecordBatch]:
         """To the stage's own sinks, and to readers outside of the task."""
-        chain, stage = self.chain, run.ack.vertex
+        fusion, stage = self.fusion, run.ack.vertex
         for batch in run.step.results.to_batches():
             results.write(batch)
-            if stage in chain.results_to and batch.num_rows:
-                yield chain.outputs.batch(chain.result_lane(stage), batch)
+            if stage in fusion.results_of and batch.num_rows:
+                yield fusion.outputs.batch(fusion.result_lane(stage), batch)
         for batch in [] if run.step.rejected is None else run.step.rejected.to_batches():
             dead_letters.write(batch)
-            if stage in chain.dead_letters_to and batch.num_rows:
-                yield chain.outputs.batch(chain.dead_letter_lane(stage), batch)
+            if stage in fusion.dead_letters_of and batch.num_rows:
+                yield fusion.outputs.batch(fusion.dead_letter_lane(stage), batch)
 
     def _ack(self, ack: Ack) -> pa.RecordBatch:
-        return self.chain.outputs.batch(Chain.ack_lane, ack_batch(ack))
+        return self.fusion.outputs.batch(Fusion.ack_lane, ack_batch(ack))
 
 
 def _shards(table: pa.Table, count: int) -> pa.ChunkedArray:

@@ -14,43 +14,43 @@ from dagster_jet.pipeline.graph import Graph, TransformNode
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.spark.planning.lane_frames import LaneFrames
 from dagster_jet.spark.planning.wiring import StageWiring
-from dagster_jet.spark.tasks.chain import Chain, InputRef, Link
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
+from dagster_jet.spark.tasks.fusion import Fusion, InputRef, Link
 
 
 @dataclass(frozen=True)
-class ChainPlan:
+class FusionPlan:
     """The stages of one task, and what goes in and out of it as Spark sees it."""
 
-    chain: Chain
+    fusion: Fusion
     inputs: LaneFrames
     outputs: LaneFrames
 
     @property
     def name(self) -> str:
         """Of its first stage."""
-        return self.chain.stages[0].vertex
+        return self.fusion.stages[0].vertex
 
 
 @dataclass(frozen=True)
-class Chains:
+class Fusions:
     """How the stages of a pipeline are spread over tasks."""
 
-    each: tuple[ChainPlan, ...]
+    each: tuple[FusionPlan, ...]
     """Upstream ones first."""
 
-    def of(self, stage: str) -> ChainPlan:
-        return next(plan for plan in self.each if stage in plan.chain.by_name)
+    def of(self, stage: str) -> FusionPlan:
+        return next(plan for plan in self.each if stage in plan.fusion.by_name)
 
 
-def one_by_one(graph: Graph, wirings: Mapping[str, StageWiring]) -> Chains:
+def one_by_one(graph: Graph, wirings: Mapping[str, StageWiring]) -> Fusions:
     """A task for each stage: where its shards are spread over tasks."""
-    return Chains(tuple(_chain(graph, wirings, [stage.name], {}) for stage in graph.stages))
+    return Fusions(tuple(_fusion(graph, wirings, [stage.name], {}) for stage in graph.stages))
 
 
 def by_level(
     graph: Graph, wirings: Mapping[str, StageWiring], plain: Mapping[str, ColumnChoice]
-) -> Chains:
+) -> Fusions:
     """As few tasks as can be: where one task has all shards.
 
     Args:
@@ -67,34 +67,34 @@ def by_level(
             else:
                 level = max([level, *(levels[s] + 1 for s in _stages_behind(graph, upstream))])
         levels[stage.name] = level
-    chains = []
+    fusions = []
     for level in sorted(set(levels.values())):
         names = [stage.name for stage in graph.stages if levels[stage.name] == level]
         inside = {ref: link for ref, link in links.items()
                   if ref.stage in names and link.source in names}  # fmt: skip
-        chains.append(_chain(graph, wirings, names, inside))
-    return Chains(tuple(chains))
+        fusions.append(_fusion(graph, wirings, names, inside))
+    return Fusions(tuple(fusions))
 
 
-def _chain(
+def _fusion(
     graph: Graph,
     wirings: Mapping[str, StageWiring],
     names: list[str],
     links: Mapping[InputRef, Link],
-) -> ChainPlan:
+) -> FusionPlan:
     inputs = [
         InputRef(name, ordinal) for name in names for ordinal in range(len(graph[name].upstream))
     ]
     fed = {(link.source, ref) for ref, link in links.items()}
     read = {name: [r for r in wirings[name].readers if (name, r) not in fed] for name in names}
-    chain = Chain(
+    fusion = Fusion(
         stages=tuple(wirings[name].spec for name in names),
         heads=tuple(ref for ref in inputs if ref not in links),
         links=tuple(links[ref] for ref in inputs if ref in links),
-        results_to=tuple(name for name in names if read[name]),
-        dead_letters_to=tuple(name for name in names if wirings[name].passes_dead_letters),
+        results_of=tuple(name for name in names if read[name]),
+        dead_letters_of=tuple(name for name in names if wirings[name].passes_dead_letters),
     )
-    return ChainPlan(chain, LaneFrames(chain.inputs), LaneFrames(chain.outputs))
+    return FusionPlan(fusion, LaneFrames(fusion.inputs), LaneFrames(fusion.outputs))
 
 
 def _links(
