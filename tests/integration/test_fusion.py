@@ -121,7 +121,7 @@ def test_two_windows_and_their_join_are_one_task(spark: SparkSession) -> None:
     (one,) = plan.by_level.each
     assert one.fusion.heads == (InputRef("low", 0), InputRef("high", 0))
     assert [link.source for link in one.fusion.links] == ["low", "high"]
-    assert one.outputs.lanes.is_one, "nothing goes out but acks"
+    assert one.outputs.rows.is_one, "nothing goes out but acks"
     assert plan.stages["both"].own_sinks == ("out",), "a select stands in between"
     assert [[s.vertex for s in c.fusion.stages] for c in plan.one_by_one.each] == [
         ["low"], ["high"], ["both"],

@@ -53,7 +53,7 @@ def fusion_frames(
             rows: the stage still emits, and saves its state.
     """
     fusion = plan.fusion
-    rows = {lane: frame for lane, frame in enumerate(inputs) if frame is not None}
+    rows = {tag: frame for tag, frame in enumerate(inputs) if frame is not None}
     source = plan.inputs.put(rows)
     task = FusedTask(
         epoch.barrier,
@@ -66,15 +66,15 @@ def fusion_frames(
     if not fusion.outputs.is_one:
         out = shared.add(out)
     return FusionFrames(
-        plan.outputs.take(out, Fusion.ack_lane),
+        plan.outputs.take(out, Fusion.ack_tag),
         {
             name: _results(
-                plan.outputs.take(out, fusion.result_lane(name)), epoch.stages[name].early
+                plan.outputs.take(out, fusion.result_tag(name)), epoch.stages[name].early
             )
             for name in fusion.results_of
         },
         {
-            name: plan.outputs.take(out, fusion.dead_letter_lane(name))
+            name: plan.outputs.take(out, fusion.dead_letter_tag(name))
             for name in fusion.dead_letters_of
         },
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dagster_jet.pipeline.graph import Graph, TransformNode
 from dagster_jet.pipeline.stateful import StatefulNode
-from dagster_jet.spark.planning.lane_frames import LaneFrames
+from dagster_jet.spark.planning.tagged_frames import TaggedFrames
 from dagster_jet.spark.planning.wiring import StageWiring
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
 from dagster_jet.spark.tasks.fusion import Fusion, InputRef, Link
@@ -23,8 +23,8 @@ class FusionPlan:
     """The stages of one task, and what goes in and out of it as Spark sees it."""
 
     fusion: Fusion
-    inputs: LaneFrames
-    outputs: LaneFrames
+    inputs: TaggedFrames
+    outputs: TaggedFrames
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ def _fusion(
         results_of=tuple(name for name in names if read[name]),
         dead_letters_of=tuple(name for name in names if wirings[name].passes_dead_letters),
     )
-    return FusionPlan(fusion, LaneFrames(fusion.inputs), LaneFrames(fusion.outputs))
+    return FusionPlan(fusion, TaggedFrames(fusion.inputs), TaggedFrames(fusion.outputs))
 
 
 def _links(

@@ -137,8 +137,8 @@ class FusedTask:
                 if not alone:
                     rows = rows.filter(pc.equal(_shards(rows, task.shard_count), shard))
             else:
-                lane = fusion.heads.index(InputRef(task.stage.vertex, ordinal))
-                rows = fusion.inputs.rows_of(own, lane)
+                tag = fusion.heads.index(InputRef(task.stage.vertex, ordinal))
+                rows = fusion.inputs.rows_of(own, tag)
             arrived.append(rows)
         return tuple(arrived)
 
@@ -152,14 +152,14 @@ class FusedTask:
         for batch in run.step.results.to_batches():
             results.write(batch)
             if stage in fusion.results_of and batch.num_rows:
-                yield fusion.outputs.batch(fusion.result_lane(stage), batch)
+                yield fusion.outputs.batch(fusion.result_tag(stage), batch)
         for batch in [] if run.step.rejected is None else run.step.rejected.to_batches():
             dead_letters.write(batch)
             if stage in fusion.dead_letters_of and batch.num_rows:
-                yield fusion.outputs.batch(fusion.dead_letter_lane(stage), batch)
+                yield fusion.outputs.batch(fusion.dead_letter_tag(stage), batch)
 
     def _ack(self, ack: Ack) -> pa.RecordBatch:
-        return self.fusion.outputs.batch(Fusion.ack_lane, ack_batch(ack))
+        return self.fusion.outputs.batch(Fusion.ack_tag, ack_batch(ack))
 
 
 def _shards(table: pa.Table, count: int) -> pa.ChunkedArray:

@@ -21,8 +21,8 @@ from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
 from dagster_jet.spark.tasks.barrier import ACK_SCHEMA
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
-from dagster_jet.spark.tasks.lanes import Lanes
 from dagster_jet.spark.tasks.stage_input import StageSpec
+from dagster_jet.spark.tasks.tagged_rows import TaggedRows
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Fusion:
     stages: tuple[StageSpec, ...]
     """Upstream ones first."""
     heads: tuple[InputRef, ...]
-    """The inputs that Spark feeds, in the order of their lanes."""
+    """The inputs that Spark feeds, in the order of their tags."""
     links: tuple[Link, ...] = ()
     """The inputs that the task feeds to itself."""
     results_of: tuple[str, ...] = ()
@@ -70,24 +70,24 @@ class Fusion:
         return {stage.vertex: stage for stage in self.stages}
 
     @cached_property
-    def inputs(self) -> Lanes:
-        """What comes in, a lane per head."""
-        return Lanes(
+    def inputs(self) -> TaggedRows:
+        """What comes in, a tag per head."""
+        return TaggedRows(
             tuple(map(self._head_schema, self.heads)), pa.field(PARTITION_COLUMN, pa.int32())
         )
 
     @cached_property
-    def outputs(self) -> Lanes:
-        """What goes out: acks, then results, then dead letters, a lane per stage that is read."""
+    def outputs(self) -> TaggedRows:
+        """What goes out: acks, results, dead letters; a tag for each stage whose rows are read."""
         results = [self.by_name[name].operator.result_schema for name in self.results_of]
-        return Lanes((ACK_SCHEMA, *results, *[DEAD_LETTER_SCHEMA] * len(self.dead_letters_of)))
+        return TaggedRows((ACK_SCHEMA, *results, *[DEAD_LETTER_SCHEMA] * len(self.dead_letters_of)))
 
-    ack_lane = 0
+    ack_tag = 0
 
-    def result_lane(self, stage: str) -> int:
+    def result_tag(self, stage: str) -> int:
         return 1 + self.results_of.index(stage)
 
-    def dead_letter_lane(self, stage: str) -> int:
+    def dead_letter_tag(self, stage: str) -> int:
         return 1 + len(self.results_of) + self.dead_letters_of.index(stage)
 
     def _head_schema(self, head: InputRef) -> pa.Schema:

@@ -1,8 +1,9 @@
-"""Several tables as one: whose a row is, then the columns of every table side by side.
+"""Rows of several kinds in one table: a tag says which, then come the columns of every kind.
 
-Between Spark and a Python task there is one table in each direction; what is of several kinds
-travels in lanes of it. A row has nulls in the columns of the others. With one kind there are no
-lanes, and the table is that kind's.
+Between Spark and a Python task there is one table in each direction. A row has nulls in the columns
+of the other kinds. With one kind there is no tag, and the table is that kind's.
+
+Source: tagged outputs in Apache Beam.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-LANE_COLUMN = "__lane"
+TAG_COLUMN = "__tag"
 
 
 @dataclass(frozen=True)
-class Lanes:
+class TaggedRows:
     """The layout of such a table."""
 
     kinds: tuple[pa.Schema, ...]
@@ -33,44 +34,44 @@ class Lanes:
         if self.is_one:
             return self.kinds[0]
         common = [] if self.shared is None else [self.shared]
-        fields = [*common, pa.field(LANE_COLUMN, pa.int32())]
-        for lane in range(len(self.kinds)):
+        fields = [*common, pa.field(TAG_COLUMN, pa.int32())]
+        for tag in range(len(self.kinds)):
             fields += [
-                field.with_name(column_name(lane, field.name)).with_nullable(True)
-                for field in self.own(lane)
+                field.with_name(column_name(tag, field.name)).with_nullable(True)
+                for field in self.own(tag)
             ]
         return pa.schema(fields)
 
-    def own(self, lane: int) -> list[pa.Field]:
+    def own(self, tag: int) -> list[pa.Field]:
         """The fields of one kind that are no other's."""
-        fields = list(self.kinds[lane])
+        fields = list(self.kinds[tag])
         return fields if self.shared is None or self.is_one else fields[1:]
 
-    def rows_of(self, table: pa.Table, lane: int) -> pa.Table:
+    def rows_of(self, table: pa.Table, tag: int) -> pa.Table:
         """The rows of one kind, with its own schema; `table` may have further columns behind."""
         if self.is_one:
             return table.select(range(len(self.kinds[0])))
         lead = 0 if self.shared is None else 1
-        first = lead + 1 + sum(len(self.own(before)) for before in range(lane))
-        places = [*range(lead), *range(first, first + len(self.own(lane)))]
-        rows = table.select(places).filter(pc.equal(table.column(lead), lane))
-        return pa.Table.from_arrays(rows.columns, schema=self.kinds[lane])
+        first = lead + 1 + sum(len(self.own(before)) for before in range(tag))
+        places = [*range(lead), *range(first, first + len(self.own(tag)))]
+        rows = table.select(places).filter(pc.equal(table.column(lead), tag))
+        return pa.Table.from_arrays(rows.columns, schema=self.kinds[tag])
 
-    def batch(self, lane: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def batch(self, tag: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of one kind as rows of the whole; kinds that share no column."""
         assert self.shared is None
         if self.is_one:
             return rows
         count = rows.num_rows
-        columns = [pa.repeat(pa.scalar(lane, pa.int32()), count)]
+        columns = [pa.repeat(pa.scalar(tag, pa.int32()), count)]
         for other in range(len(self.kinds)):
-            if other == lane:
+            if other == tag:
                 columns += rows.columns
             else:
                 columns += [pa.nulls(count, field.type) for field in self.own(other)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def column_name(lane: int, name: str) -> str:
+def column_name(tag: int, name: str) -> str:
     """What a kind's column is called beside the others'."""
-    return f"{lane}_{name}"
+    return f"{tag}_{name}"

@@ -1,4 +1,4 @@
-"""Lanes as Spark sees them: rows of several frames into one, and of one kind out of it.
+"""`TaggedRows` as Spark sees them: several frames into one, and those of one kind out of it.
 
 Columns are built once per execution: a call into the JVM per column and epoch adds up.
 """
@@ -16,67 +16,67 @@ from pyspark.sql.types import StructType
 
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.spark.planning.operator_plan import spark_schema
-from dagster_jet.spark.tasks.lanes import LANE_COLUMN, Lanes, column_name
+from dagster_jet.spark.tasks.tagged_rows import TAG_COLUMN, TaggedRows, column_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True)
-class LaneFrames:
-    """The frames of one `Lanes`."""
+class TaggedFrames:
+    """Of one layout."""
 
-    lanes: Lanes
+    rows: TaggedRows
 
     @cached_property
     def type(self) -> StructType:
-        return spark_schema(self.lanes.schema)
+        return spark_schema(self.rows.schema)
 
     def put(self, frames: Mapping[int, DataFrame]) -> DataFrame | None:
-        """The rows of all frames, each in its lane; None if there are no frames."""
-        if self.lanes.is_one:
+        """The rows of all frames, each with its tag; None if there are no frames."""
+        if self.rows.is_one:
             return frames.get(0)
-        own = [frame.select(*self._into[lane]) for lane, frame in frames.items()]
+        own = [frame.select(*self._into[tag]) for tag, frame in frames.items()]
         return reduce(lambda a, b: a.union(b), own) if own else None
 
-    def take(self, frame: DataFrame, lane: int) -> DataFrame:
-        """The rows of one lane, as they were put into it."""
-        if self.lanes.is_one:
+    def take(self, frame: DataFrame, tag: int) -> DataFrame:
+        """The rows with one tag, as they were put in."""
+        if self.rows.is_one:
             return frame
-        return frame.where(self._is[lane]).select(*self._out_of[lane])
+        return frame.where(self._is[tag]).select(*self._out_of[tag])
 
     @cached_property
     def _into(self) -> tuple[tuple[Column, ...], ...]:
-        return tuple(map(self._columns_into, range(len(self.lanes.kinds))))
+        return tuple(map(self._columns_into, range(len(self.rows.kinds))))
 
     @cached_property
     def _is(self) -> tuple[Column, ...]:
-        return tuple(F.col(LANE_COLUMN) == lane for lane in range(len(self.lanes.kinds)))
+        return tuple(F.col(TAG_COLUMN) == tag for tag in range(len(self.rows.kinds)))
 
     @cached_property
     def _out_of(self) -> tuple[tuple[Column, ...], ...]:
-        lanes, shared = self.lanes, self.lanes.shared
+        tagged, shared = self.rows, self.rows.shared
         common = () if shared is None else (F.col(quoted_name(shared.name)),)
         return tuple(
             (
                 *common,
                 *(
-                    F.col(quoted_name(column_name(lane, field.name))).alias(field.name)
-                    for field in lanes.own(lane)
+                    F.col(quoted_name(column_name(tag, field.name))).alias(field.name)
+                    for field in tagged.own(tag)
                 ),
             )
-            for lane in range(len(lanes.kinds))
+            for tag in range(len(tagged.kinds))
         )
 
-    def _columns_into(self, lane: int) -> tuple[Column, ...]:
-        lanes = self.lanes
-        columns = [] if lanes.shared is None else [F.col(quoted_name(lanes.shared.name))]
-        columns.append(F.lit(lane).alias(LANE_COLUMN))
-        for other in range(len(lanes.kinds)):
-            for field in lanes.own(other):
+    def _columns_into(self, tag: int) -> tuple[Column, ...]:
+        tagged = self.rows
+        columns = [] if tagged.shared is None else [F.col(quoted_name(tagged.shared.name))]
+        columns.append(F.lit(tag).alias(TAG_COLUMN))
+        for other in range(len(tagged.kinds)):
+            for field in tagged.own(other):
                 own = (
                     F.col(quoted_name(field.name))
-                    if other == lane
+                    if other == tag
                     else F.lit(None).cast(from_arrow_type(field.type))
                 )
                 columns.append(own.alias(column_name(other, field.name)))

@@ -5,44 +5,44 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
-from dagster_jet.spark.tasks.lanes import LANE_COLUMN, Lanes
+from dagster_jet.spark.tasks.tagged_rows import TAG_COLUMN, TaggedRows
 
 PEOPLE = pa.schema([pa.field("p", pa.int32(), nullable=False), ("name", pa.string())])
 SIZES = pa.schema([("p", pa.int32()), ("name", pa.int64()), ("x", pa.float64())])
 
 
 def test_one_kind_is_not_changed() -> None:
-    lanes = Lanes((PEOPLE,), PEOPLE.field("p"))
+    tagged = TaggedRows((PEOPLE,), PEOPLE.field("p"))
     rows = pa.table({"p": [1], "name": ["a"], "behind": [7]})
-    assert lanes.schema is PEOPLE
-    assert lanes.rows_of(rows, 0).column_names == ["p", "name"]
+    assert tagged.schema is PEOPLE
+    assert tagged.rows_of(rows, 0).column_names == ["p", "name"]
 
 
 def test_what_all_kinds_share_is_there_once() -> None:
-    lanes = Lanes((PEOPLE, SIZES), pa.field("p", pa.int32()))
-    assert lanes.schema.names == ["p", LANE_COLUMN, "0_name", "1_name", "1_x"]
+    tagged = TaggedRows((PEOPLE, SIZES), pa.field("p", pa.int32()))
+    assert tagged.schema.names == ["p", TAG_COLUMN, "0_name", "1_name", "1_x"]
     rows = pa.Table.from_pylist(
         [
-            {"p": 1, LANE_COLUMN: 0, "0_name": "a"},
-            {"p": 2, LANE_COLUMN: 1, "1_name": 5, "1_x": 0.5},
-            {"p": 3, LANE_COLUMN: 0, "0_name": None},
+            {"p": 1, TAG_COLUMN: 0, "0_name": "a"},
+            {"p": 2, TAG_COLUMN: 1, "1_name": 5, "1_x": 0.5},
+            {"p": 3, TAG_COLUMN: 0, "0_name": None},
         ],
-        lanes.schema,
+        tagged.schema,
     )
-    assert lanes.rows_of(rows, 0).to_pylist() == [{"p": 1, "name": "a"}, {"p": 3, "name": None}]
-    sizes = lanes.rows_of(rows.append_column("behind", pa.array([0, 0, 0])), 1)
+    assert tagged.rows_of(rows, 0).to_pylist() == [{"p": 1, "name": "a"}, {"p": 3, "name": None}]
+    sizes = tagged.rows_of(rows.append_column("behind", pa.array([0, 0, 0])), 1)
     assert sizes.schema == SIZES
     assert sizes.to_pylist() == [{"p": 2, "name": 5, "x": 0.5}]
 
 
 def test_rows_go_in_and_come_out_as_they_were() -> None:
-    lanes = Lanes((PEOPLE, SIZES))
+    tagged = TaggedRows((PEOPLE, SIZES))
     people = pa.record_batch([pa.array([1, 2], pa.int32()), ["a", None]], schema=PEOPLE)
     sizes = pa.record_batch([pa.array([3], pa.int32()), [4], [0.5]], schema=SIZES)
-    both = pa.Table.from_batches([lanes.batch(0, people), lanes.batch(1, sizes)])
-    assert both.schema == lanes.schema
-    assert lanes.rows_of(both, 0).to_pylist() == people.to_pylist()
-    assert lanes.rows_of(both, 1).to_pylist() == sizes.to_pylist()
+    both = pa.Table.from_batches([tagged.batch(0, people), tagged.batch(1, sizes)])
+    assert both.schema == tagged.schema
+    assert tagged.rows_of(both, 0).to_pylist() == people.to_pylist()
+    assert tagged.rows_of(both, 1).to_pylist() == sizes.to_pylist()
 
 
 def test_choices_follow_each_other() -> None:
