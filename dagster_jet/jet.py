@@ -419,6 +419,10 @@ class Jet:
         )
         if journal is None or "path" not in journal.column_names:
             return ()
+        if (
+            "read_to" in journal.column_names
+        ):  # a file that is read in parts is needed until its end
+            journal = journal.filter(journal["read_to"].is_null())
         return tuple(sorted(set(journal["path"].to_pylist())))
 
     def ledger(self, name: str) -> dict[str, int | None]:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace
+from dagster_jet.connectors.files.slices import is_compressed
 
 _BEGINNING_BYTES = 64 << 10
-_COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RowSize:
 
 def row_size(place: InputPlace, file: InputFile, format: str) -> RowSize | None:
     """None: the file does not show it. Whoever reads all of it says why."""
-    if file.path.endswith(_COMPRESSED):
+    if is_compressed(file.path):
         return None
     try:
         with place.open(file) as stream:

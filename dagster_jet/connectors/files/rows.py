@@ -1,4 +1,4 @@
-"""Rows of files as a frame: by Spark's own readers from this machine, by tasks from elsewhere."""
+"""Rows of files as a frame: of whole local ones by Spark's own readers, of others by tasks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from dagster_jet.connectors.files.bad_rows import FILE_COLUMN, first_bad_row, forgiving
 from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
 from dagster_jet.connectors.files.places.opening import open_input
-from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.files.remote_rows import remote_rows, unknown_options
+from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.files.task_rows import rows_by_tasks, unknown_options
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,24 +48,31 @@ class Rows:
     def is_remote(self) -> bool:
         return scheme_of(self.path) != "file"
 
+    @property
+    def can_be_cut(self) -> bool:
+        """Parts of files can be read, by tasks."""
+        return self.schema is not None and not unknown_options(self.options)
+
     def frame(
-        self, spark: SparkSession, files: Sequence[InputFile], *, with_file: bool = False
+        self, spark: SparkSession, wanted: Sequence[Slice], *, with_file: bool = False
     ) -> DataFrame:
-        """The files' rows, with `FILE_COLUMN` if asked for. Runs nothing."""
+        """Their rows, with `FILE_COLUMN` if asked for. Runs nothing.
+
+        Args:
+            wanted: whole files; parts where they `can_be_cut`.
+        """
         from pyspark.sql import functions as F
 
-        if not self.is_remote:
-            frame = self._local_reader(spark).load([literally(file.path) for file in files])
-            return (
-                frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
-                if (with_file)
-                else frame
-            )
+        if not self.is_remote and all(part.is_whole for part in wanted):
+            frame = self._local_reader(spark).load([literally(part.path) for part in wanted])
+            if not with_file:
+                return frame
+            return frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
         assert self.schema is not None
-        frame = remote_rows(
+        frame = rows_by_tasks(
             spark,
             (self.path, self.storage_options),
-            files,
+            wanted,
             format=self.format,
             schema=self.schema,
             options=self.options,
@@ -79,17 +86,17 @@ class Rows:
             self._reader = reader if self.schema is None else reader.schema(self.schema)
         return self._reader
 
-    def first_bad(self, spark: SparkSession, files: Sequence[InputFile]) -> str | None:
+    def first_bad(self, spark: SparkSession, wanted: Sequence[Slice]) -> str | None:
         """Best effort: file, line and text of a row that does not fit."""
         if self.format == "parquet" or self.schema is None:
             return None
         schema, options = forgiving(self.schema)
         given = {name: value for name, value in self.options.items() if name.lower() != "mode"}
         again = Rows(self.path, self.storage_options, self.format, schema, {**given, **options})
-        by_path = {file.path: file for file in files}
+        by_path = {part.path: part.file for part in wanted}
         place = open_input(self.path, self.storage_options)
 
         def open_file(path: str) -> BinaryIO:
             return place.open(by_path[path])
 
-        return first_bad_row(again.frame(spark, files, with_file=True), open_file)
+        return first_bad_row(again.frame(spark, wanted, with_file=True), open_file)

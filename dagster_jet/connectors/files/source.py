@@ -1,10 +1,10 @@
 """Files as a replayable source: a folder into which finished files are moved.
 
-A file is read whole, once, in order of (modification time, name). Which files were read is part of
-every snapshot, with size, time and checksum, so that a file that arrives late is not missed and one
-that changes after it was read is an error instead of a silent difference. Another time alone is no
-change: then the content is compared. Hidden and temporary names are ignored: write elsewhere, then
-rename.
+A file is read once, in order of (modification time, name): whole, or in byte ranges where it is too
+large for an epoch (`slices`). Which files were read, and how far, is part of every snapshot, with
+size, time and checksum, so that a file that arrives late is not missed and one that changes after
+it was read is an error instead of a silent difference. Another time alone is no change: then the
+content is compared. Hidden and temporary names are ignored: write elsewhere, then rename.
 
 Files may be deleted once a committed snapshot has read them (`Jet.consumed_files`), not before: one
 that vanishes earlier cannot be read again after a crash, and is an `InputLostError`.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -48,6 +48,7 @@ from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Listing
 from dagster_jet.connectors.files.row_size import RowSize, row_size
 from dagster_jet.connectors.files.rows import Rows
+from dagster_jet.connectors.files.slices import Slice, cut
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import (
     ConfigurationError,
@@ -153,7 +154,8 @@ class FilesReader(SourceReader):
     stage: str
     bad_rows: BadRowRule | None
     _read: dict[str, InputFile] = field(default_factory=dict)
-    _waiting: list[InputFile] = field(default_factory=list)
+    _waiting: list[Slice] = field(default_factory=list)
+    """What is left of each file."""
     _journal: list[InputFile] = field(default_factory=list)
     _last: InputFile | None = None
     _bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
@@ -223,15 +225,24 @@ class FilesReader(SourceReader):
 
     def accept(self, found: Found) -> None:
         for again in found.recognised:
-            if self._read[again.path] != again:
-                self._read[again.path] = again
-                self._journal.append(again)  # so that it is not compared at every start
-        self._waiting = sorted(f for f in found.files if f.path not in self._read)
+            known = self._read[again.path]
+            if known != again:
+                self._read[again.path] = replace(again, read_to=known.read_to)
+                self._journal.append(self._read[again.path])  # so that no start compares it again
+        self._waiting = sorted(self._unread(found.files))
         if found.row_size is not None:
             self._has_row_size = True
             self._inflation = found.row_size.in_memory / found.row_size.in_file
             if not self._is_measured:
                 self._bytes_per_row = max(1.0, found.row_size.in_file)
+
+    def _unread(self, files: Iterable[InputFile]) -> Iterator[Slice]:
+        for file in files:
+            known = self._read.get(file.path)
+            if known is None:
+                yield Slice.whole(file)
+            elif known.read_to is not None:
+                yield Slice(known if known == file else file, known.read_to, file.size)
 
     def _recognise(self, known: InputFile, file: InputFile) -> InputFile:
         """A file that was read has another time: `touch`, or a copy that was put back."""
@@ -261,34 +272,48 @@ class FilesReader(SourceReader):
         )
 
     def waiting(self) -> Lag:
-        waiting_bytes = sum(f.size for f in self._waiting)
+        waiting_bytes = sum(rest.size for rest in self._waiting)
         return Lag(
             items=max(len(self._waiting), int(waiting_bytes / self._bytes_per_row)),
             details={"files": len(self._waiting), "bytes": waiting_bytes},
             bytes=int(waiting_bytes * self._inflation),
         )
 
-    def plan(self, max_rows: int) -> tuple[InputFile, ...] | None:
+    def plan(self, max_rows: int) -> tuple[Slice, ...] | None:
         if not self._waiting:
             return None
-        budget = max_rows * self._bytes_per_row
-        taken: list[InputFile] = []
-        while self._waiting and (not taken or budget >= self._waiting[0].size):
-            file = self._waiting.pop(0)
-            budget -= file.size
-            taken.append(file)
+        taken = self._take(max_rows * self._bytes_per_row)
         if self.source.must_fit and self.source.schema is not None:
-            for file in taken:
+            for file in (part.file for part in taken if part.begin == 0):
                 with self._errors_named(file.path):
                     check_schema(self._place, file, self.source.schema, self.job, self.stage)
-        for file in taken:
-            self._read[file.path] = file
-        self._journal.extend(taken)
-        self._without_checksum = frozenset(file.path for file in taken)
-        self._last = taken[-1]
+        for part in taken:
+            self._read[part.path] = part.read()
+            self._journal.append(self._read[part.path])
+        self._without_checksum = frozenset(part.path for part in taken)
+        self._last = taken[-1].file
         return tuple(taken)
 
-    def frame(self, spark: SparkSession, split: tuple[InputFile, ...]) -> SourceFrame:
+    def _take(self, budget: float) -> list[Slice]:
+        """Whole files of about `budget` bytes together, at least one; or a part of one file."""
+        first = self._waiting.pop(0)
+        with self._errors_named(first.path):
+            part = cut(self._place, first, budget, self.source.format) if self._cuts else first
+        if part.end < first.end:
+            self._waiting.insert(0, replace(first, begin=part.end))
+        taken = [part]
+        budget -= part.size
+        if part.is_whole:
+            while self._waiting and self._waiting[0].is_whole and budget >= self._waiting[0].size:
+                taken.append(self._waiting.pop(0))
+                budget -= taken[-1].size
+        return taken
+
+    @cached_property
+    def _cuts(self) -> bool:
+        return self.source.rows.can_be_cut
+
+    def frame(self, spark: SparkSession, split: tuple[Slice, ...]) -> SourceFrame:
         from pyspark.sql import functions as F
 
         if not self._keeps_dead_letters or self.bad_rows is None:
@@ -323,16 +348,16 @@ class FilesReader(SourceReader):
             return replace(rows, options={**rows.options, "mode": "FAILFAST"})
         return rows
 
-    def verify(self, split: tuple[InputFile, ...], rows: int) -> None:
+    def verify(self, split: tuple[Slice, ...], rows: int) -> None:
         if not self._place.reads_what_was_planned:
             self.check_input(split)
         if rows > 0:
-            size = sum(file.size for file in split)
+            size = sum(part.size for part in split)
             self._bytes_per_row = max(1.0, 0.5 * self._bytes_per_row + 0.5 * size / rows)
             self._is_measured = self._has_row_size = True
 
-    def check_input(self, split: tuple[InputFile, ...]) -> None:
-        for file in split:
+    def check_input(self, split: tuple[Slice, ...]) -> None:
+        for file in (part.file for part in split):
             with self._errors_named(file.path):
                 found = self._place.find(file.path)
             if found == file:
@@ -363,7 +388,7 @@ class FilesReader(SourceReader):
                 cure="Move finished files in; do not append to them.",
             )
 
-    def locate_bad_row(self, spark: SparkSession, split: tuple[InputFile, ...]) -> str | None:
+    def locate_bad_row(self, spark: SparkSession, split: tuple[Slice, ...]) -> str | None:
         return self.source.rows.first_bad(spark, split)
 
     def position(self) -> dict[str, Any]:
@@ -376,7 +401,8 @@ class FilesReader(SourceReader):
     def take_journal(self) -> pa.Table | None:
         if not self._journal:
             return None
-        taken, self._journal = [self._with_checksum(file) for file in self._journal], []
+        newest = {file.path: file for file in self._journal}  # how far it was read by now
+        taken, self._journal = [self._with_checksum(file) for file in newest.values()], []
         self._read.update((file.path, file) for file in taken)
         self._without_checksum = frozenset()
         return _as_table(taken)
@@ -393,8 +419,15 @@ class FilesReader(SourceReader):
         fates = []
         for file in map(_of_row, journaled):
             otherwise = InputFate.WAITING if file.path in there else InputFate.GONE
-            fates.append(InputFate.RESTORED if file.path in self._read else otherwise)
+            fates.append(InputFate.RESTORED if self._has_read(file) else otherwise)
         return fates
+
+    def _has_read(self, file: InputFile) -> bool:
+        """As far as the journal says that it was read."""
+        known = self._read.get(file.path)
+        if known is None or known.read_to is None:
+            return known is not None
+        return file.read_to is not None and file.read_to <= known.read_to
 
     def shown(self, journaled: Mapping[str, Any]) -> str:
         return _of_row(journaled).shown(self._bytes_per_row)
@@ -453,7 +486,8 @@ def _of_row(row: Mapping[str, Any]) -> InputFile:
     if scheme_of(path) == "file":
         path = os.path.abspath(path)
     etag = row.get("etag") or ""
-    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"), etag)
+    read_to = row.get("read_to")
+    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"), etag, read_to)
 
 
 def _when(mtime_ns: int) -> str:
@@ -468,5 +502,6 @@ def _as_table(files: list[InputFile]) -> pa.Table:
             "mtime_ns": pa.array([f.mtime_ns for f in files], pa.int64()),
             "checksum": pa.array([f.checksum for f in files], pa.uint64()),
             "etag": pa.array([f.etag or None for f in files], pa.string()),
+            "read_to": pa.array([f.read_to for f in files], pa.int64()),
         }
     )

@@ -15,8 +15,8 @@ from dagster_jet.connectors.files.places.location import (
     storage_options,
 )
 from dagster_jet.connectors.files.places.opening import open_input
-from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.rows import Rows
+from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ class FilesTable:
         options = {**self._defaults, **dict(self.options)}
         return Rows(self.path, self.storage_options, self.format, self.schema, options)
 
-    def _files(self) -> Sequence[InputFile]:
+    def _files(self) -> Sequence[Slice]:
         """The one file, or those of the folder."""
         place = open_input(self.path, self.storage_options)
         only = place.find(self.path)
         files = place.listing().files if only is None else (only,)
         if not files:
             raise self._missing()
-        return files
+        return tuple(map(Slice.whole, files))
 
     def _missing(self) -> SourceError:
         return SourceError(

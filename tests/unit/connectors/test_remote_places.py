@@ -16,9 +16,9 @@ from dagster_jet import sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.remote import RemoteOutput
-from dagster_jet.connectors.files.remote_rows import Header, ReadLines, Slice
 from dagster_jet.connectors.files.sink import FilesSink
 from dagster_jet.connectors.files.source import FilesReader
+from dagster_jet.connectors.files.task_rows import Header, ReadLines, Slice
 from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.errors import (
     ArtifactLostError,

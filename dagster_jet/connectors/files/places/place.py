@@ -30,6 +30,8 @@ class InputFile:
     """Of local files, once they were read; None too in snapshots of 0.1."""
     etag: str = ""
     """Of objects: which content it is, as their store says; empty for local files."""
+    read_to: int | None = field(default=None, compare=False)
+    """In a journal: how many bytes from its beginning were read. None: all."""
 
     def shown(self, bytes_per_row: float) -> str:
         return f"{self.path} ({self.size} bytes, about {round(self.size / bytes_per_row)} rows)"

@@ -1,9 +1,9 @@
-"""Rows of files that Spark's own readers do not reach: read by tasks, parsed by Spark.
+"""Rows of files, or parts of files, that Spark's own readers do not reach: read by tasks.
 
-Spark reads `s3a://` only with jars that it does not come with. Here tasks open the files
-themselves, each a slice of the split's bytes, under the condition that the content is what was
-planned. Lines are then parsed by Spark's `from_json` and `from_csv`, so that types, time zones and
-bad rows are what they are in local files; Parquet is read by pyarrow.
+Spark reads `s3a://` only with jars that it does not come with, and a file only whole. Here tasks
+open the files themselves, each a slice of the split's bytes, under the condition that the content
+is what was planned. Lines are then parsed by Spark's `from_json` and `from_csv`, so that types,
+time zones and bad rows are what its readers make of them; Parquet is read by pyarrow.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from dagster_jet.connectors.files.bad_rows import FILE_COLUMN
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.connectors.files.slices import Slice, row_groups
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SLICE_BYTES = 64 << 20
+_TASK_BYTES = 64 << 20
+"""The most that a task reads of a file; less where it would leave cores idle."""
+_LEAST_TASK_BYTES = 2 << 20
 _BLOCK_BYTES = 4 << 20
 _TASKS_PER_CORE = 2
 _LINE_COLUMN = "__line"
@@ -42,30 +45,21 @@ _UNKNOWN = frozenset(
 """Options of Spark's file readers that mean nothing to its parsers of lines."""
 
 
-@dataclass(frozen=True)
-class Slice:
-    """Bytes of a file: what begins in them belongs to it."""
-
-    file: InputFile
-    begin: int
-    end: int
-
-
 def unknown_options(options: Mapping[str, str]) -> list[str]:
     """Those that files can only be read with by Spark's own readers."""
     return sorted(name for name in options if name.lower() in _UNKNOWN)
 
 
-def remote_rows(
+def rows_by_tasks(
     spark: SparkSession,
     place: tuple[str, StorageOptions],
-    files: Sequence[InputFile],
+    wanted: Sequence[Slice],
     *,
     format: str,
     schema: str,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """The rows of the files, with their file in `FILE_COLUMN`. Runs nothing.
+    """Their rows, with the file in `FILE_COLUMN`. Runs nothing.
 
     Args:
         place: what `open_input` takes.
@@ -76,15 +70,12 @@ def remote_rows(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    slices = list(_slices(files, format))
-    tasks = min(len(slices), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    dealt = tuple(tuple(slices[task::tasks]) for task in range(tasks))
-    numbers = spark.range(0, tasks, 1, tasks)
+    dealt = _divided(wanted, format, spark.sparkContext.defaultParallelism)
+    numbers = spark.range(0, len(dealt), 1, len(dealt))
     if format == "parquet":
-        wanted = cast(StructType, StructType.fromDDL(schema))
-        columns = to_arrow_schema(wanted, timezone="UTC")
-        read_tables = ReadTables(place, dealt, columns)
-        return numbers.mapInArrow(read_tables, wanted.add(FILE_COLUMN, "string"))
+        columns = cast(StructType, StructType.fromDDL(schema))
+        read_tables = ReadTables(place, dealt, to_arrow_schema(columns, timezone="UTC"))
+        return numbers.mapInArrow(read_tables, columns.add(FILE_COLUMN, "string"))
     given = {name.lower(): value for name, value in options.items()}
     read_lines = ReadLines(
         place,
@@ -119,12 +110,23 @@ def _header(schema: str, given: Mapping[str, str]) -> Header | None:
     return Header(names, given.get("sep", given.get("delimiter", ",")), is_checked)
 
 
-def _slices(files: Sequence[InputFile], format: str) -> Iterator[Slice]:
-    for file in files:
-        whole = format != "parquet" and file.path.endswith(tuple(_COMPRESSED))
-        size = max(file.size, 1) if whole else _SLICE_BYTES
-        for begin in range(0, max(file.size, 1), size):
-            yield Slice(file, begin, min(begin + size, file.size))
+def _divided(
+    wanted: Sequence[Slice], format: str, parallelism: int
+) -> tuple[tuple[Slice, ...], ...]:
+    """What each task reads."""
+    tasks = _TASKS_PER_CORE * parallelism
+    even = sum(part.size for part in wanted) // tasks + 1
+    size = max(_LEAST_TASK_BYTES, min(even, _TASK_BYTES))
+    parts = [part for one in wanted for part in _parts(one, format, size)]
+    return tuple(tuple(parts[task::tasks]) for task in range(min(tasks, len(parts))))
+
+
+def _parts(one: Slice, format: str, size: int) -> Iterator[Slice]:
+    if format != "parquet" and one.path.endswith(tuple(_COMPRESSED)):
+        yield one
+        return
+    for begin in range(one.begin, max(one.end, one.begin + 1), size):
+        yield Slice(one.file, begin, min(begin + size, one.end))
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,8 @@ class ReadTables:
         with open_input(*self.place).open(part.file) as stream:
             try:
                 file = pyarrow.parquet.ParquetFile(stream)
-                groups = [n for n in range(file.num_row_groups) if _begins_in(file, n, part)]
+                begins = enumerate(row_groups(file.metadata))
+                groups = [n for n, at in begins if part.begin <= at < part.end]
                 there = [name for name in self.schema.names if name in file.schema_arrow.names]
                 for batch in file.iter_batches(row_groups=groups, columns=there):
                     columns = [self._column(batch, field) for field in self.schema]
@@ -254,9 +257,3 @@ def _check_header(header: Header, line: bytes, path: str) -> None:
             cure="Name the columns of schema= as the file does, in its order; or say that they go "
             'by position: options={"enforceSchema": "true"}.',
         )
-
-
-def _begins_in(file: pyarrow.parquet.ParquetFile, group: int, part: Slice) -> bool:
-    first = file.metadata.row_group(group).column(0)
-    begin = first.dictionary_page_offset or first.data_page_offset
-    return bool(part.begin <= begin < part.end)
