@@ -73,8 +73,9 @@ class JobConfig(BaseModel):
     parallelism: int | None = Field(default=None, ge=1)
     """Shards per stateful stage; default: as many as Spark runs tasks at once."""
     max_items_per_epoch: int | None = Field(default=None, ge=1)
-    """The most rows of one source in one epoch; a whole file is read even if it has more. None: as
-    many as memory allows, which is half of what Spark has for execution and storage."""
+    """The most rows of one source in one epoch, as far as it can be cut: of files it takes one at
+    least, or 1 MB of a large one. None: as many as memory allows, which is half of what Spark has
+    for execution and storage."""
     target_epoch_duration: Duration = timedelta(milliseconds=500)
     """The longest epoch of a job that keeps up with its input. Twice what an epoch costs without a
     row, where that is longer."""

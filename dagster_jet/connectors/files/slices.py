@@ -20,6 +20,8 @@ COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 _LEAST_BYTES_TO_CUT = 8 << 20
 """Smaller files are read whole: Spark's own readers are faster."""
 _LEAST_BYTES = 1 << 20
+_PACKED = {"parquet": 8}
+"""How many times as many rows are in a byte, about."""
 _REST = 1.5
 """Of what was asked for: a rest that is hardly larger is not cut once more."""
 
@@ -59,9 +61,12 @@ def cut(place: InputPlace, rest: Slice, size: float, format: str) -> Slice:
     Raises:
         OSError: the footer of a Parquet file cannot be read now.
     """
-    if rest.file.size < _LEAST_BYTES_TO_CUT or (format != "parquet" and is_compressed(rest.path)):
+    packed = _PACKED.get(format, 1)
+    if rest.file.size < _LEAST_BYTES_TO_CUT // packed:
         return rest
-    size = max(size, _LEAST_BYTES)
+    if format != "parquet" and is_compressed(rest.path):
+        return rest
+    size = max(size, _LEAST_BYTES // packed)
     if rest.size <= _REST * size:
         return rest
     end = rest.begin + int(size)
