@@ -27,8 +27,8 @@ from dagster_jet.connectors.contract import (
     TransactionId,
     shown_guarantee,
 )
+from dagster_jet.connectors.files import json_lines
 from dagster_jet.connectors.files.cluster import check_reachable
-from dagster_jet.connectors.files.formats import can_encode_json
 from dagster_jet.connectors.files.places.location import (
     READ_ONLY,
     StorageOptions,
@@ -173,7 +173,7 @@ class FilesSink:
             )
 
     def takes(self, schema: pa.Schema) -> bool:
-        return self.format != "json" or can_encode_json(schema)
+        return self.format != "json" or json_lines.can_encode(schema)
 
     def render(self, frame: DataFrame) -> DataFrame:
         if self.format != "json":
@@ -185,7 +185,8 @@ class FilesSink:
             "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
             "timeZone": "UTC",
         }
-        return frame.select(F.to_json(F.struct("*"), options).alias(RENDERED_COLUMN))
+        line = F.concat(F.to_json(F.struct("*"), options), F.lit("\n"))
+        return frame.select(line.alias(RENDERED_COLUMN))
 
     def open_writer(self, transaction: TransactionId) -> FilesWriter:
         return FilesWriter(self.path, self.storage_options, self.format, transaction)
