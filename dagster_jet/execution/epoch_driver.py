@@ -35,6 +35,8 @@ from dagster_jet.system.failpoint import fail_point
 
 FEW_GROUPS = 20_000
 """Up to so many (key, window) groups per epoch, one merging task beats several."""
+FEW_ROWS = 20_000
+"""Up to so many rows per epoch, one reading task beats several and the shuffle behind them."""
 
 
 @dataclass
@@ -115,9 +117,9 @@ class EpochDriver:
         context, journals = self.context, self.context.journals
         fail_point("epoch.before")
         began = time.monotonic()
-        splits = self._plan(command)
+        splits, planned_rows = self._plan(command)
         chains = {name: view.shards[name][0].chain for name in context.readers}
-        epoch = self._epoch(command, view, splits)
+        epoch = self._epoch(command, view, splits, planned_rows)
         try:
             runner = EpochRunner(context.plan, context.runtime)
 
@@ -160,20 +162,27 @@ class EpochDriver:
             unacknowledged(context),
         )
 
-    def _plan(self, command: RunEpoch) -> dict[str, Any]:
-        splits = {}
+    def _plan(self, command: RunEpoch) -> tuple[dict[str, Any], int]:
+        """The splits, and about how many rows are in them."""
+        splits, rows = {}, 0
         if self.planner.takes_input(command):
             readers = self.context.readers
-            shares = self._sizer.shares({name: r.waiting() for name, r in readers.items()})
+            waiting = {name: reader.waiting() for name, reader in readers.items()}
+            shares = self._sizer.shares(waiting)
             for name, reader in readers.items():
                 split = reader.plan(shares[name])
                 if split is not None:
                     splits[name] = split
+                    rows += waiting[name].items - reader.waiting().items
             self.context.expect_partitions()
-        return splits
+        return splits, rows
 
     def _epoch(
-        self, command: RunEpoch, view: CoordinatorView, splits: Mapping[str, Any]
+        self,
+        command: RunEpoch,
+        view: CoordinatorView,
+        splits: Mapping[str, Any],
+        planned_rows: int,
     ) -> EpochInput:
         context, record = self.context, view.record
         assert record is not None
@@ -193,6 +202,7 @@ class EpochDriver:
             stages=self._stage_inputs(view, final=command.final),
             ingestion_ms=context.watermarks.ingestion_ms(context.clock.now_ms()),
             few_groups=context.runtime.is_local and few_groups,
+            few_rows=planned_rows <= FEW_ROWS,
         )
 
     def _stage_inputs(self, view: CoordinatorView, *, final: bool) -> dict[str, StageInput]:

@@ -23,6 +23,8 @@ class EpochInput:
     few_groups: bool
     """There is one shard, or so few groups in recent epochs that one task merges them faster than
     several; only where every task can read every run."""
+    few_rows: bool = False
+    """So few that one task reads them faster than several, and than a shuffle between tasks."""
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,11 @@ class EpochFrames:
             before_ms = self._epoch.stages[node.name].before_ms
             if rows is not None and before_ms is not None and wiring.takes_out_late(head.ordinal):
                 rows = self._in_time(head, rows, before_ms)
-            return None if rows is None else wiring.plan.shapes[head.ordinal](rows)
+            return None if rows is None else wiring.plan.shapes[head.ordinal](self._gathered(rows))
+
+    def _gathered(self, rows: DataFrame) -> DataFrame:
+        """In one task where they are few: what is behind needs no shuffle, and a sink one file."""
+        return rows.coalesce(1) if self._epoch.few_rows else rows
 
     def _in_time(self, head: InputRef, rows: DataFrame, before_ms: int) -> DataFrame:
         """Without what the watermark has passed, which is counted, and kept if a sink wants it."""
@@ -221,7 +225,7 @@ class EpochFrames:
         self.written_sinks[node.name] = frame
         task = SinkTask(self._epoch.barrier, node.name, node.sink)
         with planning_of(self._plan.job, node.name):
-            rendered = node.sink.render(frame)
+            rendered = node.sink.render(self._gathered(frame))
         return [rendered.mapInArrow(task, ACK_TYPE)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
