@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +31,7 @@ from dagster_jet.store.register import AcceptorState
 from dagster_jet.store.same_store import check_same_store
 from dagster_jet.store.values.sealed_member import SealedMember, UnsealableError
 from dagster_jet.store.values.sealing import Sealer
+from dagster_jet.system.backoff import give_way
 
 _ATTEMPTS_MAX = 100
 _CLOSE_SECONDS_MAX = 5.0
@@ -290,7 +289,7 @@ def _claim(register: RegisterClient) -> OwnedRegister:
             return register.claim(highest.number + 1 if highest else 1, owner)
         except FencedError:
             # Another process decides at this moment: let it, then look again.
-            time.sleep(random.uniform(0, 0.002 * (1 + min(attempt, 20))))
+            give_way(attempt)
     raise StoreUnavailableError(
         f"the store's metadata could not be claimed: {_ATTEMPTS_MAX} times another process was "
         "faster.",

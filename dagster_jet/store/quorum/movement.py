@@ -14,9 +14,7 @@ A change of the members goes through these steps, each of which can be repeated 
 
 from __future__ import annotations
 
-import random
 import secrets
-import time
 from collections.abc import Callable
 
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError
@@ -25,6 +23,7 @@ from dagster_jet.store.members.member import Member
 from dagster_jet.store.quorum.acceptor_on_member import list_names, raise_floor
 from dagster_jet.store.quorum.rounds import drive, listed, stale, unavailable
 from dagster_jet.store.register import Ballot, Close, Configuration, Inquire, Move, Outcome
+from dagster_jet.system.backoff import give_way
 
 _ATTEMPTS_MAX = 100
 
@@ -139,7 +138,7 @@ def _compete(
             raise unavailable(name, operation, failures)
         met = operation.fenced_by
         number = max(number, met.number if met else 0) + 1
-        time.sleep(random.uniform(0, 0.002 * (1 + min(attempt, 20))))
+        give_way(attempt)
     raise StoreUnavailableError(
         f"the register {name!r} could not be moved: {_ATTEMPTS_MAX} times another process was "
         "faster.",
