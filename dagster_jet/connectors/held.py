@@ -5,8 +5,8 @@ a transaction. Where they cannot, rows are staged (`connectors.staging`).
 
 A sink has a fixed number of writers, and each writer two ids in turn: one may still wait for its
 commit while the next epoch writes under the other. So ids are known without being listed, and what
-a crash has left open is found by asking for every one of them, also those of executions that had
-more writers: the job's record says how many there ever were.
+a crash has left open is found by asking for each of them, also those of executions that had more
+writers: the job's record says how many there ever were.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ IDS_PER_WRITER = 2
 
 
 def held_id(transaction: TransactionId) -> str:
-    """The id under which a writer prepares. The same after a crash: whoever opens it again has to
-    roll back first what it finds there, of an older execution or of another attempt."""
+    """Returns the id under which a writer prepares: `job/sink/shard-number`, with number 0 or 1.
+
+    It is the same after a crash: a writer first rolls back what it finds under its id, of an older
+    execution or of another attempt of its task.
+
+    Example:
+        >>> held_id(TransactionId("j", "out", 1, 5, epoch_id=7, shard=3, attempt="a0"))
+        'j/out/3-1'
+    """
     number = transaction.epoch_id % IDS_PER_WRITER
     return _id(transaction.job, transaction.sink, transaction.shard, number)
 
 
 def held_ids(job: str, sink: str, writers: int) -> list[str]:
-    """All ids of so many writers."""
+    """Returns all ids of a sink with this number of writers."""
     return [_id(job, sink, w, number) for w in range(writers) for number in range(IDS_PER_WRITER)]
 
 
@@ -43,29 +50,43 @@ class Fate(Enum):
     """What has become of a prepared transaction that was to be committed."""
 
     COMMITTED = "committed"
-    """Now, or by an earlier call: the outside system has to know that (a marker of its epoch in the
-    transaction, or its own log)."""
+    """It is committed, by this call or by an earlier one. The outside system has to know that: by a
+    marker of the epoch in the transaction, or by its own log."""
     GONE = "gone"
-    """Rolled back by a time-out, or by a person."""
+    """It was rolled back, by a time-out or by a person."""
 
 
 class HeldTransactions(Protocol):
-    """The outside system, as phase 2 needs it. Its errors are classified as a committer's are."""
+    """The outside system, as phase 2 needs it.
+
+    Every call may be made again, also by another process. Errors of its client library are raised
+    as `JetError`s, or classified by a `HeldCommitter` of your own with a method `reaction`
+    (`ClassifiesErrors`).
+    """
 
     def commit(self, held_id: str, artifact: Artifact) -> Fate:
-        """Commits what was prepared under the id for this artifact, and nothing else: the id may
-        have been opened again since, for a later epoch."""
-        ...
+        """Commits what was prepared under the id for this artifact, and nothing else: by now the id
+        may be in use for a later epoch.
 
-    def roll_back(self, held_id: str, *, before_execution: int) -> bool:
-        """Rolls back what executions before this one have left under the id, prepared or not;
-        nothing is no error. Returns whether there was anything.
-
-        What a newer execution has opened has to stay: whoever calls may have slept meanwhile.
+        Raises:
+            SinkUnavailableError: not now; the whole commit is made again.
         """
         ...
 
-    def close(self) -> None: ...
+    def roll_back(self, held_id: str, *, before_execution: int) -> bool:
+        """Rolls back what executions before this one left under the id, prepared or not.
+
+        It leaves alone what this execution or a newer one has opened: the caller may have been
+        paused meanwhile.
+
+        Returns:
+            Whether there was anything.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes connections; the last call."""
+        ...
 
 
 @dataclass
@@ -75,10 +96,19 @@ class HeldCommitter(Committer):
     job: str
     sink: str
     writers: int
-    """Of the pipeline as it is now."""
+    """How many writers the sink has in the pipeline as it is now."""
     transactions: HeldTransactions
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        """Commits the transactions one after the other, oldest epoch first.
+
+        A crash between two of them leaves the first visible and the second not: the next start
+        calls it again, for both.
+
+        Raises:
+            ArtifactLostError: a transaction was rolled back before its commit. With
+                `CommitContext.accept_loss` it is reported as lost instead.
+        """
         for artifact in sorted(artifacts, key=lambda one: (one.epoch_id, one.token)):
             if self.transactions.commit(artifact.token, artifact) is Fate.COMMITTED:
                 continue
@@ -96,7 +126,11 @@ class HeldCommitter(Committer):
             context.report_lost(artifact)
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
-        """After the commits: what is still open is in no decided snapshot, whatever `keep` has."""
+        """Rolls back what older executions left open, under each id that a writer ever had.
+
+        It is called after the commits. What is open then is in no decided snapshot, so `keep` is
+        not looked at.
+        """
         writers = max(self.writers, context.held_writers)
         ids = held_ids(self.job, self.sink, writers)
         before = context.execution_id

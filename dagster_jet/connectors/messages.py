@@ -11,13 +11,28 @@ REMEMBERED_MAX = 10_000
 
 
 class ReadMessages:
-    """The ids of the messages of one reader. Any thread.
+    """The ids of the messages of one reader. Any thread may call it.
 
-    Brokers deliver again what was not acknowledged, and some of them, after a lost connection, what
-    was: the newest ids that were acknowledged are remembered, too.
+    A message first *waits*, then it is *unacknowledged* once it is in a split, then
+    *acknowledged*. Brokers deliver again what was not acknowledged, and some of them, after a lost
+    connection, what was: so the newest acknowledged ids are remembered, too.
 
     Args:
-        remembered_max: how many of them. They are part of every snapshot.
+        remembered_max: how many acknowledged ids are remembered. They are part of every snapshot.
+            A message that is delivered again after more others than that counts twice.
+
+    Example:
+        >>> read = ReadMessages()
+        >>> read.deliver("a", "handle 1")       # new
+        True
+        >>> read.handed_out({"a": "handle 1"})
+        >>> read.deliver("a", "handle 2")       # the broker has lost patience
+        False
+        >>> read.unacknowledged()
+        {'a': 'handle 2'}
+        >>> read.acknowledged({"a": "handle 2"})
+        >>> read.unacknowledged(), read.remembered()
+        ({}, ['a'])
     """
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
@@ -29,13 +44,15 @@ class ReadMessages:
         """Newest last."""
 
     def deliver(self, message_id: str, handle: Any) -> bool:
-        """Whether a message that was delivered is a new one: hand it out then, else drop it.
+        """Notes a delivery, and returns whether the message is new: else drop it.
+
+        A message that was acknowledged already is `unacknowledged` again: else the broker would go
+        on delivering it.
 
         Args:
-            handle: what acknowledges this delivery, as JSON. That of the newest delivery counts.
-
-        Of what was acknowledged already, the handle is `unacknowledged` again: else the broker
-        would go on delivering it.
+            message_id: the same at every delivery of a message, and of no other message.
+            handle: what acknowledges this delivery, as JSON. Once the message is in a split, the
+                handle of the newest delivery replaces the earlier ones.
         """
         with self._lock:
             is_new = message_id not in self._open and message_id not in self._closed
@@ -47,18 +64,28 @@ class ReadMessages:
             return is_new
 
     def handed_out(self, messages: Mapping[str, Any]) -> None:
-        """`plan` has put these into a split; by id, the handle."""
+        """Notes that `plan` has put these messages into a split.
+
+        Args:
+            messages: handles by id.
+        """
         with self._lock:
             self._waiting.difference_update(messages)
             self._open.update(messages)
 
     def unacknowledged(self) -> dict[str, Any]:
-        """For `Acknowledging.unacknowledged`."""
+        """Returns handles by id, for `Acknowledging.unacknowledged`."""
         with self._lock:
             return dict(self._open)
 
     def acknowledged(self, messages: Mapping[str, Any]) -> None:
-        """The broker has been told, and has them no longer. By id, the handle that was used."""
+        """Notes that the broker has forgotten these messages; call it in `acknowledge`.
+
+        A message that was delivered once more meanwhile stays unacknowledged, under its new handle.
+
+        Args:
+            messages: the handles that were used, by id.
+        """
         with self._lock:
             for message_id, handle in messages.items():
                 if self._open.get(message_id) == handle:
@@ -69,15 +96,16 @@ class ReadMessages:
                 del self._closed[next(iter(self._closed))]
 
     def remembered(self) -> list[str]:
-        """For `position`: what `restore` takes."""
+        """Returns the newest acknowledged ids, oldest first: a part of `SourceReader.position`."""
         with self._lock:
             return list(self._closed)
 
     def restore(self, remembered: Iterable[str]) -> None:
+        """Takes back what `remembered` returned."""
         with self._lock:
             self._closed = dict.fromkeys(remembered)
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        """For `Acknowledging.restore_unacknowledged`."""
+        """Takes back what `unacknowledged` returned, for `Acknowledging.restore_unacknowledged`."""
         with self._lock:
             self._open = dict(messages)

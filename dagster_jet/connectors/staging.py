@@ -1,9 +1,9 @@
 """Staged segments: what a task has written durably in phase 1, for phase 2 to apply.
 
-Any sink whose outside system knows nothing of two phases can be exactly-once by them: a task stages
-its rows where the driver and every executor reach them, and phase 2 applies them in one transaction
-of the outside system, together with a marker `(job, sink, timeline, epoch)`; after a crash the
-marker says whether that has happened.
+With them a sink is exactly-once although its outside system has no two-phase commit. A task stages
+its rows where the driver and every executor reach them. Phase 2 applies them in one transaction of
+the outside system, together with a marker `(job, sink, timeline, epoch)`. After a crash the marker
+says whether that has happened.
 
 A segment is a row of chunks under the name of its transaction. It is inert until a snapshot names
 it, and removed once it is applied.
@@ -33,27 +33,36 @@ from dagster_jet.system.durable import make_folder, sync_folder
 from dagster_jet.system.failpoint import fail_point
 
 CHUNK_BYTES_MAX = 1 << 20
+"""The size from which `RowsWriter` cuts a batch: 1 MiB."""
 _CHECKSUM_BYTES = 8
 
 
 class StagingArea(Protocol):
-    """A place that keeps the segments of one sink. It can be pickled: tasks write to it, the driver
-    and other tasks read from it. Names are texts with one slash."""
+    """A place that keeps the segments of one sink.
+
+    It can be pickled: tasks write to it, the driver and other tasks read from it. A name is a
+    segment and a chunk with one slash between them. Besides what is named below, the calls raise
+    the errors of what keeps the data: `StoreError`, `OSError`, or an error of the object store's
+    client.
+    """
 
     def put(self, name: str, data: bytes) -> None:
-        """Stores the data; it is durable on return."""
+        """Stores the data under the name; it is durable on return.
+
+        A crash here leaves all of it, or nothing under this name.
+        """
         ...
 
     def get(self, name: str) -> bytes | None:
-        """Returns what was put, after a check; None if there is nothing.
+        """Returns what was put, once its checksum is verified; None if there is nothing.
 
         Raises:
-            JetError: it is damaged, or cannot be read now.
+            ArtifactLostError: it is damaged (a `StoreArea`: `StoreCorruptedError`).
         """
         ...
 
     def names(self) -> list[str]:
-        """Returns the names of all that is there."""
+        """Returns the names of all that is there, in no order."""
         ...
 
     def delete(self, names: Collection[str]) -> None:
@@ -63,24 +72,28 @@ class StagingArea(Protocol):
 
 @dataclass(frozen=True)
 class StoreArea:
-    """A staging area in the job's own store, which replicates and checks what it keeps."""
+    """A `StagingArea` in the job's own store, which replicates and checks what it keeps."""
 
     store: Store | StoreHandle
     job: str
     sink: str
 
     def put(self, name: str, data: bytes) -> None:
+        """See `StagingArea.put`. A crash here may leave it on some of the replicas."""
         map = self._map()
         map.put_all({map.key(name): data})
 
     def get(self, name: str) -> bytes | None:
+        """See `StagingArea.get`."""
         map = self._map()
         return map.get(map.key(name), every_replica=True)
 
     def names(self) -> list[str]:
+        """See `StagingArea.names`."""
         return [key.name for key in self._map().keys("")]
 
     def delete(self, names: Collection[str]) -> None:
+        """See `StagingArea.delete`."""
         map = self._map()
         map.delete_all([map.key(name) for name in names])
 
@@ -94,11 +107,22 @@ class StoreArea:
 
 @dataclass(frozen=True)
 class FolderArea:
-    """A staging area in a folder that the driver and all executors share, for one sink alone."""
+    """A `StagingArea` in a folder that the driver and all executors share, for one sink alone.
+
+    Example:
+        >>> area = FolderArea(tmp_path)
+        >>> area.put("5-7-0-a0/000000", b"rows")
+        >>> area.get("5-7-0-a0/000000"), area.names()
+        (b'rows', ['5-7-0-a0/000000'])
+        >>> area.delete(area.names())
+        >>> area.names()
+        []
+    """
 
     path: str
 
     def put(self, name: str, data: bytes) -> None:
+        """See `StagingArea.put`. A crash here may leave a hidden file, which nobody removes."""
         file = self._file(name)
         make_folder(file.parent)
         temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -111,6 +135,7 @@ class FolderArea:
         sync_folder(file.parent)
 
     def get(self, name: str) -> bytes | None:
+        """See `StagingArea.get`."""
         try:
             framed = self._file(name).read_bytes()
         except FileNotFoundError:
@@ -118,10 +143,12 @@ class FolderArea:
         return _unframed(framed, str(self._file(name)))
 
     def names(self) -> list[str]:
+        """See `StagingArea.names`."""
         files = Path(self.path).glob("*/*")
         return [f"{unquote(f.parent.name)}/{f.name}" for f in files if not f.name.startswith(".")]
 
     def delete(self, names: Collection[str]) -> None:
+        """See `StagingArea.delete`; a folder that is empty then goes, too."""
         folders = set()
         for name in names:
             file = self._file(name)
@@ -137,22 +164,25 @@ class FolderArea:
 
 @dataclass(frozen=True)
 class ObjectArea:
-    """A staging area in a folder of an object store that fsspec reaches, for one sink alone.
+    """A `StagingArea` in a folder of an object store that fsspec reaches, for one sink alone.
 
     For example `s3://` with s3fs, or `gs://`. An object is there whole or not at all.
 
     Args:
-        options: for fsspec; values may be secrets.
+        url: of the folder, as fsspec takes it.
+        options: (name, value) pairs for fsspec; values may be secrets.
     """
 
     url: str
     options: tuple[tuple[str, Url], ...] = ()
 
     def put(self, name: str, data: bytes) -> None:
+        """See `StagingArea.put`."""
         files, folder = self._connected()
         files.pipe_file(f"{folder}/{name}", _checksum(data) + data)
 
     def get(self, name: str) -> bytes | None:
+        """See `StagingArea.get`."""
         files, folder = self._connected()
         try:
             framed: bytes = files.cat_file(f"{folder}/{name}")
@@ -161,10 +191,12 @@ class ObjectArea:
         return _unframed(framed, f"{self.url}/{name}")
 
     def names(self) -> list[str]:
+        """See `StagingArea.names`."""
         files, folder = self._connected()
         return [str(path).partition(f"{folder}/")[2] for path in files.find(folder)]
 
     def delete(self, names: Collection[str]) -> None:
+        """See `StagingArea.delete`."""
         files, folder = self._connected()
         for name in names:
             with suppress(FileNotFoundError):
@@ -193,21 +225,36 @@ def _unframed(framed: bytes, place: str) -> bytes:
 
 @dataclass
 class SegmentWriter:
-    """Stages one task's chunks of one epoch."""
+    """Stages one task's chunks of one epoch.
+
+    Example:
+        >>> transaction = TransactionId("j", "out", 1, 5, epoch_id=7, shard=0, attempt="a0")
+        >>> writer = SegmentWriter(FolderArea(tmp_path), transaction, "table results")
+        >>> writer.append(b"two rows", rows=2)
+        >>> artifacts = writer.finish()
+        >>> [(epoch_id, segments)] = segments_by_epoch(writer.area, artifacts)
+        >>> epoch_id, [list(segment.chunks()) for segment in segments]
+        (7, [[b'two rows']])
+    """
 
     area: StagingArea
     transaction: TransactionId
     target: str
-    """Where they are to be applied, for people."""
+    """Where the chunks are to be applied, for people."""
     _chunks: int = 0
     _rows: int = 0
     _bytes: int = 0
     _digest: Any = field(default_factory=xxhash.xxh3_64)
 
     def append(self, chunk: bytes, rows: int) -> None:
-        """Stages a chunk, which is applied as a whole; it is durable on return.
+        """Stages a chunk; it is durable on return.
 
-        `CHUNK_BYTES_MAX` is a good size.
+        Args:
+            chunk: any bytes; `CHUNK_BYTES_MAX` is a good size.
+            rows: how many rows are in it.
+
+        Raises:
+            JetError or OSError: as `StagingArea.put`. The task fails; call `remove`.
         """
         fail_point("staging.put.before")
         self.area.put(_chunk_name(_segment_name(self.transaction), self._chunks), chunk)
@@ -217,7 +264,10 @@ class SegmentWriter:
         self._bytes += len(chunk)
 
     def finish(self) -> tuple[Artifact, ...]:
-        """Returns the segment's artifact; nothing if there are no chunks."""
+        """Returns the segment's artifact; none if there are no chunks.
+
+        A crash after this leaves an orphan, which `remove_orphans` finds.
+        """
         if self._chunks == 0:
             return ()
         fail_point("staging.finished")
@@ -234,7 +284,7 @@ class SegmentWriter:
         )
 
     def remove(self) -> None:
-        """Best effort, of a task that has failed."""
+        """Deletes what was appended; for a task that has failed."""
         self.area.delete(_chunk_names(self._token))
 
     @property
@@ -251,15 +301,17 @@ class Segment:
 
     @property
     def names(self) -> list[str]:
+        """The names of its chunks in their area, in order."""
         return _chunk_names(self.artifact.token)
 
     def chunks(self) -> Iterator[bytes]:
-        """All chunks in order. The last thing it does is to compare the checksum of them all:
-        commit what they say after that.
+        """Yields the chunks in order, and compares the checksum of them all behind the last one.
+
+        Commit what they say only when the iterator has ended.
 
         Raises:
-            ArtifactLostError: a chunk is gone, or they are not those that were staged. Look for
-                the marker once more: another execution may have applied and removed them.
+            ArtifactLostError: a chunk is gone or damaged, or they are not those that were staged.
+                Look for the marker once more: another execution may have applied and removed them.
         """
         digest = xxhash.xxh3_64()
         for name in self.names:
@@ -272,7 +324,7 @@ class Segment:
             raise self._lost("the staged chunks are not those that were acknowledged")
 
     def remove(self) -> None:
-        """Once it is applied."""
+        """Deletes the chunks; once they are applied, and the marker with them."""
         self.area.delete(self.names)
 
     def _lost(self, what: str) -> ArtifactLostError:
@@ -289,7 +341,7 @@ class Segment:
 def segments_by_epoch(
     area: StagingArea, artifacts: Collection[Artifact]
 ) -> list[tuple[int, list[Segment]]]:
-    """Epochs in order, and in each its segments in the same order at every attempt."""
+    """Returns (epoch id, its segments), oldest epoch first, in the same order at every attempt."""
     epochs: dict[int, list[Segment]] = {}
     for artifact in sorted(artifacts, key=lambda one: (one.epoch_id, one.token)):
         epochs.setdefault(artifact.epoch_id, []).append(Segment(area, artifact))
@@ -297,8 +349,16 @@ def segments_by_epoch(
 
 
 def remove_orphans(area: StagingArea, execution_id: int, keep: Collection[str]) -> int:
-    """Removes what executions older than this one have staged, except the tokens in `keep`: for
-    `Committer.abort_orphans`."""
+    """Removes what executions older than this one have staged: for `Committer.abort_orphans`.
+
+    Args:
+        area: of this sink alone.
+        execution_id: this execution's.
+        keep: tokens of artifacts that a snapshot names.
+
+    Returns:
+        How many chunks were removed.
+    """
     kept = {token.rpartition("/")[0] for token in keep}
     doomed = [
         name
@@ -320,18 +380,25 @@ class RowsWriter(SinkWriter):
     segment: SegmentWriter
 
     def write(self, batch: pa.RecordBatch) -> None:
+        """Stages the batch, cut into chunks of at most `CHUNK_BYTES_MAX` or of one row."""
         for some in _small(batch):
             self.segment.append(_as_bytes(some), some.num_rows)
 
     def prepare(self) -> tuple[Artifact, ...]:
+        """Returns the segment's artifact; none if there were no rows."""
         return self.segment.finish()
 
     def abort(self) -> None:
+        """Deletes what was staged."""
         self.segment.remove()
 
 
 def rows_of(segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
-    """The rows of segments that `RowsWriter` has staged. Raises as `Segment.chunks`."""
+    """Yields the rows that `RowsWriter` has staged in these segments, in order.
+
+    Raises:
+        ArtifactLostError: as `Segment.chunks`, perhaps after some rows.
+    """
     for segment in segments:
         for chunk in segment.chunks():
             yield from pa.ipc.open_stream(chunk)

@@ -19,6 +19,9 @@ from dagster_jet.pipeline.stateful import StatefulNode
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
 DOCSTRINGS = [
+    "dagster_jet.connectors.held",
+    "dagster_jet.connectors.messages",
+    "dagster_jet.connectors.staging",
     "dagster_jet.dag.graph",
     "dagster_jet.dag.edge",
     "dagster_jet.dag.emitter",
@@ -47,8 +50,10 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page):
 
 
 @pytest.mark.parametrize("module", DOCSTRINGS)
-def test_the_examples_of_a_docstring(module):
-    results = doctest.testmod(importlib.import_module(module))
+def test_the_examples_of_a_docstring(module, tmp_path):
+    results = doctest.testmod(
+        importlib.import_module(module), extraglobs={"tmp_path": str(tmp_path)}
+    )
     assert results.attempted and not results.failed
 
 
