@@ -10,6 +10,7 @@ import dagster as dg
 
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
+from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
 
@@ -69,7 +70,7 @@ def jet_assets(
         takes_config = "config" in inspect.signature(function).parameters
         return dg.multi_asset(
             specs=specs,
-            name=name or _op_name(pipeline.name),
+            name=name or dagster_name(pipeline.name),
             can_subset=False,
             config_schema=None if takes_config else _CONFIG_SCHEMA,
             pool=pool,
@@ -95,7 +96,3 @@ def _for_this_pipeline(
     if group_name is None:
         return spec.replace_attributes(metadata=metadata)
     return spec.replace_attributes(metadata=metadata, group_name=group_name)
-
-
-def _op_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)

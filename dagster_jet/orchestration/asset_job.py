@@ -9,6 +9,7 @@ import dagster as dg
 
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def build_jet_job(
     """
     pipeline = pipeline_of(assets)
     return dg.define_asset_job(
-        name=name or f"{pipeline.name}_job",
+        name=name or f"{dagster_name(pipeline.name)}_job",
         selection=dg.AssetSelection.assets(assets).without_checks(),
         executor_def=dg.in_process_executor,
         tags={

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster_jet.jet import Jet
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
+from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sightings import Clock, Moment, Sightings, Thing, What
@@ -102,7 +103,7 @@ def build_jet_supervisor_sensor(
         return supervise(context, resource.jet, launches, policy, tags or {})
 
     return dg.SensorDefinition(
-        name=name or f"{pipeline_name}_supervisor",
+        name=name or f"{dagster_name(pipeline_name)}_supervisor",
         evaluation_fn=tick,
         minimum_interval_seconds=minimum_interval_seconds,
         description=f"Keeps the streaming job `{pipeline_name}` running.",

@@ -13,6 +13,7 @@ import dagster as dg
 from dagster_jet.connectors.contract import DEAD_LETTER_COLUMNS
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.column_schema import columns_from_ddl
+from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.stateful import StatefulNode
@@ -81,7 +82,7 @@ class DagsterJetTranslator:
         return dg.AssetSpec(
             key=dg.AssetKey([data.pipeline, data.stage]),
             description=_describe(data),
-            group_name=data.pipeline if data.pipeline.isidentifier() else None,
+            group_name=data.pipeline if dagster_name(data.pipeline) == data.pipeline else None,
             kinds=_kinds(data),
             metadata=_metadata(data),
         )

@@ -5,7 +5,16 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from dagster_jet import Pipeline, build_jet_job, build_jet_source_assets, jet_assets
+from dagster_jet import (
+    JetResource,
+    Pipeline,
+    build_jet_job,
+    build_jet_source_assets,
+    build_jet_supervisor_sensor,
+    jet_assets,
+    sinks,
+    sources,
+)
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration.asset_job import pipeline_of
 
@@ -92,3 +101,26 @@ def test_a_job_for_other_assets_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="carry no pipeline"):
         build_jet_job(plain)
+
+
+def test_what_a_pipeline_may_be_called_becomes_a_name_that_dagster_takes() -> None:
+    p = Pipeline("airport-delays.v2")
+    rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
+    rows.write_to(sinks.files("/out", format="json"), name="out")
+
+    @jet_assets(pipeline=p)
+    def assets():  # type: ignore[no-untyped-def]
+        yield from ()
+
+    job = build_jet_job(assets)
+    sensor = build_jet_supervisor_sensor(job=job, pipeline=p)
+    definitions = dg.Definitions(
+        assets=[assets, *build_jet_source_assets(p)],
+        jobs=[job],
+        sensors=[sensor],
+        resources={"jet": JetResource(store=["memory://a"])},
+    )
+    assert assets.op.name == "airport_delays_v2"
+    assert definitions.resolve_job_def("airport_delays_v2_job")
+    assert sensor.name == "airport_delays_v2_supervisor"
+    assert {spec.key.path[0] for spec in assets.specs} == {"airport-delays.v2"}
