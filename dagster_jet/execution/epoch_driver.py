@@ -36,7 +36,8 @@ from dagster_jet.system.failpoint import fail_point
 FEW_GROUPS = 20_000
 """Up to so many (key, window) groups per epoch, one merging task beats several."""
 FEW_ROWS = 20_000
-"""Up to so many rows per epoch, one reading task beats several and the shuffle behind them."""
+FEW_BYTES = 8 << 20
+"""Up to so many rows and bytes per epoch, one reading task beats several and the shuffle behind."""
 
 
 @dataclass
@@ -117,9 +118,9 @@ class EpochDriver:
         context, journals = self.context, self.context.journals
         fail_point("epoch.before")
         began = time.monotonic()
-        splits, planned_rows = self._plan(command)
+        splits, few_rows = self._plan(command)
         chains = {name: view.shards[name][0].chain for name in context.readers}
-        epoch = self._epoch(command, view, splits, planned_rows)
+        epoch = self._epoch(command, view, splits, few_rows=few_rows)
         try:
             runner = EpochRunner(context.plan, context.runtime)
 
@@ -162,9 +163,9 @@ class EpochDriver:
             unacknowledged(context),
         )
 
-    def _plan(self, command: RunEpoch) -> tuple[dict[str, Any], int]:
-        """The splits, and about how many rows are in them."""
-        splits, rows = {}, 0
+    def _plan(self, command: RunEpoch) -> tuple[dict[str, Any], bool]:
+        """The splits, and whether they have few rows."""
+        splits, rows, bytes = {}, 0, 0
         if self.planner.takes_input(command):
             readers = self.context.readers
             waiting = {name: reader.waiting() for name, reader in readers.items()}
@@ -173,16 +174,19 @@ class EpochDriver:
                 split = reader.plan(shares[name])
                 if split is not None:
                     splits[name] = split
-                    rows += waiting[name].items - reader.waiting().items
+                    before, after = waiting[name], reader.waiting()
+                    rows += before.items - after.items
+                    bytes += (before.bytes or 0) - (after.bytes or 0)
             self.context.expect_partitions()
-        return splits, rows
+        return splits, rows <= FEW_ROWS and bytes <= FEW_BYTES
 
     def _epoch(
         self,
         command: RunEpoch,
         view: CoordinatorView,
         splits: Mapping[str, Any],
-        planned_rows: int,
+        *,
+        few_rows: bool,
     ) -> EpochInput:
         context, record = self.context, view.record
         assert record is not None
@@ -202,7 +206,7 @@ class EpochDriver:
             stages=self._stage_inputs(view, final=command.final),
             ingestion_ms=context.watermarks.ingestion_ms(context.clock.now_ms()),
             few_groups=context.runtime.is_local and few_groups,
-            few_rows=planned_rows <= FEW_ROWS,
+            few_rows=few_rows,
         )
 
     def _stage_inputs(self, view: CoordinatorView, *, final: bool) -> dict[str, StageInput]:
