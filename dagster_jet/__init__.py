@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from dagster_jet.job_config import JobConfig
     from dagster_jet.jobs.dag_job import DagJob, DagResult
     from dagster_jet.jobs.job import Job, JobResult
+    from dagster_jet.jobs.profile import JobProfile, PhaseProfile
     from dagster_jet.maps import JetMap, JournalConfig
     from dagster_jet.orchestration import (
         DagsterJetTranslator,
@@ -110,6 +111,7 @@ _LOADED_WHEN_USED = {
     "dagster_jet.job_config": ("JobConfig",),
     "dagster_jet.jobs.dag_job": ("DagJob", "DagResult"),
     "dagster_jet.jobs.job": ("Job", "JobResult"),
+    "dagster_jet.jobs.profile": ("JobProfile", "PhaseProfile"),
     "dagster_jet.maps": ("JetMap", "JournalConfig"),
     "dagster_jet.orchestration": (
         "DagsterJetTranslator",
@@ -167,6 +169,7 @@ __all__ = [
     "Job",
     "JobConfig",
     "JobFailedError",
+    "JobProfile",
     "JobResult",
     "JobStateError",
     "JobStatus",
@@ -176,6 +179,7 @@ __all__ = [
     "LeaseHeldError",
     "MissingEnvironmentError",
     "Partitioned",
+    "PhaseProfile",
     "Pipeline",
     "PipelineError",
     "ProcessorError",

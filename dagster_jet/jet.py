@@ -26,6 +26,7 @@ from dagster_jet.jobs.dag_job import DagJob, DagResult
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.open_dag_job import open_dag_job, refuse_for_dags
 from dagster_jet.jobs.pipeline_job import PipelineJob
+from dagster_jet.jobs.profile import JobProfile, read_profile
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.ownership.liveness import observed
@@ -443,6 +444,22 @@ class Jet:
         manifest = SnapshotStore(self.store, name).load(committed)
         sinks = [v for v in manifest.counters if v not in manifest.shards]
         return dict.fromkeys(sinks, committed.epoch_id)
+
+    def profile(self, name: str) -> JobProfile:
+        """Returns where the time of a job's last epochs went, phase by phase.
+
+        The job may run in any process, or have ended: its newest execution leaves the profile of
+        its last epochs in the store, a few seconds after they have ended.
+
+        Raises:
+            JobStateError: no epoch of the job was measured yet.
+            StoreUnavailableError: too few members of the store answer.
+
+        Example:
+            >>> print(jet.profile("airport_delays").summary)    # doctest: +SKIP
+            The largest part of an epoch is building frames on the driver: 41% of the time, ...
+        """
+        return read_profile(self.store, name)
 
     def jobs(self) -> list[ExecutionRecord]:
         """Returns the records of all jobs that ever ran in this namespace, sorted by name.

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from dagster_jet.cli.options import Target, on_store
-from dagster_jet.cli.output import show
+from dagster_jet.cli.output import show, show_json
 from dagster_jet.cli.pipeline_reference import load_pipeline
+from dagster_jet.cli.profile_table import show_profile
 from dagster_jet.cli.store_commands import store_app
 from dagster_jet.cli.warm_up import warm_up
 from dagster_jet.core.guarantee import Guarantee
@@ -152,6 +153,18 @@ def watermarks(target: Target, name: JobArgument) -> None:
                 }
             )
         show(rows, title=f"Watermarks of {name}", as_json=target.as_json)
+
+
+@app.command()
+@on_store
+def profile(target: Target, name: JobArgument) -> None:
+    """Where the time of the job's last epochs went, phase by phase; wherever the job runs."""
+    with target.open_jet() as jet:
+        found = jet.profile(name)
+    if target.as_json:
+        show_json(found.to_json())
+    else:
+        show_profile(found)
 
 
 @app.command()

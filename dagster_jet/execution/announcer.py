@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dagster_jet.execution.events import (
+    EpochCompleted,
     ExecutionStarted,
     JobEvent,
     SnapshotCommitted,
@@ -15,7 +16,9 @@ from dagster_jet.execution.events import (
     StageProgress,
 )
 from dagster_jet.execution.notifications import Emitted
+from dagster_jet.execution.profile_keeper import ProfileKeeper
 from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.ownership.headway import Headway
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
@@ -43,10 +46,14 @@ class Announcer:
         job: str,
         headway: Headway,
         progress: Progress,
+        epochs: EpochStopwatch,
+        snapshots: SnapshotStopwatch,
+        profile: ProfileKeeper,
         emit: Callable[[JobEvent], None],
         now_ms: Callable[[], int],
     ) -> None:
         self._job, self._headway, self._progress = job, headway, progress
+        self._epochs, self._snapshots, self._profile = epochs, snapshots, profile
         self._emit, self._now_ms = emit, now_ms
         self._started_ms = now_ms()
         self._is_announced = False
@@ -56,20 +63,27 @@ class Announcer:
     # --- the loop's observer --------------------------------------------------------------------
 
     def looks(self, view: CoordinatorView) -> None:
+        self._epochs.looks()
         if not view.is_pending:
             self._headway.at(Doing.ASKING)
 
     def idles(self) -> None:
         self._headway.advanced(Doing.IDLE)
+        self._profile.keep_if_due()
 
     def emit(self, event: Emitted) -> None:
+        if isinstance(event.event, EpochCompleted):
+            self._epochs.completed(event.event)
         self._emit(event.event)
 
     def heard(
         self, event: protocol.Event, commands: Sequence[protocol.Command], view: CoordinatorView
     ) -> None:
+        self._epochs.heard(event, commands)
+        self._snapshots.heard(event, commands)
         if isinstance(event, protocol.EpochAcked):
             self._headway.advanced(view.doing)
+            self._profile.keep_if_due()
         elif not isinstance(event, protocol.Tick) or commands:
             self._headway.at(view.doing)
         if isinstance(event, protocol.OrphansAborted) and view.record and view.record.snapshot:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from dagster_jet.core.phases import Phase, PhaseClock, PhaseTime
 from dagster_jet.errors import JetError, Reaction, SourceError
 from dagster_jet.execution.acknowledging import acknowledge, unacknowledged
 from dagster_jet.execution.context import ExecutionContext
@@ -22,12 +23,13 @@ from dagster_jet.execution.events import EpochCompleted
 from dagster_jet.execution.input_failures import cause_in_input, with_position
 from dagster_jet.execution.notifications import Looked
 from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.task_times import task_times
 from dagster_jet.job_config import milliseconds
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.protocol import Guarantee, RunEpoch
 from dagster_jet.spark.epoch import EpochRunner
-from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
 from dagster_jet.spark.tasks.barrier import saving_folder
 from dagster_jet.spark.tasks.stage_input import StageInput
 from dagster_jet.state.runs import delete_runs
@@ -117,10 +119,12 @@ class EpochDriver:
     def _run(self, command: RunEpoch, view: CoordinatorView) -> protocol.Event:
         context, journals = self.context, self.context.journals
         fail_point("epoch.before")
+        clock = PhaseClock(time.monotonic)
         began = time.monotonic()
         splits, few_rows = self._plan(command)
         chains = {name: view.shards[name][0].chain for name in context.readers}
         epoch = self._epoch(command, view, splits, few_rows=few_rows)
+        clock.end(Phase.PLANNING)
         try:
             runner = EpochRunner(context.plan, context.runtime)
 
@@ -129,7 +133,7 @@ class EpochDriver:
                 if not command.terminal:
                     context.polling.ask()
 
-            output = runner.run(epoch, meanwhile)
+            output = runner.run(epoch, meanwhile, clock)
             journals.begun()
             counted = self._accounting.account(command, epoch, output, view)
         except JetError as raised:
@@ -152,7 +156,9 @@ class EpochDriver:
         self.progress.publish()
         rows = sum(counted.rows.values())
         execution_id, epoch_id = command.execution_id, command.epoch_id
-        context.emit(EpochCompleted(context.job, execution_id, epoch_id, rows, duration_ms))
+        clock.end(Phase.CHECKING)
+        times = self._times(clock, output)
+        context.emit(EpochCompleted(context.job, execution_id, epoch_id, rows, duration_ms, times))
         return protocol.EpochAcked(
             execution_id,
             epoch_id,
@@ -162,6 +168,11 @@ class EpochDriver:
             context.clock.now_ms(),
             unacknowledged(context),
         )
+
+    def _times(self, clock: PhaseClock, output: EpochOutput) -> tuple[PhaseTime, ...]:
+        context, action_ms = self.context, clock.ms.get(Phase.ACTION, 0.0)
+        sinks = [node.name for node in context.graph.sinks]
+        return (*clock.times(), *task_times(output.acks, action_ms, context.runtime.cores, sinks))
 
     def _plan(self, command: RunEpoch) -> tuple[dict[str, Any], bool]:
         """The splits, and whether they have few rows."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.phases import PhaseTime
 from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.record import JobStatus, StopCause
 
@@ -74,6 +75,8 @@ class EpochCompleted:
     epoch_id: int
     rows: int
     duration_ms: float
+    times: tuple[PhaseTime, ...] = ()
+    """Where the time went: the driver's phases, and what the action consists of."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import shutil
+import time
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,9 @@ from dagster_jet.execution.events import (
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.notifications import Emitted, Notification, Woken
+from dagster_jet.execution.profile_keeper import ProfileKeeper
 from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.recent_laps import RecentLaps
 from dagster_jet.execution.recovery_driver import RecoveryDriver
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.sink_committer import SinkCommitter
@@ -38,6 +41,7 @@ from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.source_polling import Outage, SourcePolling
 from dagster_jet.execution.stopping import StopSignal, Until
+from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.execution.undecided_input import UndecidedInput
 from dagster_jet.execution.watermarks import WatermarkTracker
 from dagster_jet.job_config import JobConfig, milliseconds
@@ -147,12 +151,23 @@ class Execution:
         self._dispatch = Dispatch(
             recovery, self._epochs, snapshot_driver, failures, self._inbox.put
         )
+        laps, seconds = RecentLaps(), time.monotonic
+        self._profile = ProfileKeeper(store, job, claimed.execution_id, laps, seconds, clock.now_ms)
         self._loop = Loop(
             Coordinator(_coordinator_config(job, graph, config, store, shard_count)),
             planner,
             self._dispatch,
             stop,
-            Announcer(job, keeper.headway, self._progress, self._emit_here, clock.now_ms),
+            Announcer(
+                job,
+                keeper.headway,
+                self._progress,
+                EpochStopwatch(laps, seconds),
+                SnapshotStopwatch(laps, seconds, committer.took_ms),
+                self._profile,
+                self._emit_here,
+                clock.now_ms,
+            ),
             clock.now_ms,
         )
 
@@ -213,6 +228,7 @@ class Execution:
         self._dispatch.close_epochs()
         self._context.polling.close()
         self._dispatch.close()
+        self._profile.close()
         self._context.journals.close()
         self._context.committer.close()
         self._context.runtime.close()

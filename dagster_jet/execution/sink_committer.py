@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class SinkCommitter:
     """See `CommitContext`."""
     run_all: RunAll = in_threads
     """How the sinks' commits are run."""
+    took_ms: dict[str, float] = field(default_factory=dict)
+    """By sink, how long its last commit took, retries included."""
     _committers: dict[str, Committer] = field(default_factory=dict)
     """Of the pipeline's sinks, once they are needed."""
 
@@ -148,8 +151,10 @@ class SinkCommitter:
 
         def commit(owed: OwedCommit) -> None:
             context = self._context(owed.sink, recovering=recovering, repeatable=repeatable)
+            began = time.monotonic()
             try:
                 self._commit_owed(owed, context, one_failed)
+                self.took_ms[owed.sink] = (time.monotonic() - began) * 1000
             except Exception as failure:  # noqa: BLE001 - raised below, once all have ended
                 failures.append(failure)
                 one_failed.set()

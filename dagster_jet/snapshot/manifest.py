@@ -125,6 +125,10 @@ class Ack:
     artifacts: tuple[Artifact, ...] = ()
     prepared: bool = False
     """A processor has prepared transactions of its own: phase 2 has to come to its stage."""
+    work_ms: float = 0.0
+    """A shard's step, or a sink's writing."""
+    save_ms: float = 0.0
+    """How long the task waited at its end for this shard's state."""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
+from dagster_jet.core.phases import Phase, PhaseClock
 from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
@@ -21,12 +22,15 @@ class EpochRunner:
     plan: ExecutionPlan
     runtime: SparkRuntime
 
-    def run(self, epoch: EpochInput, meanwhile: Callable[[], None]) -> EpochOutput:
+    def run(
+        self, epoch: EpochInput, meanwhile: Callable[[], None], clock: PhaseClock
+    ) -> EpochOutput:
         """Runs the job and returns what the tasks acked.
 
         Args:
             meanwhile: begins what is to go on beside the tasks. Called once the driver has nothing
                 left to do but wait for them: threads beside it make it slower while it plans.
+            clock: notes where the time goes.
 
         Raises:
             JetError: translated from Spark's error, with the reaction it asks for.
@@ -36,10 +40,13 @@ class EpochRunner:
             placement = self.runtime.placement  # before the first job: it watches over all of them
             acked = frames.acks()
             meanwhile()
+            clock.end(Phase.BUILDING)
             if not acked:
                 return EpochOutput()
             frames.shared.fill(placement)
+            clock.end(Phase.SHARING)
             acks = collect_acks(reduce(lambda a, b: a.union(b), acked))
+            clock.end(Phase.ACTION)
             self._check_sinks(frames, acks)
             placement.check()
             seen = frames.observations

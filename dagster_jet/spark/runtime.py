@@ -17,7 +17,12 @@ from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.cluster.executor_watch import SESSION_GONE
 from dagster_jet.spark.cluster.placement import Anchored, OneMachine, Placement
-from dagster_jet.spark.cluster.session import is_local, keeps_workers, memory_bytes
+from dagster_jet.spark.cluster.session import (
+    is_local,
+    keeps_workers,
+    memory_bytes,
+    parallelism,
+)
 from dagster_jet.spark.errors import translate
 from dagster_jet.spark.tables import EnrichmentTables
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
@@ -42,10 +47,13 @@ class SparkRuntime:
     tables: EnrichmentTables = field(init=False)
     keeps_workers: bool = field(init=False)
     """Workers may go on with what their task has begun. Asked once: the answer is the JVM's."""
+    cores: int = field(init=False)
+    """Tasks that run at once."""
     _placement: Placement | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.keeps_workers = keeps_workers(self.session)
+        self.cores = parallelism(self.session)
         self.tables = EnrichmentTables(self.session, self.job, self.failure)
 
     @property

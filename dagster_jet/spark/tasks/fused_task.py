@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -60,14 +61,18 @@ class FusedTask:
                 name, given = stage.vertex, self.given[stage.vertex]
                 delete_runs(given.obsolete)
                 task = StageTask(self.barrier, stage, given)
+                began = time.monotonic()
                 with at_stage(name):
                     linked, late = self._linked(name, passed)
+                shaping_s = time.monotonic() - began
                 results = SinkWriters(self.barrier, stage.sinks, owned[0], attempt)
                 dead_letters = SinkWriters(self.barrier, stage.dead_letter_sinks, owned[0], attempt)
                 for shard in owned:
+                    began = time.monotonic() - shaping_s
                     arrived = self._arrived(task, table, linked, shard, alone=len(owned) == 1)
                     with at_stage(name):
                         run = task.run_shard(shard, arrived, attempt, savers)
+                    run, shaping_s = run.with_work(time.monotonic() - began), 0.0
                     if late:
                         run, late = run.with_late(late), 0
                     runs.append((name, run))

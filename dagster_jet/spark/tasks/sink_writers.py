@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -22,15 +23,19 @@ class SinkWriters:
             (own, own.sink.open_writer(barrier.transaction(own.name, shard, attempt)))
             for own in sinks
         ]
+        self._seconds = [0.0] * len(self._writers)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for own, writer in self._writers:
+        for n, (own, writer) in enumerate(self._writers):
+            began = time.monotonic()
             writer.write(own.rows(batch))
+            self._seconds[n] += time.monotonic() - began
         self._rows += batch.num_rows
 
     def prepare(self) -> Iterator[Ack]:
         """One ack per sink, once it has what it was given."""
-        for own, writer in self._writers:
+        for (own, writer), seconds in zip(self._writers, self._seconds, strict=True):
+            began = time.monotonic()
             artifacts = writer.prepare()
             writer.close()
             yield Ack(
@@ -40,6 +45,7 @@ class SinkWriters:
                 rows_in=self._rows,
                 rows_out=self._rows,
                 artifacts=artifacts,
+                work_ms=round((seconds + time.monotonic() - began) * 1000, 2),
             )
 
     def abort(self) -> None:

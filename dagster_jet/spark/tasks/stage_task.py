@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,15 +36,21 @@ class ShardRun:
         ack = replace(self.ack, rows_in=self.ack.rows_in + late, late=self.ack.late + late)
         return replace(self, ack=ack)
 
+    def with_work(self, seconds: float) -> ShardRun:
+        """With the time that the step took, and all that belongs to it."""
+        return replace(self, ack=replace(self.ack, work_ms=round(seconds * 1000, 2)))
+
     def acked(self) -> Ack:
         """Waits until the state is saved, or is known not to be: then the ack says why."""
         if self.saving is None:
             return self.ack
+        began = time.monotonic()
         try:
             chunk_set, dropped = self.saving.result()
         except (StoreError, OSError) as failure:
             return replace(self.ack, snapshot_error=str(failure))
-        return replace(self.ack, chunk_set=chunk_set, chain_dropped=dropped)
+        save_ms = round((time.monotonic() - began) * 1000, 2)
+        return replace(self.ack, chunk_set=chunk_set, chain_dropped=dropped, save_ms=save_ms)
 
 
 @dataclass(frozen=True)

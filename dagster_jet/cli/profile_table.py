@@ -1,0 +1,47 @@
+"""A job's profile as a table for people."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from rich.console import Console
+from rich.table import Table
+
+from dagster_jet.cli.output import say
+from dagster_jet.core.phases import Part
+from dagster_jet.jobs.profile import JobProfile, PhaseProfile
+
+
+def show_profile(profile: JobProfile) -> None:
+    """Prints the phases in three sections, and the sentence that names the largest."""
+    written = datetime.fromtimestamp(profile.written_at_ms / 1000, tz=timezone.utc)
+    table = Table(
+        title=f"Profile of {profile.job}: execution {profile.execution_id}, epochs "
+        f"{profile.first_epoch_id} to {profile.last_epoch_id}, as of "
+        f"{written:%Y-%m-%d %H:%M:%S} UTC",
+        title_justify="left",
+    )
+    table.add_column("phase")
+    for name in ("share", "p50 ms", "p95 ms", "max ms"):
+        table.add_column(name, justify="right")
+    for phase in profile.phases:
+        if phase.part is not Part.SNAPSHOT:
+            _add(table, phase, indent=phase.part is Part.ACTION)
+    table.add_section()
+    for phase in profile.phases:
+        if phase.part is Part.SNAPSHOT:
+            _add(table, phase, indent=phase.stage is not None)
+    Console().print(table)
+    idle = profile.idle_ms / (profile.idle_ms + profile.busy_ms or 1)
+    say(
+        f"{profile.epochs} epochs, {profile.rows:,} rows, {profile.rows_per_second:,.0f} rows/s "
+        f"while there was something to do; idle {idle:.0%} of the time. Below the line: "
+        f"{profile.snapshots} snapshots, beside the epochs."
+    )
+    say(profile.summary)
+
+
+def _add(table: Table, phase: PhaseProfile, *, indent: bool) -> None:
+    share = "" if phase.share is None else f"{phase.share:.1%}"
+    times = (f"{ms:,.1f}" for ms in (phase.p50_ms, phase.p95_ms, phase.max_ms))
+    table.add_row(f"{'  ' if indent else ''}{phase.title}", share, *times)
