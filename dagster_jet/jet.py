@@ -66,6 +66,8 @@ class Jet:
             and on every executor; None: nothing is encrypted.
         accept_older_seals: with keys, also read values that are not encrypted, or were encrypted by
             an earlier version. Only while ``dagster-jet store rotate-keys`` is under way.
+        show_progress: whoever waits for a job at a terminal sees a line on standard error that says
+            how far it is. ``DAGSTER_JET_PROGRESS=off`` in the environment turns it off, too.
 
     Raises:
         ConfigurationError: a setting is wrong; names it.
@@ -87,6 +89,7 @@ class Jet:
         partition_count: int = 271,
         encryption_keys: str | None = None,
         accept_older_seals: bool = False,
+        show_progress: bool = True,
     ) -> None:
         if isinstance(store, str):
             raise ConfigurationError("store: expected a list of URLs, not one text.")
@@ -110,6 +113,7 @@ class Jet:
             if work_dir
             else Path(tempfile.gettempdir()) / f"dagster-jet-{getpass.getuser()}-{own}"
         )
+        self._shows_progress = show_progress
         self._jobs: dict[str, PipelineJob] = {}
         self._dag_jobs: dict[str, DagJob] = {}
         self._maps: dict[str, JetMap] = {}
@@ -235,6 +239,7 @@ class Jet:
             work_dir=self._work_dir,
             on_event=on_event,
             run_id=run_id,
+            show_progress=self._shows_progress,
         )
         self._jobs[pipeline.name] = job
         job.start()
@@ -502,7 +507,7 @@ class Jet:
         own = self._jobs.get(name)
         if own is not None and (not own.done.is_set() or own.is_newest):
             return own
-        return RemoteJob(self.store, name)
+        return RemoteJob(self.store, name, show_progress=self._shows_progress)
 
     def request(self, name: str, kind: StopKind) -> None:
         """Asks the running execution of a job, in any process, to stop; returns at once.

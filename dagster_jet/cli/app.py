@@ -65,7 +65,7 @@ def job(
     """Shows one job, or asks it to suspend, restart, complete or cancel."""
     with target.open_jet() as jet:
         if action is not Action.SHOW:
-            asked = RemoteJob(jet.store, name)
+            asked = RemoteJob(jet.store, name, show_progress=True)
             asked.request_stop(StopKind(action.value))
             if action is not Action.RESTART:
                 _await_end(asked, wait)

@@ -15,8 +15,8 @@ FORMAT = 1
 LAPS_MAX = 120
 """Epochs, and snapshots, that are kept."""
 _CELLS_MAX = 6_000
-"""Numbers in one saved value: of a pipeline with very many stages fewer epochs are saved. At about
-six bytes each it stays below 40 KB for the epochs, and for the snapshots."""
+"""Numbers that are saved: of a pipeline with very many stages fewer epochs are. At about six bytes
+each that is 40 KB for the epochs, and less for the snapshots."""
 _LAPS_MIN = 10
 
 Key = tuple[Phase, str]

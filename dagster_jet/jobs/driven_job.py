@@ -37,12 +37,16 @@ class DrivenJob(Job):
         thread.start()
 
     def result(self, timeout: float | None = None) -> JobResult:
-        if not self.done.wait(timeout):
+        if not self._wait(timeout):
             raise TimeoutError(f"job {self.name!r} is still running")
         if self._error is not None:
             raise self._error
         assert self._result is not None
         return self._result
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Waits until the job has ended; returns whether it has."""
+        return self.done.wait(timeout)
 
     def request_stop(self, kind: StopKind) -> None:
         if self.done.is_set():

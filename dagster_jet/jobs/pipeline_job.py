@@ -17,7 +17,9 @@ from dagster_jet.jobs.driver import Driver
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.requests import RequestWatcher
+from dagster_jet.jobs.run_progress import RunProgress
 from dagster_jet.jobs.totals import result_of
+from dagster_jet.jobs.watched_wait import wait
 from dagster_jet.ownership.admission import quorum
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.record_keeper import read_record
@@ -47,10 +49,12 @@ class PipelineJob(DrivenJob):
         work_dir: Path,
         on_event: Callable[[JobEvent], None] | None,
         run_id: str | None,
+        show_progress: bool = False,
     ) -> None:
         super().__init__(name)
         self._graph, self._config, self._store = graph, config, store
-        self._emit = on_event if on_event is not None else _ignore
+        self._on_event = on_event if on_event is not None else _ignore
+        self._shows_progress, self._progress = show_progress, RunProgress(name)
         self._driver = Driver(
             name=name,
             graph=graph,
@@ -103,7 +107,15 @@ class PipelineJob(DrivenJob):
         if self._driver.keeper is not None:
             self._driver.keeper.abandon()
 
+    def _emit(self, event: JobEvent) -> None:
+        self._progress.note(event)
+        self._on_event(event)
+
+    def _wait(self, timeout: float | None) -> bool:
+        return wait(self.done, timeout, lambda: self._progress, shows=self._shows_progress)
+
     def _drive(self) -> JobResult:
+        self._progress = RunProgress(self.name)
         record = self.record
         if record is not None and self._stays_completed(record):
             return self._still_completed(record)

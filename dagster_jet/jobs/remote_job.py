@@ -7,6 +7,8 @@ import time
 from dagster_jet.errors import JobFailedError, JobStateError
 from dagster_jet.jobs import requests
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.remote_progress import RemoteProgress
+from dagster_jet.jobs.terminal_line import terminal_line
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.ownership.liveness import LeaseWatch, as_lost, observed
 from dagster_jet.ownership.record_keeper import read_record
@@ -23,8 +25,8 @@ class RemoteJob(Job):
     """What is asked for travels as a request through the store; the owning process carries it out,
     and the record shows it."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name = store, name
+    def __init__(self, store: Store, name: str, *, show_progress: bool = False) -> None:
+        self._store, self._name, self._shows_progress = store, name, show_progress
 
     @property
     def name(self) -> str:
@@ -82,11 +84,21 @@ class RemoteJob(Job):
     def _ended(self, timeout: float | None) -> ExecutionRecord | None:
         """Waits until no execution is live, or its owner is gone; returns the record."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        watch = LeaseWatch()
-        while (record := self.record) is not None and record.status.is_live:
-            if watch.sees(record) is False:
-                return as_lost(record)
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"job {self.name!r} is still {record.status.value}")
-            time.sleep(_POLL_S)
+        watch, record = LeaseWatch(), self.record
+        progress = RemoteProgress(SnapshotStore(self._store, self.name).load)
+        with terminal_line(self._shows_progress) as line:
+            try:
+                while record is not None and record.status.is_live:
+                    if watch.sees(record) is False:
+                        record = as_lost(record)
+                        break
+                    if deadline is not None and time.monotonic() > deadline:
+                        raise TimeoutError(f"job {self.name!r} is still {record.status.value}")
+                    if line is not None:
+                        line.draw(progress.line(record))
+                    time.sleep(_POLL_S)
+                    record = self.record
+            finally:
+                if line is not None and line.was_drawn:
+                    line.end(progress.summary(record))
         return record

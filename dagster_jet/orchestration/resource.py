@@ -127,6 +127,7 @@ class JetResource(dg.ConfigurableResource[Any]):
                 encryption_keys=self.encryption_keys,
                 accept_older_seals=self.accept_older_seals,
                 work_dir=self.work_dir,
+                show_progress=False,
             )
         return self._jet
 

@@ -1,0 +1,80 @@
+"""How far a job is that another process runs, in one line for people: from its record, and from the
+manifest of its newest snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_jet.errors import JetError
+from dagster_jet.jobs.run_progress import count, event_time
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+
+
+@dataclass
+class RemoteProgress:
+    """Of one wait.
+
+    Args:
+        load: reads a snapshot's manifest.
+        seconds: a clock that goes on monotonically.
+    """
+
+    load: Callable[[SnapshotRef], Manifest]
+    seconds: Callable[[], float] = time.monotonic
+    _snapshot_id: int | None = None
+    _seen_at: float | None = None
+    """When a new snapshot was seen; the owner's clock may differ from ours. None: none was yet."""
+    _rows: int | None = None
+    _rate: str = ""
+    _watermark: str = ""
+
+    def line(self, record: ExecutionRecord) -> str:
+        """As it is now."""
+        if record.snapshot is not None and record.snapshot.snapshot_id != self._snapshot_id:
+            self._note(record.snapshot)
+        parts = [record.job, record.status.value]
+        if record.lease is not None and record.lease.activity is not None:
+            parts.append(record.lease.activity.doing.value)
+        if self._rows is not None:
+            parts.append(f"{self._rows:,} rows")
+        parts += [self._rate, self._watermark]
+        if record.snapshot is not None:
+            ago = "" if self._seen_at is None else f", {self.seconds() - self._seen_at:.0f} s ago"
+            parts.append(f"snapshot {record.snapshot.snapshot_id}{ago}")
+        return "  ".join(part for part in parts if part)
+
+    def summary(self, record: ExecutionRecord | None) -> str:
+        """What it came to."""
+        if record is None:
+            return "no such job"
+        rows = "" if self._rows is None else f": {self._rows:,} rows since it began"
+        snapshot = f", snapshot {record.snapshot.snapshot_id}" if record.snapshot else ""
+        return f"{record.job}  {record.status.value}{rows}{snapshot}"
+
+    def _note(self, ref: SnapshotRef) -> None:
+        is_first = self._snapshot_id is None
+        before, at, now = self._rows, self._seen_at, self.seconds()
+        self._snapshot_id = ref.snapshot_id
+        if not is_first:
+            self._seen_at = now
+        with suppress(JetError):  # it was replaced meanwhile; the next one will do
+            manifest = self.load(ref)
+            self._rows = sum(
+                counters.rows_in
+                for name, counters in manifest.counters.items()
+                if name in manifest.sources
+            )
+            self._watermark = _watermark(manifest.watermarks)
+        if before is not None and at is not None and self._rows is not None and now > at:
+            self._rate = f"{count((self._rows - before) / (now - at))} rows/s"
+
+
+def _watermark(saved: dict[str, Any]) -> str:
+    reached = [ms for ms in saved.get("reached_ms", {}).values() if ms is not None]
+    return f"watermark {event_time(min(reached))}" if reached else ""

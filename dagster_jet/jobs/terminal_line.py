@@ -1,0 +1,129 @@
+"""One line at the bottom of a terminal that is written again and again; what others print goes
+above it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TextIO
+
+SWITCH = "DAGSTER_JET_PROGRESS"
+"""An environment variable: ``off`` and there is no line, whatever standard error is."""
+DRAW_EVERY_S = 0.25
+_ERASE = "\r\x1b[K"
+_taken = threading.Lock()
+"""There is one line, however many threads wait for jobs."""
+
+
+class TerminalLine:
+    """Anybody may write to standard output and standard error meanwhile: the line goes away first,
+    and is drawn again later. What other processes print (the JVM) begins behind it, and stays
+    whole.
+
+    Args:
+        stream: the terminal.
+        seconds: a clock that goes on monotonically.
+    """
+
+    def __init__(self, stream: TextIO, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._seconds = stream, seconds
+        self._write = stream.write
+        self._lock = threading.RLock()
+        self._drawn_at = float("-inf")
+        self._is_drawn = False
+        self._is_interrupted = False
+        """What somebody else writes is in the middle of its line."""
+        self.was_drawn = False
+        """At least once."""
+
+    def draw(self, text: str) -> None:
+        """Shows this instead of what it showed before; a few times a second at most."""
+        with self._lock:
+            now = self._seconds()
+            if self._is_interrupted or now - self._drawn_at < DRAW_EVERY_S:
+                return
+            self._drawn_at = now
+            self._put(f"{_ERASE}{text[: self._width() - 1]}")
+            self._is_drawn = self.was_drawn = True
+
+    def end(self, text: str) -> None:
+        """Leaves this behind, and a new line."""
+        with self._lock:
+            self._put(f"{_ERASE}{text}\n")
+            self._is_drawn = False
+
+    def erase(self) -> None:
+        """Leaves nothing behind."""
+        with self._lock:
+            if self._is_drawn:
+                self._put(_ERASE)
+                self._is_drawn = False
+
+    def above(self, write: Callable[[str], Any], text: str) -> Any:
+        """Somebody else writes; a line of theirs may come in several pieces."""
+        with self._lock:
+            self.erase()
+            if text:
+                self._is_interrupted = not text.endswith("\n")
+            return write(text)
+
+    def _put(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # the terminal is gone: nobody is looking
+            self._write(text)
+            self._stream.flush()
+
+    def _width(self) -> int:
+        try:
+            return max(20, os.get_terminal_size(self._stream.fileno()).columns)
+        except (OSError, ValueError):
+            return 80
+
+
+@contextmanager
+def terminal_line(wanted: bool = True) -> Iterator[TerminalLine | None]:
+    """The line, while this thread waits; None where nobody would see it, or wants to.
+
+    Quiet are: what is no terminal, a simple one (``TERM=dumb``), a process in the background, and
+    every thread but the first that waits.
+    """
+    stream = sys.stderr
+    if not wanted or not _is_seen(stream) or not _taken.acquire(blocking=False):
+        yield None
+        return
+    line = TerminalLine(stream)
+    try:
+        with _written_above(line, sys.stderr), _written_above(line, sys.stdout):
+            yield line
+    finally:
+        line.erase()
+        _taken.release()
+
+
+def _is_seen(stream: TextIO | None) -> bool:
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "false", "no"):
+        return False
+    try:
+        if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
+            return False
+        return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+@contextmanager
+def _written_above(line: TerminalLine, stream: Any) -> Iterator[None]:
+    """Loggers hold the stream itself, so it is this very object that has to make room."""
+    with suppress(AttributeError, TypeError, ValueError):  # somebody's own, which cannot be changed
+        if stream.isatty():
+            stream.write = partial(line.above, stream.write)
+    try:
+        yield
+    finally:
+        with suppress(AttributeError):
+            del stream.write

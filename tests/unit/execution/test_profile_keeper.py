@@ -1,0 +1,130 @@
+"""What an execution keeps of its profile in the store: recent, bounded, never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet.core.phases import Phase
+from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
+from dagster_jet.execution.profile_keeper import (
+    KEEP_EVERY_S,
+    ProfileKeeper,
+    profiles,
+    read_laps,
+)
+from dagster_jet.execution.recent_laps import LAPS_MAX, Lap, RecentLaps
+from dagster_jet.store import Store, StoreConfig
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    members = tuple(f"file://{tmp_path}/{name}" for name in "ab")
+    with Store.open(StoreConfig(members, backup_count=1)) as store:
+        yield store
+
+
+class Kept:
+    """A keeper and its clock."""
+
+    def __init__(self, store: Any, execution_id: int = 1) -> None:
+        self.now, self.laps = 0.0, RecentLaps()
+        self.keeper = ProfileKeeper(
+            store, "shop", execution_id, self.laps, lambda: self.now, lambda: 1_234
+        )
+
+    def epochs(self, *numbers: int) -> None:
+        for number in numbers:
+            self.laps.add_epoch(Lap(number, 10, {(Phase.ACTION, ""): 5.0}))
+            self.keeper.keep_if_due()
+
+
+def kept_epochs(store: Store) -> tuple[int, list[int]]:
+    found = read_laps(store, "shop")
+    assert found is not None
+    execution_id, laps, written_at_ms = found
+    assert written_at_ms == 1_234
+    return execution_id, [lap.number for lap in laps.epochs]
+
+
+def test_the_first_epoch_is_kept_at_once_the_next_ones_every_few_seconds(store: Store) -> None:
+    kept = Kept(store)
+    kept.epochs(1, 2, 3)
+    kept.keeper._worker.close()
+    assert kept_epochs(store) == (1, [1])
+
+
+def test_a_job_that_idles_keeps_its_last_epochs_too(store: Store) -> None:
+    kept = Kept(store)
+    kept.epochs(1, 2)
+    kept.now += KEEP_EVERY_S
+    kept.keeper.keep_if_due()
+    kept.keeper._worker.close()
+    assert kept_epochs(store) == (1, [1, 2])
+
+
+def test_the_end_keeps_what_is_new_and_one_value_is_left(store: Store) -> None:
+    kept = Kept(store)
+    for number in range(1, 6):
+        kept.now += KEEP_EVERY_S
+        kept.epochs(number)
+    kept.epochs(6)
+    kept.keeper.close()
+    assert kept_epochs(store) == (1, [1, 2, 3, 4, 5, 6])
+    assert len(profiles(store, "shop").keys("")) == 1
+    assert store.verify().is_whole
+
+
+def test_the_newest_execution_counts_and_removes_what_others_left(store: Store) -> None:
+    for execution_id in (9, 10):
+        kept = Kept(store, execution_id)
+        kept.epochs(execution_id)
+        kept.keeper.close()
+    assert kept_epochs(store) == (10, [10])
+    late = Kept(store, 9)  # an older execution that has slept
+    late.epochs(11)
+    late.keeper.close()
+    assert kept_epochs(store) == (10, [10])
+
+
+def test_nothing_was_measured(store: Store) -> None:
+    Kept(store).keeper.close()
+    assert read_laps(store, "shop") is None
+
+
+def test_a_store_that_does_not_answer_fails_no_job() -> None:
+    class Away:
+        def map(self, name: str) -> Any:
+            raise StoreUnavailableError("nobody is there.")
+
+    kept = Kept(Away())
+    kept.epochs(1)
+    kept.now += KEEP_EVERY_S
+    kept.epochs(2)
+    kept.keeper.close()
+
+
+@pytest.mark.parametrize("stages", [1, 50, 300])
+def test_what_is_kept_is_bounded(stages: int) -> None:
+    laps = RecentLaps()
+    for number in range(10 * LAPS_MAX):
+        lap = Lap(number, 10**9)
+        for stage in range(stages):
+            lap.add(Phase.STEP, 12_345.67, f"stage-{stage}")
+        laps.add_epoch(lap)
+        laps.add_snapshot(lap)
+    data = laps.to_bytes(0)
+    assert len(data) < 150_000
+    again, _ = RecentLaps.from_bytes(data, "shop")
+    assert len(again.epochs) == max(10, min(LAPS_MAX, 6_000 // stages))
+    assert again.epochs[-1].number == 10 * LAPS_MAX - 1
+    assert again.epochs[-1].ms[Phase.STEP, "stage-0"] == 12_345.7
+
+
+def test_what_a_newer_version_has_kept_is_refused() -> None:
+    data = RecentLaps().to_bytes(0).replace(b'"format":1', b'"format":2')
+    with pytest.raises(StoreMismatchError, match="Upgrade"):
+        RecentLaps.from_bytes(data, "shop")

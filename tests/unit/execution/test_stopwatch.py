@@ -1,0 +1,201 @@
+"""Where an execution's time goes: no time is left out, and none is counted twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dagster_jet.core.phases import Part, Phase, PhaseClock, PhaseTime
+from dagster_jet.execution.events import EpochCompleted
+from dagster_jet.execution.recent_laps import Lap, RecentLaps
+from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
+from dagster_jet.snapshot import protocol
+from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest
+from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
+
+RUN = protocol.RunEpoch(1, 1, None, terminal=False, final=False)
+ACKED = protocol.EpochAcked(1, 1, (), {}, {}, 0)
+FOUND, NOTHING = protocol.Tick(0, wants_epoch=True), protocol.Tick(0, wants_epoch=False)
+NO_RECORD: Any = None
+
+
+class Seconds:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_ms(self, ms: float) -> None:
+        self.now += ms / 1000
+
+
+@pytest.fixture
+def seconds() -> Seconds:
+    return Seconds()
+
+
+def completed(**ms: float) -> EpochCompleted:
+    times = tuple(PhaseTime(Phase(phase), took) for phase, took in ms.items())
+    return EpochCompleted("shop", 1, 1, 50, sum(ms.values()), times)
+
+
+def of_epoch(lap: Lap) -> dict[Phase, float]:
+    """What took any time."""
+    found = {p: round(ms, 6) for (p, _), ms in lap.ms.items() if p.part is Part.EPOCH}
+    return {phase: ms for phase, ms in found.items() if ms}
+
+
+def test_a_clock_cuts_work_into_phases(seconds: Seconds) -> None:
+    clock = PhaseClock(seconds)
+    for phase, ms in ((Phase.PLANNING, 2), (Phase.BUILDING, 30), (Phase.PLANNING, 1)):
+        seconds.pass_ms(ms)
+        clock.end(phase)
+    assert [(t.phase, round(t.ms)) for t in clock.times()] == [
+        (Phase.PLANNING, 3),
+        (Phase.BUILDING, 30),
+    ]
+
+
+def test_a_lap_is_all_the_time_from_acks_to_acks(seconds: Seconds) -> None:
+    laps = RecentLaps()
+    watch = EpochStopwatch(laps, seconds)
+    watch.looks()
+    seconds.pass_ms(3)
+    watch.heard(FOUND, [RUN])
+    seconds.pass_ms(100)
+    # Seven of the hundred are nobody's: on the way from thread to thread.
+    watch.completed(completed(planning=1, building=32, action=58, checking=2))
+    watch.heard(ACKED, [])
+    (lap,) = laps.epochs
+    assert of_epoch(lap) == {
+        Phase.ASKING: 3,
+        Phase.PLANNING: 1,
+        Phase.BUILDING: 32,
+        Phase.ACTION: 58,
+        Phase.CHECKING: 9,
+    }
+    assert (lap.number, lap.rows) == (1, 50)
+
+
+def test_what_is_inside_of_the_action_is_not_added_to_it(seconds: Seconds) -> None:
+    laps = RecentLaps()
+    watch = EpochStopwatch(laps, seconds)
+    watch.heard(FOUND, [RUN])
+    seconds.pass_ms(10)
+    watch.completed(completed(action=10, spark=6, step=4))
+    watch.heard(ACKED, [])
+    assert sum(of_epoch(laps.epochs[0]).values()) == 10
+
+
+def test_looks_that_find_nothing_are_idling(seconds: Seconds) -> None:
+    laps = RecentLaps()
+    watch = EpochStopwatch(laps, seconds)
+    for _ in range(3):
+        watch.looks()
+        seconds.pass_ms(1)
+        watch.heard(NOTHING, [])
+        seconds.pass_ms(20)
+    watch.looks()
+    seconds.pass_ms(1)
+    watch.heard(FOUND, [RUN])
+    watch.heard(ACKED, [])
+    assert of_epoch(laps.epochs[0]) == {Phase.IDLE: 63, Phase.ASKING: 1}
+
+
+def test_input_that_may_not_be_read_yet_waits_for_the_snapshot(seconds: Seconds) -> None:
+    laps = RecentLaps()
+    watch = EpochStopwatch(laps, seconds)
+    watch.looks()
+    watch.heard(FOUND, [])
+    seconds.pass_ms(40)
+    watch.looks()
+    watch.heard(FOUND, [RUN])
+    watch.heard(ACKED, [protocol.Publish(1, ())])
+    seconds.pass_ms(5)
+    watch.heard(protocol.Published(1), [RUN])
+    watch.heard(ACKED, [])
+    first, second = map(of_epoch, laps.epochs)
+    assert first[Phase.WAITING] == 40
+    assert second[Phase.PUBLISHING] == 5
+
+
+def manifest(epoch_id: int = 4) -> Manifest:
+    return Manifest("shop", 7, epoch_id, 1, 1, "", 4, {}, {}, {}, ())
+
+
+def write(purpose: Purpose) -> protocol.WriteRecord:
+    return protocol.WriteRecord(purpose, NO_RECORD)
+
+
+def answer(purpose: Purpose, outcome: WriteOutcome = WriteOutcome.WRITTEN) -> protocol.RecordAnswer:
+    return protocol.RecordAnswer(purpose, outcome, 0)
+
+
+COMMIT = protocol.Commit(7, (Artifact("out", 4, "t", "f", 1, 1, 1),), recovering=False)
+
+
+def test_a_snapshot_is_measured_step_by_step(seconds: Seconds) -> None:
+    laps = RecentLaps()
+    watch = SnapshotStopwatch(laps, seconds, {"out": 6.0, "another": 99.0})
+    steps: list[tuple[protocol.Event, protocol.Command | None, float]] = [
+        (ACKED, protocol.AwaitSaved(7, (Ack("s", 0, "a"),)), 5),
+        (protocol.Saved(7, (), 0), protocol.WriteManifest(manifest()), 11),
+        (protocol.ManifestWritten(7, 0), write(Purpose.SNAPSHOT), 13),
+        (answer(Purpose.SNAPSHOT), COMMIT, 7),
+        (protocol.Committed(1, 7, 0), write(Purpose.COMMITTED), 3),
+        (answer(Purpose.COMMITTED), None, 0),
+    ]
+    for event, command, ms in steps:
+        assert not laps.snapshots
+        watch.heard(event, [] if command is None else [command])
+        watch.heard(answer(Purpose.LEASE), [])  # what else is answered meanwhile
+        seconds.pass_ms(ms)
+    (lap,) = laps.snapshots
+    assert {key: round(ms) for key, ms in lap.ms.items()} == {
+        (Phase.STATE, ""): 5,
+        (Phase.MANIFEST, ""): 11,
+        (Phase.RECORD, ""): 13,
+        (Phase.COMMIT, ""): 7,
+        (Phase.COMMIT, "out"): 6,
+        (Phase.NOTE, ""): 3,
+    }
+
+
+def test_a_snapshot_without_output_is_complete_with_its_decision(seconds: Seconds) -> None:
+    laps = RecentLaps()
+    watch = SnapshotStopwatch(laps, seconds, {})
+    watch.heard(ACKED, [protocol.WriteManifest(manifest())])
+    watch.heard(protocol.ManifestWritten(7, 0), [write(Purpose.SNAPSHOT)])
+    watch.heard(answer(Purpose.SNAPSHOT), [])
+    assert [lap.number for lap in laps.snapshots] == [7]
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        [protocol.ManifestFailed(7, "no", 0)],
+        [protocol.ManifestWritten(7, 0), answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE)],
+    ],
+)
+def test_a_discarded_snapshot_is_none(seconds: Seconds, failed: list[protocol.Event]) -> None:
+    laps = RecentLaps()
+    watch = SnapshotStopwatch(laps, seconds, {})
+    watch.heard(ACKED, [protocol.WriteManifest(manifest())])
+    for event in failed:
+        written = isinstance(event, protocol.ManifestWritten)
+        watch.heard(event, [write(Purpose.SNAPSHOT)] if written else [])
+    watch.heard(answer(Purpose.COMMITTED), [])
+    assert not laps.snapshots
+
+
+def test_the_starting_positions_of_a_new_job_are_no_snapshot_of_an_epoch(seconds: Seconds) -> None:
+    laps = RecentLaps()
+    watch = SnapshotStopwatch(laps, seconds, {})
+    watch.heard(ACKED, [protocol.WriteManifest(manifest(epoch_id=0))])
+    watch.heard(protocol.ManifestWritten(7, 0), [write(Purpose.SNAPSHOT)])
+    watch.heard(answer(Purpose.SNAPSHOT), [])
+    assert not laps.snapshots
