@@ -1,5 +1,6 @@
 """What a running job says to its ``on_event``: the events, and what they are made of."""
 
+from dagster_jet.core.phases import Part, Phase, PhaseTime
 from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionEnded,
@@ -36,6 +37,9 @@ __all__ = [
     "MembersNotRepaired",
     "MembersRepaired",
     "OutputLost",
+    "Part",
+    "Phase",
+    "PhaseTime",
     "SinkReopened",
     "SnapshotCommitted",
     "SnapshotDropped",

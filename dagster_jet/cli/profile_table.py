@@ -38,6 +38,11 @@ def show_profile(profile: JobProfile) -> None:
         f"while there was something to do; idle {idle:.0%} of the time. Below the line: "
         f"{profile.snapshots} snapshots, beside the epochs."
     )
+    if profile.first_epoch_ms is None:
+        say("This is the execution's first epoch, which warms up; there is no other yet.")
+    else:
+        took_s = profile.first_epoch_ms / 1000
+        say(f"The execution's first epoch, which warms up, took {took_s:,.1f} s. It is left out.")
     say(profile.summary)
 
 

@@ -41,13 +41,19 @@ class Lap:
 class RecentLaps:
     """The last laps, oldest first."""
 
+    first: Lap | None = None
+    """The first epoch of the execution, which is like no other: Python workers are started, and
+    the JVM compiles."""
     epochs: deque[Lap] = field(default_factory=lambda: deque(maxlen=LAPS_MAX))
     snapshots: deque[Lap] = field(default_factory=lambda: deque(maxlen=LAPS_MAX))
     added: int = 0
     """Laps so far."""
 
     def add_epoch(self, lap: Lap) -> None:
-        self.epochs.append(lap)
+        if self.first is None:
+            self.first = lap
+        else:
+            self.epochs.append(lap)
         self.added += 1
 
     def add_snapshot(self, lap: Lap) -> None:
@@ -59,6 +65,7 @@ class RecentLaps:
         document = {
             "format": FORMAT,
             "written_at_ms": written_at_ms,
+            "first": _columns([] if self.first is None else [self.first]),
             "epochs": _columns(self.epochs),
             "snapshots": _columns(self.snapshots),
         }
@@ -79,7 +86,7 @@ class RecentLaps:
                 job=job,
                 cure="Upgrade dagster-jet on this machine.",
             )
-        laps = cls()
+        laps = cls(next(iter(_laps(document["first"])), None))
         laps.epochs.extend(_laps(document["epochs"]))
         laps.snapshots.extend(_laps(document["snapshots"]))
         return laps, document["written_at_ms"]

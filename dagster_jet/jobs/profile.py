@@ -52,6 +52,9 @@ class JobProfile:
     execution_id: int
     written_at_ms: int
     """Wall clock of the job's process; a running job writes it every few seconds."""
+    first_epoch_ms: float | None
+    """The first epoch of the execution, without idling. It starts Python workers and the JVM
+    compiles, so it does not count below. None: it does, there is no other yet."""
     epochs: int
     first_epoch_id: int
     last_epoch_id: int
@@ -113,7 +116,7 @@ def read_profile(store: Store, job: str) -> JobProfile:
         StoreError: it cannot be read now.
     """
     found = read_laps(store, job)
-    if found is None or not found[1].epochs:
+    if found is None or found[1].first is None:
         raise JobStateError(
             "there is no profile: no epoch of it has ended yet, or not under this version.",
             job=job,
@@ -126,16 +129,16 @@ def read_profile(store: Store, job: str) -> JobProfile:
 
 def profile_of(job: str, execution_id: int, laps: RecentLaps, written_at_ms: int) -> JobProfile:
     """Sums laps up; there is at least one epoch."""
-    epochs, snapshots = list(laps.epochs), list(laps.snapshots)
-    outer = [lap.ms for lap in epochs]
-    idle_ms = sum(ms.get((Phase.IDLE, ""), 0.0) for ms in outer)
-    all_ms = sum(ms for lap in outer for (phase, _), ms in lap.items() if phase.part is Part.EPOCH)
-    busy_ms = all_ms - idle_ms
+    assert laps.first is not None
+    epochs, snapshots = list(laps.epochs) or [laps.first], list(laps.snapshots)
+    idle_ms = sum(lap.ms.get((Phase.IDLE, ""), 0.0) for lap in epochs)
+    busy_ms = sum(map(_busy_ms, epochs))
     phases = (*_phases(epochs, busy_ms), *_phases(snapshots, None))
     return JobProfile(
         job=job,
         execution_id=execution_id,
         written_at_ms=written_at_ms,
+        first_epoch_ms=round(_busy_ms(laps.first), 1) if laps.epochs else None,
         epochs=len(epochs),
         first_epoch_id=epochs[0].number,
         last_epoch_id=epochs[-1].number,
@@ -145,6 +148,11 @@ def profile_of(job: str, execution_id: int, laps: RecentLaps, written_at_ms: int
         idle_ms=round(idle_ms, 1),
         phases=tuple(sorted(phases, key=_in_order)),
     )
+
+
+def _busy_ms(epoch: Lap) -> float:
+    outer = {phase: ms for (phase, _), ms in epoch.ms.items() if phase.part is Part.EPOCH}
+    return sum(ms for phase, ms in outer.items() if phase is not Phase.IDLE)
 
 
 def _phases(laps: Sequence[Lap], busy_ms: float | None) -> Iterator[PhaseProfile]:

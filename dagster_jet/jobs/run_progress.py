@@ -24,7 +24,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.jobs.terminal_line import DRAW_EVERY_S
 from dagster_jet.snapshot.record import JobStatus
 
-_RATE_OVER_S = 5.0
+_RATE_OVER_S, _RATE_OVER_EPOCHS = 5.0, 3
 _ENDS: Mapping[JobStatus | None, str] = {
     JobStatus.COMPLETED: "completed",
     JobStatus.SUSPENDED: "suspended",
@@ -123,8 +123,8 @@ class RunProgress:
         self._watermark = f"watermark {event_time(min(known))}" if known else ""
 
     def _rate(self, now: float) -> str:
-        """Over the last seconds, also those in which no epoch has ended: in a lull it falls."""
-        while len(self._marks) > 1 and self._marks[1][0] <= now - _RATE_OVER_S:
+        """Over the last seconds, or the last epochs if they are long; in a lull it falls."""
+        while len(self._marks) > _RATE_OVER_EPOCHS + 1 and self._marks[1][0] <= now - _RATE_OVER_S:
             self._marks.popleft()
         if not self._marks:
             return "0"

@@ -49,7 +49,8 @@ class TerminalLine:
             if self._is_interrupted or now - self._drawn_at < DRAW_EVERY_S:
                 return
             self._drawn_at = now
-            self._put(f"{_ERASE}{text[: self._width() - 1]}")
+            # The blank: what another process prints begins behind it.
+            self._put(f"{_ERASE}{text[: self._width() - 2]} ")
             self._is_drawn = self.was_drawn = True
 
     def end(self, text: str) -> None:

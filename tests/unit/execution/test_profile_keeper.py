@@ -46,8 +46,8 @@ def kept_epochs(store: Store) -> tuple[int, list[int]]:
     found = read_laps(store, "shop")
     assert found is not None
     execution_id, laps, written_at_ms = found
-    assert written_at_ms == 1_234
-    return execution_id, [lap.number for lap in laps.epochs]
+    assert written_at_ms == 1_234 and laps.first is not None
+    return execution_id, [lap.number for lap in (laps.first, *laps.epochs)]
 
 
 def test_the_first_epoch_is_kept_at_once_the_next_ones_every_few_seconds(store: Store) -> None:

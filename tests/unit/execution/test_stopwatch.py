@@ -61,7 +61,7 @@ def test_a_clock_cuts_work_into_phases(seconds: Seconds) -> None:
 
 
 def test_a_lap_is_all_the_time_from_acks_to_acks(seconds: Seconds) -> None:
-    laps = RecentLaps()
+    laps = RecentLaps(first=Lap())
     watch = EpochStopwatch(laps, seconds)
     watch.looks()
     seconds.pass_ms(3)
@@ -82,7 +82,7 @@ def test_a_lap_is_all_the_time_from_acks_to_acks(seconds: Seconds) -> None:
 
 
 def test_what_is_inside_of_the_action_is_not_added_to_it(seconds: Seconds) -> None:
-    laps = RecentLaps()
+    laps = RecentLaps(first=Lap())
     watch = EpochStopwatch(laps, seconds)
     watch.heard(FOUND, [RUN])
     seconds.pass_ms(10)
@@ -92,7 +92,7 @@ def test_what_is_inside_of_the_action_is_not_added_to_it(seconds: Seconds) -> No
 
 
 def test_looks_that_find_nothing_are_idling(seconds: Seconds) -> None:
-    laps = RecentLaps()
+    laps = RecentLaps(first=Lap())
     watch = EpochStopwatch(laps, seconds)
     for _ in range(3):
         watch.looks()
@@ -107,7 +107,7 @@ def test_looks_that_find_nothing_are_idling(seconds: Seconds) -> None:
 
 
 def test_input_that_may_not_be_read_yet_waits_for_the_snapshot(seconds: Seconds) -> None:
-    laps = RecentLaps()
+    laps = RecentLaps(first=Lap())
     watch = EpochStopwatch(laps, seconds)
     watch.looks()
     watch.heard(FOUND, [])

@@ -21,7 +21,7 @@ def epoch(number: int, **ms: float) -> Lap:
 
 
 def profiled(epochs: list[Lap], snapshots: list[Lap] | None = None) -> JobProfile:
-    laps = RecentLaps()
+    laps = RecentLaps(first=epoch(1, action=5_000, idle=70))
     laps.epochs.extend(epochs)
     laps.snapshots.extend(snapshots or [])
     return profile_of("shop", 3, laps, 1_000)
@@ -46,6 +46,13 @@ def test_shares_of_the_epochs_time_add_up_and_idling_has_none() -> None:
     assert phase(profile, Phase.STEP, "hourly").share == 0.1
     assert (profile.first_epoch_id, profile.last_epoch_id, profile.rows) == (5, 6, 200)
     assert profile.rows_per_second == 1_000
+
+
+def test_the_first_epoch_counts_only_as_long_as_there_is_no_other() -> None:
+    cold = profiled([])
+    assert (cold.epochs, cold.busy_ms, cold.first_epoch_ms) == (1, 5_000, None)
+    warm = profiled([epoch(2, action=10)])
+    assert (warm.epochs, warm.busy_ms, warm.first_epoch_ms) == (1, 10, 5_000)
 
 
 def test_percentiles_are_values_that_were_measured() -> None:
@@ -100,9 +107,9 @@ def test_phases_stand_in_the_order_of_an_epoch() -> None:
 def test_the_document_for_programs() -> None:
     document = json.loads(json.dumps(profiled([epoch(1, action=10, spark=10)]).to_json()))
     assert set(document) == {
-        "job", "execution_id", "written_at_ms", "epochs", "first_epoch_id", "last_epoch_id",
-        "snapshots", "rows", "rows_per_second", "busy_ms", "idle_ms", "phases", "largest",
-        "summary",
+        "job", "execution_id", "written_at_ms", "first_epoch_ms", "epochs", "first_epoch_id",
+        "last_epoch_id", "snapshots", "rows", "rows_per_second", "busy_ms", "idle_ms", "phases",
+        "largest", "summary",
     }  # fmt: skip
     assert document["largest"] == {"phase": "spark", "stage": None}
     assert document["phases"][0] == {

@@ -89,9 +89,19 @@ def test_the_rate_is_that_of_the_last_seconds_and_falls_in_a_lull() -> None:
         run.epoch(1_000)
     assert "1.0 k rows/s" in run.progress.line()
     run.now += 3
-    assert "  400 rows/s" in run.progress.line()
+    assert "  500 rows/s" in run.progress.line()
+    run.now += 3_000
+    assert "  1 rows/s" in run.progress.line()
+
+
+def test_the_rate_of_long_epochs_does_not_swing_between_their_ends() -> None:
+    run = Run()
+    run.starts()
+    for _ in range(10):
+        run.epoch(60_000, seconds=6)
+    assert "10 k rows/s" in run.progress.line()
     run.now += 5
-    assert "  0 rows/s" in run.progress.line()
+    assert "7.8 k rows/s" in run.progress.line()
 
 
 def test_rows_that_are_read_again_after_a_restart_are_not_counted_twice() -> None:

@@ -99,7 +99,7 @@ def test_it_is_written_again_in_place_and_ends_in_a_row_of_its_own() -> None:
         line.end("shop  ended")
     """
     assert on_terminal(LINE + drawing) == (
-        "\r\x1b[Kshop  1000 rows\r\x1b[Kshop  20 rows\r\x1b[Kshop  3 rows\r\x1b[Kshop  ended\r\n"
+        "\r\x1b[Kshop  1000 rows \r\x1b[Kshop  20 rows \r\x1b[Kshop  3 rows \r\x1b[Kshop  ended\r\n"
     )
 
 
@@ -128,7 +128,7 @@ def test_another_program_on_the_same_terminal_begins_behind_it() -> None:
     foreign = """
     with terminal_line() as line:
         draw(line, "shop  1 row")
-        os.write(2, b" WARN of the JVM\\n")
+        os.write(2, b"WARN of the JVM\\n")
         draw(line, "shop  2 rows")
         line.end("shop  ended")
     """
