@@ -30,7 +30,7 @@ Source: Jet `TransformStatefulP`; vector V12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -39,12 +39,10 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_jet.core.state_format import StateFormat
-from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
 from dagster_jet.operators.lateness import drop_late, event_times
 from dagster_jet.operators.operator import (
-    HASH_COLUMN,
     TIME_COLUMN,
     VERSION_COLUMN,
     StateReader,
@@ -52,8 +50,12 @@ from dagster_jet.operators.operator import (
     StepInput,
     newest_version,
 )
-from dagster_jet.operators.rows.keys import key_codes
-from dagster_jet.operators.rows.sorting import distinct, order_by
+from dagster_jet.operators.touched_keys import (
+    TouchedKeys,
+    eviction_watermarks,
+    is_up_to,
+    saved_rows,
+)
 from dagster_jet.operators.user import saved_value
 from dagster_jet.operators.user.calls import Function, OnEvict, UserCalls
 from dagster_jet.operators.user.python_rows import row_dicts
@@ -145,20 +147,22 @@ class StatefulMap:
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
         rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
-        saved = self._saved(rows, given.after_ms, state)
-        touched = _Touched.of(self.keys, saved, rows)
-        calls, delta = self._call(touched, saved, given)
+        expired = self.expired_until(given.after_ms)
+        notified_until = None if self.on_evict is None else expired
+        saved = saved_rows(rows, state, self.state_schema, notified_until)
+        touched = TouchedKeys.of(self.keys, saved, rows)
+        calls, delta = self._call(touched, given)
         results = calls.fitting_results() if self.keeps_dead_letters else calls.results()
         if results is None:
             # Values are checked column by column, because looking at each row's costs as much as
             # the rest of a step. Only where some are wrong it is done once more, row by row.
-            calls, delta = self._call(touched, saved, given, checks_each=True)
+            calls, delta = self._call(touched, given, checks_each=True)
             results = calls.results()
         rejected = calls.rejected() if self.keeps_dead_letters else None
         return Step(results, delta, arrived.num_rows, late, rejected)
 
     def _call(
-        self, touched: _Touched, saved: pa.Table, given: StepInput, *, checks_each: bool = False
+        self, touched: TouchedKeys, given: StepInput, *, checks_each: bool = False
     ) -> tuple[UserCalls, pa.Table]:
         """All calls of a step; the states that it leaves changed."""
         calls = UserCalls(
@@ -166,30 +170,21 @@ class StatefulMap:
             state_format=self.state_format, has_time=self.has_time, checks_each=checks_each,
         )  # fmt: skip
         delta = self._touch(touched, calls, given)
-        self._evict(saved.filter(pa.array(~touched.saved_is_touched)), calls, given.after_ms)
+        self._evict(touched.untouched, calls, given.after_ms)
         return calls, delta
 
-    def _saved(self, rows: pa.Table, after_ms: int | None, state: StateReader) -> pa.Table:
-        """What is known of the keys that came, and of those whose eviction is to be told."""
-        hashes = rows.column(HASH_COLUMN).to_numpy()
-        expired = self.expired_until(after_ms)
-        if expired is not None and self.on_evict is not None:
-            # Some of them were touched again since: `find` has their newest version.
-            hashes = np.append(hashes, state.due(expired).column(HASH_COLUMN).to_numpy())
-        if len(hashes) == 0:
-            return self.state_schema.empty_table()
-        return state.find(distinct(hashes))
-
-    def _touch(self, touched: _Touched, calls: UserCalls, given: StepInput) -> pa.Table:
+    def _touch(self, touched: TouchedKeys, calls: UserCalls, given: StepInput) -> pa.Table:
         """Hands all rows over; returns the states that the step leaves changed."""
         rows = row_dicts(touched.rows.select(self.row_schema.names))
         expired, touches = self.expired_until(given.after_ms), touched.touches.copy()
-        expiring = _up_to(touches, expired)
+        expiring = is_up_to(touches, expired)
         moved = touches > touched.saved_touches
         changed: list[int] = []
         states: list[bytes | None] = []
         last: dict[int, Any] = {}
-        for number, (start, stop, before) in enumerate(touched.spans()):
+        saved_states = touched.saved.column(STATE_COLUMN).to_pylist()
+        spans = zip(touched.starts.tolist(), touched.stops.tolist(), saved_states, strict=True)
+        for number, (start, stop, before) in enumerate(spans):
             of_key = islice(rows, stop - start)
             if self.keeps_dead_letters:
                 state, last_good = calls.over_good_rows(
@@ -211,26 +206,25 @@ class StatefulMap:
             if after != before or (self.ttl_ms is not None and moved[number]):
                 changed.append(number)
                 states.append(after)
-        expiring_touches = touches[np.asarray(list(last), np.int64)]
-        expiring_keys = touched.firsts(list(last))
-        self._notify_evicted(expiring_keys, expiring_touches, last.values(), calls, given.after_ms)
-        firsts = touched.firsts(changed)
-        own = {
-            TIME_COLUMN: pa.array(touches[np.asarray(changed, np.int64)]),
-            VERSION_COLUMN: pa.array(np.full(len(changed), given.version)),
-            STATE_COLUMN: pa.array(states, pa.binary()),
-        }
-        schema = self.state_schema
-        return pa.Table.from_arrays(
-            [own[name] if name in own else firsts.column(name) for name in schema.names],
-            schema=schema,
+        expiring_numbers = np.asarray(list(last), np.int64)
+        expiring_keys = touched.firsts(expiring_numbers)
+        self._notify_evicted(
+            expiring_keys, touches[expiring_numbers], last.values(), calls, given.after_ms
+        )
+        numbers = np.asarray(changed, np.int64)
+        return touched.state_rows(
+            numbers,
+            touches[numbers],
+            given.version,
+            {STATE_COLUMN: pa.array(states, pa.binary())},
+            self.state_schema,
         )
 
     def _evict(self, untouched: pa.Table, calls: UserCalls, after_ms: int | None) -> None:
         """The last word about saved keys whose time to live is over and that did not come."""
         if self.on_evict is None or untouched.num_rows == 0:
             return
-        expiring = _up_to(event_times(untouched), self.expired_until(after_ms))
+        expiring = is_up_to(event_times(untouched), self.expired_until(after_ms))
         known = untouched.column(STATE_COLUMN).is_valid().to_numpy()
         over = untouched.filter(pa.array(expiring & known))
         values = (calls.load(s, None) for s in over.column(STATE_COLUMN).to_pylist())
@@ -246,71 +240,7 @@ class StatefulMap:
     ) -> None:
         if self.on_evict is None or after_ms is None or self.ttl_ms is None:
             return
-        known_ms = np.full(len(touches), after_ms)
-        if after_ms == FINAL_WATERMARK_MS:
-            known_ms = touches + self.ttl_ms + 1
-        each = zip(row_dicts(keys.select(self.keys)), values, known_ms.tolist(), strict=True)
+        watermarks = eviction_watermarks(touches, after_ms, self.ttl_ms).tolist()
+        each = zip(row_dicts(keys.select(self.keys)), values, watermarks, strict=True)
         for key, value, watermark_ms in each:
             calls.on_eviction(self.on_evict, key, value, watermark_ms)
-
-
-@dataclass(frozen=True)
-class _Touched:
-    """The rows of a step by key, in the order in which the function sees them."""
-
-    rows: pa.Table
-    starts: np.ndarray
-    """Per key: its rows are `rows[start:stop]`."""
-    stops: np.ndarray
-    touches: np.ndarray
-    """Per key: its latest event time, now or before."""
-    saved_touches: np.ndarray
-    saved_states: list[bytes | None]
-    """Per key; None if it is new, or was cleared."""
-    saved_is_touched: np.ndarray
-    """Per saved row: its key is among these."""
-
-    @classmethod
-    def of(cls, keys: Sequence[str], saved: pa.Table, rows: pa.Table) -> _Touched:
-        codes, saved_codes = key_codes(keys, rows, saved)  # in order of arrival
-        order = order_by(codes, event_times(rows))
-        rows, codes = rows.take(pa.array(order)), codes[order]
-        starts = np.flatnonzero(np.diff(codes, prepend=-1))
-        stops = np.append(starts[1:], len(codes))[: len(starts)]
-        place_of = np.full(len(saved_codes) + len(codes), -1)
-        place_of[saved_codes] = np.arange(len(saved_codes))
-        places = place_of[codes[starts]]
-        new = places < 0
-        saved_is_touched = np.zeros(len(saved_codes), bool)
-        saved_is_touched[places[~new]] = True
-        before = saved.take(pa.array(places, mask=new))
-        never = np.iinfo(np.int64).min
-        saved_touches = before.column(TIME_COLUMN).fill_null(never).to_numpy()
-        return cls(
-            rows,
-            starts,
-            stops,
-            np.maximum(saved_touches, event_times(rows)[stops - 1]),
-            saved_touches,
-            before.column(STATE_COLUMN).to_pylist(),
-            saved_is_touched,
-        )
-
-    def spans(self) -> Iterator[tuple[int, int, bytes | None]]:
-        """Per key: where its rows start and stop, and its saved state."""
-        return zip(self.starts.tolist(), self.stops.tolist(), self.saved_states, strict=True)
-
-    def touch(self, number: int, last: int | None) -> int:
-        """A key's latest event time if this row is its last, or if there is none."""
-        saved = int(self.saved_touches[number])
-        if last is None:
-            return saved
-        return max(saved, int(self.rows.column(TIME_COLUMN)[last].as_py()))
-
-    def firsts(self, numbers: Sequence[int]) -> pa.Table:
-        """The first row of each of these keys, for what its rows have in common."""
-        return self.rows.take(pa.array(self.starts[np.asarray(numbers, np.int64)]))
-
-
-def _up_to(times: np.ndarray, expired: int | None) -> np.ndarray:
-    return np.zeros(len(times), bool) if expired is None else times <= expired
