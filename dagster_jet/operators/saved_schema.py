@@ -14,7 +14,11 @@ import pyarrow as pa
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.operator import Operator, ReadsOlderState
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.snapshot.plan import KEYS
+
+_SAVES_COLUMNS_OF_USERS = (IntervalJoin, StatefulMapInBatches)
+"""Besides keys. In the state of all others a column with a user's name is a key."""
 
 
 def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
@@ -49,8 +53,7 @@ def in_state_schema(table: pa.Table, operator: Operator, stage: str) -> pa.Table
         table = operator.upgraded(table)
     wanted = operator.state_schema
     columns = [_column(table, field, stage) for field in wanted]
-    if not isinstance(operator, IntervalJoin):
-        # Of all others a column with a user's name is a key.
+    if not isinstance(operator, _SAVES_COLUMNS_OF_USERS):
         keys, now = ([n for n in s.names if not n.startswith("__")] for s in (table.schema, wanted))
         if keys != now:
             raise _refusal(stage, f"has the keys {keys}, they are {now} now")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from dagster_jet.core.ddl import split_ddl
 from dagster_jet.core.durations import Duration, to_ms
@@ -31,12 +31,15 @@ from dagster_jet.pipeline.stateful import (
     JoinNode,
     ProcessorNode,
     RollingNode,
+    StatefulMapInBatchesNode,
     StatefulMapNode,
     StatefulNode,
 )
+from dagster_jet.pipeline.stateful_map import stateful_map_node
 from dagster_jet.pipeline.windows import Window
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     from dagster_jet.dag import Processor
@@ -57,6 +60,10 @@ Row: TypeAlias = dict[str, Any]
 """A row by column name."""
 Rows: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
 """What a user's function returns: a row, rows, or none."""
+TableFunction: TypeAlias = "Callable[[pa.Table, pa.Table], tuple[pa.Table | None, pa.Table | None]]"
+"""(states, rows) -> (results, changed states); see `KeyedStage.map_stateful`."""
+OnEvictTable: TypeAlias = "Callable[[pa.Table, pa.Array], pa.Table | None]"
+"""(expired states, a watermark in ms for each) -> results."""
 
 
 class Pipeline:
@@ -492,6 +499,7 @@ class Stage:
             DeduplicateNode(name, (self._node,), keys, to_ms(within, "within"), time)
         )
 
+    @overload
     def map_stateful(
         self,
         function: Callable[[State[S], Row], Rows],
@@ -503,13 +511,43 @@ class Stage:
         on_evict: Callable[[Row, S, int], Rows] | None = None,
         on_error: OnError = "fail",
         state_format: StateFormatName = "plain",
+    ) -> Stage: ...
+
+    @overload
+    def map_stateful(
+        self,
+        function: TableFunction,
+        *,
+        in_batches: Literal[True],
+        state_schema: str,
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        on_evict: OnEvictTable | None = None,
+    ) -> Stage: ...
+
+    def map_stateful(
+        self,
+        function: Callable[..., Any],
+        *,
+        create: Callable[[], Any] | None = None,
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        on_evict: Callable[..., Any] | None = None,
+        on_error: OnError = "fail",
+        state_format: StateFormatName = "plain",
+        in_batches: bool = False,
+        state_schema: str | None = None,
     ) -> Stage:
         """Calls `function(state, row)` for every row, with one state for all rows.
 
         Arguments and errors are those of `KeyedStage.map_stateful`, which has a state per key and
         an example.
         """
-        return KeyedStage(self, ()).map_stateful(
+        return _map_stateful(
+            self,
+            (),
             function,
             create=create,
             output_schema=output_schema,
@@ -518,6 +556,8 @@ class Stage:
             on_evict=on_evict,
             on_error=on_error,
             state_format=state_format,
+            in_batches=in_batches,
+            state_schema=state_schema,
         )
 
     def apply_processor(
@@ -657,6 +697,14 @@ class Stage:
                 stage=node.name,
                 cure='Say map_stateful(..., on_error="dead-letter").',
             )
+        if isinstance(node, StatefulMapInBatchesNode):
+            raise PipelineError(
+                "the stage has no dead letters: its function is given many rows at once, and "
+                "nobody knows which of them it cannot take.",
+                job=self._pipeline.name,
+                stage=node.name,
+                cure="Filter bad rows in the function or before it, or leave in_batches out.",
+            )
         if not isinstance(node, SourceNode | StatefulMapNode):
             raise PipelineError(
                 "dead_letter_to() belongs directly after read_from() or with_timestamps(), or "
@@ -752,6 +800,7 @@ class KeyedStage:
         """
         return self._stage.deduplicate(within=within, name=name, on=self._keys)
 
+    @overload
     def map_stateful(
         self,
         function: Callable[[State[S], Row], Rows],
@@ -763,6 +812,34 @@ class KeyedStage:
         on_evict: Callable[[Row, S, int], Rows] | None = None,
         on_error: OnError = "fail",
         state_format: StateFormatName = "plain",
+    ) -> Stage: ...
+
+    @overload
+    def map_stateful(
+        self,
+        function: TableFunction,
+        *,
+        in_batches: Literal[True],
+        state_schema: str,
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        on_evict: OnEvictTable | None = None,
+    ) -> Stage: ...
+
+    def map_stateful(
+        self,
+        function: Callable[..., Any],
+        *,
+        create: Callable[[], Any] | None = None,
+        output_schema: str,
+        name: str,
+        ttl: Duration | None = None,
+        on_evict: Callable[..., Any] | None = None,
+        on_error: OnError = "fail",
+        state_format: StateFormatName = "plain",
+        in_batches: bool = False,
+        state_schema: str | None = None,
     ) -> Stage:
         """Calls `function(state, row)` for every row, with the state of the row's key.
 
@@ -771,7 +848,7 @@ class KeyedStage:
         Args:
             function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
                 the row as a dict; returns a row, an iterable of rows, or None.
-            create: makes the state of a new key.
+            create: makes the state of a new key. Not with `in_batches`.
             output_schema: the rows that `function` returns, as DDL ("key string, n bigint").
             name: unique in the pipeline; the next start finds the state by it.
             ttl: a state expires when the watermark is more than this behind its last touch.
@@ -800,29 +877,20 @@ class KeyedStage:
             ...     add, create=float, output_schema="origin string, total double", name="sums"
             ... )
         """
-        stage = self._stage
-        if on_error not in get_args(OnError):
-            raise PipelineError(
-                f"on_error={on_error!r} is not known.",
-                job=stage._pipeline.name,
-                stage=name,
-                cure='Use "fail" or "dead-letter".',
-            )
-        if on_evict is not None and ttl is None:
-            raise PipelineError(
-                "on_evict would never be called: no state is forgotten without a time to live.",
-                job=stage._pipeline.name,
-                stage=name,
-                cure="Give a ttl, or leave on_evict out.",
-            )
-        lifetime = None if ttl is None else to_ms(ttl, "ttl")
-        time = stage._event_time(name) if ttl is not None else stage._time
-        saved_as = _format_of(stage, name, state_format)
-        node = StatefulMapNode(
-            name, (stage._node,), self._keys, function, create, on_evict, lifetime, output_schema,
-            time, keeps_dead_letters=on_error == "dead-letter", saved_as=saved_as,
-        )  # fmt: skip
-        return replace_time(stage._append(node), _kept(time, output_schema))
+        return _map_stateful(
+            self._stage,
+            self._keys,
+            function,
+            create=create,
+            output_schema=output_schema,
+            name=name,
+            ttl=ttl,
+            on_evict=on_evict,
+            on_error=on_error,
+            state_format=state_format,
+            in_batches=in_batches,
+            state_schema=state_schema,
+        )
 
     def apply_processor(
         self,
@@ -929,6 +997,44 @@ class WindowedStage:
             self._early_results_ms,
         )
         return replace_time(self._stage._append(node), EventTime(WINDOW_END, is_window_end=True))
+
+
+def _map_stateful(
+    stage: Stage,
+    keys: tuple[str, ...],
+    function: Callable[..., Any],
+    *,
+    name: str,
+    output_schema: str,
+    ttl: Duration | None,
+    on_error: OnError,
+    state_format: StateFormatName,
+    **options: Any,
+) -> Stage:
+    """Both forms of `map_stateful`, with keys and without; `options` are as in the node's."""
+    job = stage._pipeline.name
+    if on_error not in get_args(OnError):
+        raise PipelineError(
+            f"on_error={on_error!r} is not known.",
+            job=job,
+            stage=name,
+            cure='Use "fail" or "dead-letter".',
+        )
+    time = stage._event_time(name) if ttl is not None else stage._time
+    node = stateful_map_node(
+        job,
+        name,
+        stage._node,
+        keys,
+        function,
+        output_schema=output_schema,
+        ttl_ms=None if ttl is None else to_ms(ttl, "ttl"),
+        time=time,
+        keeps_dead_letters=on_error == "dead-letter",
+        state_format=_format_of(stage, name, state_format),
+        **options,
+    )
+    return replace_time(stage._append(node), _kept(time, output_schema))
 
 
 def _format_of(stage: Stage, name: str, state_format: str) -> StateFormat:

@@ -19,4 +19,5 @@ class StageKind(str, Enum):
     DEDUPLICATE = "deduplicate"
     JOIN = "join"
     MAP_STATEFUL = "map_stateful"
+    MAP_STATEFUL_IN_BATCHES = "map_stateful_in_batches"
     PROCESSOR = "processor"

@@ -210,6 +210,36 @@ class StatefulMapNode(StatefulNode):
 
 
 @dataclass(frozen=True)
+class StatefulMapInBatchesNode(StatefulNode):
+    """A user's function over tables, with a state of columns per key."""
+
+    keys: tuple[str, ...]
+    function: Callable[..., Any]
+    state_schema: str
+    on_evict: Callable[..., Any] | None
+    ttl_ms: int | None
+    output_schema: str
+    time: EventTime | None
+    kind: ClassVar = StageKind.MAP_STATEFUL_IN_BATCHES
+
+    @property
+    def never_late(self) -> str | None:
+        return "without a ttl the function gets whatever comes" if self.ttl_ms is None else None
+
+    @property
+    def output_delay_ms(self) -> int:
+        return self.ttl_ms or 0 if self.on_evict else 0
+
+    def describe(self) -> dict[str, str]:
+        ttl = {} if self.ttl_ms is None else {"ttl": f"{self.ttl_ms / 1000:g} s"}
+        return {"keys": ", ".join(self.keys), "state": self.state_schema, **ttl}
+
+    def shape(self) -> Mapping[str, Any]:
+        # The state's columns are compared as the analysis sees them.
+        return {"keys": list(self.keys), "ttl": self.ttl_ms is not None}
+
+
+@dataclass(frozen=True)
 class ProcessorNode(StatefulNode):
     """A user's `Processor`, one instance per shard."""
 

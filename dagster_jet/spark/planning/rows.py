@@ -16,12 +16,14 @@ from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.operator import HASH_COLUMN, TIME_COLUMN, Operator
 from dagster_jet.operators.row_input import RowInput
 from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.stateful import (
     DeduplicateNode,
     JoinNode,
     ProcessorNode,
+    StatefulMapInBatchesNode,
     StatefulMapNode,
 )
 from dagster_jet.spark.planning.operator_plan import (
@@ -122,6 +124,32 @@ def plan_map(node: StatefulMapNode, source: DataFrame, partitions: Partitions) -
         has_time=node.time is not None,
         state_format=node.saved_as,
     )
+    return _map_plan(operator, node, source, partitions)
+
+
+def plan_map_in_batches(
+    node: StatefulMapInBatchesNode, source: DataFrame, partitions: Partitions
+) -> OperatorPlan:
+    """A user's function over tables of whole rows."""
+    operator = StatefulMapInBatches(
+        stage=node.name,
+        keys=node.keys,
+        row_schema=arrow_schema(source.schema),
+        output_schema=arrow_schema(_parsed(node.output_schema)),
+        state_columns=arrow_schema(_parsed(node.state_schema)),
+        function=node.function,
+        ttl_ms=node.ttl_ms,
+        on_evict=node.on_evict,
+    )
+    return _map_plan(operator, node, source, partitions)
+
+
+def _map_plan(
+    operator: Operator,
+    node: StatefulMapNode | StatefulMapInBatchesNode,
+    source: DataFrame,
+    partitions: Partitions,
+) -> OperatorPlan:
     shape = _addressed(source, node.keys, node.time, partitions)
     # As the operator: a ttl of 0 is one, too.
     time = None if node.ttl_ms is None else node.time

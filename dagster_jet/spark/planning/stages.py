@@ -12,6 +12,7 @@ from dagster_jet.pipeline.stateful import (
     JoinNode,
     ProcessorNode,
     RollingNode,
+    StatefulMapInBatchesNode,
     StatefulMapNode,
     StatefulNode,
 )
@@ -23,6 +24,7 @@ from dagster_jet.spark.planning.rows import (
     plan_deduplicate,
     plan_join,
     plan_map,
+    plan_map_in_batches,
     plan_processor,
 )
 
@@ -61,6 +63,8 @@ def plan_operator(
                 return plan_join(node, sources, partitions, job)
             case StatefulMapNode():
                 return plan_map(node, sources[0], partitions)
+            case StatefulMapInBatchesNode():
+                return plan_map_in_batches(node, sources[0], partitions)
             case ProcessorNode():
                 return plan_processor(node, sources[0], partitions, job)
     raise PipelineError(f"there is no operator for {node.kind.value}.", job=job, stage=node.name)

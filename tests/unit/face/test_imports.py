@@ -37,6 +37,10 @@ grouped.rolling_aggregate(
 late.group_by("origin").map_stateful(
     lambda state, row: None, create=int, output_schema="n int", name="mapped"
 )
+late.group_by("origin").map_stateful(
+    lambda state, rows: (None, None), in_batches=True, state_schema="n int",
+    output_schema="n int", name="in_batches",
+)
 late.apply_processor(object, output_schema="n int", name="processed")
 late.join(flights, on="flight", within="1 hour", name="joined")
 late.deduplicate(within="1 hour", on="flight", name="once")

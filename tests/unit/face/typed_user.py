@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from dagster_jet import (
     Guarantee,
     Jet,
@@ -71,10 +73,17 @@ def stateful(late: Stage) -> None:
     def flat(state: State[int], row: dict[str, Any]) -> int:
         return state.value
 
+    def in_tables(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, None]:
+        return rows, None
+
     keyed = late.group_by("origin")
     keyed.map_stateful(counted, create=int, output_schema="n int", name="counted")
     keyed.map_stateful(several, create=list, output_schema="n int", name="several")
     keyed.map_stateful(flat, create=int, output_schema="n int", name="flat")  # refused: arg-type
+    keyed.map_stateful(
+        in_tables, in_batches=True, state_schema="n int", output_schema="n int", name="tables"
+    )
+    keyed.map_stateful(in_tables, output_schema="n int", name="t")  # refused: call-overload
     late.apply_processor(Counter, output_schema="n int", name="processor")
     late.apply_processor(int, output_schema="n int", name="number")  # refused: arg-type
 

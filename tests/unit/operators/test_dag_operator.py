@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dagster_jet.dag import (
@@ -19,6 +20,7 @@ from dagster_jet.errors import PipelineError, SnapshotInvalidError
 from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.dag_operator import DagOperator, split_by_partition
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.testing import verify_processor
@@ -50,6 +52,25 @@ def last_word(key, value, watermark_ms):
 
 
 TOTALS = StatefulMap("totals", ("k",), ROWS, ROWS, running_total, int, 10, last_word)
+
+
+def running_totals(state, rows):
+    """`running_total` over tables."""
+    sums = {s["k"]: s["sum"] or 0 for s in state.to_pylist()}
+    results = []
+    for row in rows.to_pylist():
+        sums[row["k"]] += row["n"]
+        results.append({"k": row["k"], "n": sums[row["k"]]})
+    changed = pa.table({"k": pa.array(sums, pa.string()), "sum": list(sums.values())})
+    return pa.Table.from_pylist(results, schema=ROWS), changed
+
+
+def last_words(expired, watermarks):
+    return pa.table({"k": expired["k"], "n": pc.negate(expired["sum"])})
+
+
+SUM = pa.schema([("sum", pa.int64())])
+IN_BATCHES = StatefulMapInBatches("totals", ("k",), ROWS, ROWS, SUM, running_totals, 10, last_words)
 
 
 def batch(operator, ordinal, *rows):
@@ -121,12 +142,13 @@ def test_outer_interval_join():
     )
 
 
-def test_stateful_map_with_time_to_live():
+@pytest.mark.parametrize("totals", [TOTALS, IN_BATCHES], ids=["per row", "in batches"])
+def test_stateful_map_with_time_to_live(totals):
     def row(time, n, k="x"):
-        return item(TOTALS, time, k, n=n)
+        return item(totals, time, k, n=n)
 
     verify(
-        TOTALS,
+        totals,
         input=[
             *[row(0, 1), row(5, 2, "y"), Watermark(10), row(9, 100), row(10, 2, "y")],
             *[Watermark(11), row(12, 3), Watermark(20), Watermark(21), row(22, 1, "y")],

@@ -15,6 +15,7 @@ from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.rolling import RollingAggregate
 from dagster_jet.operators.session import SessionWindows
 from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.operators.window import SlidingWindows
 from dagster_jet.pipeline import aggregates as agg
@@ -31,6 +32,10 @@ def deduplicate(row):
 
 def stateful_map(row):
     return StatefulMap("m", KEYS, row, OUT, max, int)
+
+
+def in_batches(row):
+    return StatefulMapInBatches("m", KEYS, row, OUT, pa.schema([("kept", pa.int64())]), max)
 
 
 def join(row):
@@ -61,7 +66,7 @@ def rolling(row, aggregation=COUNT):
 
 
 AGGREGATING = (windows, sessions, rolling)
-ROWS = (deduplicate, stateful_map, join)
+ROWS = (deduplicate, stateful_map, in_batches, join)
 NESTED = [
     pa.struct([("a", pa.int64())]),
     pa.list_(pa.int64()),

@@ -11,6 +11,7 @@ from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.saved_schema import in_state_schema, saved_columns
 from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.snapshot.plan import compare_plans
 from tests.unit.operators.frame_stage import FrameStage
@@ -93,6 +94,13 @@ def mapped(kind):
     return StatefulMap("s", ("k",), rows, rows, lambda state, row: row, int)
 
 
+def in_batches(key="k", **columns):
+    """A function over tables with these columns of state."""
+    rows = pa.schema([(key, pa.string())])
+    kept = pa.schema(list(columns.items()))
+    return StatefulMapInBatches("s", (key,), rows, rows, kept, lambda state, rows: (rows, state))
+
+
 LISTS = pa.list_(pa.field("element", pa.struct([pa.field("n", pa.int64(), nullable=False)])))
 SAME_LISTS = pa.list_(pa.field("item", pa.struct([pa.field("n", pa.int64())]), nullable=False))
 CHANGES = {
@@ -109,6 +117,18 @@ CHANGES = {
         "has 'a' as list<int64>, it is list<struct<n: int64>> now",
     ),
     "key": (mapped(pa.string()), mapped(pa.binary()), "has 'k' as string, it is binary now"),
+    "state less": (in_batches(n=pa.int64(), m=pa.int64()), in_batches(m=pa.int64()), ""),
+    "state more": (
+        in_batches(n=pa.int64()),
+        in_batches(n=pa.int64(), m=pa.int64()),
+        "has no column 'm', which it needs now",
+    ),
+    "state type": (
+        in_batches(n=pa.int64()),
+        in_batches(n=pa.float64()),
+        "has 'n' as int64, it is double now",
+    ),
+    "per row": (mapped(pa.string()), in_batches(n=pa.int64()), "has no column 'n'"),
     "column less": (whole_rows("k", "v"), whole_rows("k"), "has the keys ['k', 'v'], they are"),
     "column more": (whole_rows("k"), whole_rows("k", "v"), "has the keys ['k'], they are ['k', 'v"),
     "order": (whole_rows("k", "v"), whole_rows("v", "k"), "['k', 'v'], they are ['v', 'k'] now"),

@@ -8,6 +8,7 @@ from dagster_jet import JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.core.durations import to_ms
 from dagster_jet.errors import ConfigurationError, PipelineError
+from dagster_jet.snapshot.plan import compare_plans
 
 
 def flights(p: Pipeline, name: str = "flights"):
@@ -120,11 +121,6 @@ def test_dead_letters_belong_to_a_source():
         flights(p).filter("true").dead_letter_to(sinks.files("o", format="json"), name="bad")
 
 
-def mapped(p: Pipeline, **options):
-    keyed = flights(p).group_by("origin")
-    return keyed.map_stateful(max, create=int, output_schema="n int", name="mapped", **options)
-
-
 def test_dead_letters_of_a_function_need_both_the_option_and_the_sink():
     dead, out = sinks.files("dead", format="json"), sinks.files("out", format="json")
     p = Pipeline("p")
@@ -141,6 +137,54 @@ def test_dead_letters_of_a_function_need_both_the_option_and_the_sink():
     assert p.graph.named_upstreams("dead") == ("mapped",)
     with pytest.raises(PipelineError, match="directly after"):
         stage.filter("true").dead_letter_to(dead, name="more")
+
+
+def in_batches(p: Pipeline, **options):
+    options = {"state_schema": "n long", "output_schema": "n int", **options}
+    keyed = flights(p).group_by("origin")
+    return keyed.map_stateful(max, name="mapped", in_batches=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        (lambda p: mapped(p, create=None), "there is no create: .* for example create=int"),
+        (lambda p: mapped(p, state_schema="n int"), "state_schema is for in_batches=True"),
+        (lambda p: in_batches(p, state_schema=None), "needs a state_schema.* Name them"),
+        (lambda p: in_batches(p, state_schema=" "), "needs a state_schema"),
+        (lambda p: in_batches(p, create=int), "create is not there with in_batches=True"),
+        (lambda p: in_batches(p, state_format="pickle"), "state_format is not there with in_bat"),
+        (lambda p: in_batches(p, on_error="dead-letter"), "which of them it cannot take. Filter"),
+        (lambda p: in_batches(p, on_evict=print), "on_evict would never be called.* Give a ttl"),
+        (
+            lambda p: in_batches(p).dead_letter_to(sinks.files("d", format="json"), name="d"),
+            "the stage has no dead letters: its function is given many rows at once",
+        ),
+    ],
+)
+def test_the_options_of_a_function_fit_its_form(stage, said):
+    with pytest.raises(PipelineError, match=f"job 'p', stage 'mapped': .*{said}"):
+        stage(Pipeline("p"))
+
+
+def test_a_function_over_tables_is_a_kind_of_its_own():
+    """Its state has another form: the plan refuses one where the other was."""
+    p = Pipeline("p")
+    stage = in_batches(p, ttl="2 hours", on_evict=print, output_schema="n int, at timestamp")
+    stage.late_to(sinks.files("late", format="json"), name="late")
+    (node,) = p.graph.stages
+    assert node.describe() == {"keys": "origin", "state": "n long", "ttl": "7200 s"}
+    assert node.output_delay_ms == 7_200_000
+    per_row = Pipeline("p")
+    mapped(per_row, ttl="2 hours").write_to(sinks.files("o", format="json"), name="late")
+    (change,) = [c for c in compare_plans(per_row.graph.plan(), p.graph.plan()) if c.is_refused]
+    assert change.reason == "kind was 'map_stateful', is 'map_stateful_in_batches'"
+
+
+def mapped(p: Pipeline, **options):
+    keyed = flights(p).group_by("origin")
+    options = {"create": int, **options}
+    return keyed.map_stateful(max, output_schema="n int", name="mapped", **options)
 
 
 def numbered(p: Pipeline, rows):

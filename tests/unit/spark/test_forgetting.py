@@ -13,6 +13,7 @@ import pytest
 from dagster_jet.dag import Inbox, Processor
 from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.store import Store
 from tests.unit.operators.stepping import PARTITIONS, addressed
@@ -54,14 +55,34 @@ class Counts(Processor):
         return True
 
 
+def count_in_batches(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """`count`, over tables."""
+    before = {row["k"]: row["n"] for row in state.to_pylist()}
+    now, results = dict(before), []
+    for row in rows.to_pylist():
+        n = (now[row["k"]] or 0) + 1
+        results.append({"k": row["k"], "n": n})
+        now[row["k"]] = None if row["last"] else n
+    changed = [{"k": k, "n": n} for k, n in now.items() if n != before[k]]
+    return (
+        pa.Table.from_pylist(results, schema=COUNTS),
+        pa.Table.from_pylist(changed, schema=COUNTS),
+    )
+
+
 OPERATORS: list[Operator] = [
     StatefulMap("s", ("k",), ROWS, COUNTS, count, int),
+    StatefulMapInBatches(
+        "s", ("k",), ROWS, COUNTS, pa.schema([("n", pa.int64())]), count_in_batches
+    ),
     SparkProcessor("s", Counts, ROWS, COUNTS, ("k",), False, PARTITIONS),
 ]
 
 
 @pytest.mark.parametrize("every", [2, None], ids="snapshot every {}".format)
-@pytest.mark.parametrize("operator", OPERATORS, ids=["map_stateful", "apply_processor"])
+@pytest.mark.parametrize(
+    "operator", OPERATORS, ids=["map_stateful", "in_batches", "apply_processor"]
+)
 def test_keys_that_are_gone_leave_nothing(
     store: Store, tmp_path: Path, operator: Operator, every: int | None
 ) -> None:

@@ -1,0 +1,275 @@
+"""A user's function over whole tables, with a state of typed columns per key:
+`map_stateful(in_batches=True)`.
+
+    def running_total(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        ...                      # state: account, total; rows: account, amount, at
+        return results, changed  # changed: account, total
+
+    StatefulMapInBatches("totals", ("account",), ..., function=running_total, ttl_ms=None)
+
+Called once per step with all rows of the step, and with one row of state for each of their keys.
+*A state of nothing but nulls is none*, in both directions: the function is given nulls for a key
+without a state, and clears a key by returning nulls for it. A key that it does not return keeps its
+state. Late rows, touches, the time to live and its end are as in `StatefulMap`.
+
+Saved: per key the state's columns under their own names, and the last touch. A step reads and
+writes the keys it touched, no others; without a time to live only those that were returned. A
+cleared key leaves a small row without state, which hides its past and goes with it, or with the
+time to live.
+
+`on_evict` has its last word about all keys of a step in one call, with the watermark that each of
+them would have been given alone. There are no dead letters: what the function raises is about a
+table, and no single row is the cause.
+
+At-least-once: as `StatefulMap`. Which rows make up one call is not defined: after a crash they may
+be other ones, so a result must depend on a key's rows and state alone.
+
+Source: vector V12, in columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_jet.errors import PipelineError
+from dagster_jet.operators.address import ADDRESS, check_columns, readable_time
+from dagster_jet.operators.lateness import drop_late, event_times
+from dagster_jet.operators.operator import (
+    TIME_COLUMN,
+    VERSION_COLUMN,
+    StateReader,
+    Step,
+    StepInput,
+    newest_version,
+)
+from dagster_jet.operators.rows.keys import key_codes
+from dagster_jet.operators.touched_keys import (
+    TouchedKeys,
+    eviction_watermarks,
+    is_up_to,
+    saved_rows,
+)
+from dagster_jet.operators.user.batch_calls import Returned, called
+
+BatchFunction: TypeAlias = "Callable[[pa.Table, pa.Table], Any]"
+OnEvictBatch: TypeAlias = "Callable[[pa.Table, pa.Array], Any]"
+
+
+@dataclass(frozen=True)
+class StatefulMapInBatches:
+    """The operator. One input."""
+
+    stage: str
+    """For messages."""
+    keys: tuple[str, ...]
+    row_schema: pa.Schema
+    """The stream's columns, `keys` among them."""
+    output_schema: pa.Schema
+    state_columns: pa.Schema
+    """What a key's state consists of."""
+    function: BatchFunction
+    """(states of the keys, rows) -> (results, changed states); each of them may be None."""
+    ttl_ms: int | None = None
+    on_evict: OnEvictBatch | None = None
+    """(expired states, a watermark in ms for each) -> results or None; see `StatefulMap`."""
+
+    def __post_init__(self) -> None:
+        for columns, name, what in (
+            (self.output_schema, "output_schema", "rows that the function returns"),
+            (self.state_columns, "state_schema", "state of a key"),
+        ):
+            if len(columns) == 0:
+                raise PipelineError(
+                    f"{name} has no columns.",
+                    stage=self.stage,
+                    cure=f"Name the columns of the {what}.",
+                )
+        names = self.state_columns.names
+        own = [*self.keys, *(field.name for field in ADDRESS), VERSION_COLUMN]
+        taken = sorted({name for name in names if names.count(name) > 1 or name in own})
+        if taken:
+            raise PipelineError(
+                f"{', '.join(taken)} cannot be a column of state_schema: it is there twice, or "
+                "names a key, or a column of the stage's own.",
+                stage=self.stage,
+                cure="Give it another name; keys are saved with the state anyway.",
+            )
+        check_columns(self, self.keys)
+
+    @property
+    def input_schemas(self) -> tuple[pa.Schema, ...]:
+        return (pa.schema([*ADDRESS, *self.row_schema]),)
+
+    @property
+    def state_schema(self) -> pa.Schema:
+        version = pa.field(VERSION_COLUMN, pa.int64())
+        return pa.schema([*ADDRESS, version, *self._keyed_states])
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        return self.output_schema
+
+    @property
+    def time_column(self) -> str:
+        return TIME_COLUMN
+
+    @property
+    def _keyed_states(self) -> pa.Schema:
+        """What the function is given and returns: keys and state, null for a key without one."""
+        keys = [self.row_schema.field(key) for key in self.keys]
+        return pa.schema([*keys, *(field.with_nullable(True) for field in self.state_columns)])
+
+    def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
+        return newest_version(tables, self.keys)
+
+    def without_tombstones(self, merged: pa.Table) -> pa.Table:
+        """Without cleared keys. With a time to live they go by that: until then their last touch
+        counts for a row of the key that comes after all."""
+        if self.ttl_ms is not None:
+            return merged
+        return merged.filter(pa.array(self._has_state(merged)))
+
+    def expired_until(self, watermark_ms: int | None) -> int | None:
+        if watermark_ms is None or self.ttl_ms is None:
+            return None
+        return watermark_ms - self.ttl_ms - 1
+
+    def describe_state(self, state: pa.Table) -> pa.Table:
+        """Merged state rows for people: keys, last touch, the state's columns."""
+        state = state.filter(pa.array(self._has_state(state)))
+        described = state.select(self.keys).append_column("last_touch", readable_time(state))
+        for name in self.state_columns.names:
+            described = described.append_column(name, state.column(name))
+        return described
+
+    def step(self, given: StepInput, state: StateReader) -> Step:
+        (arrived,) = given.arrived
+        rows, late = drop_late(arrived, None if self.ttl_ms is None else given.before_ms)
+        expired = self.expired_until(given.after_ms)
+        notified_until = None if self.on_evict is None else expired
+        saved = saved_rows(rows, state, self.state_schema, notified_until)
+        touched = TouchedKeys.of(self.keys, saved, rows)
+        before = self._states_of(touched)
+        results, after, is_returned = self._call(touched, before)
+        has_state = self._has_state(after)
+        is_over = is_up_to(touched.touches, expired)
+        # Over in the step that brought it: not saved, and older versions are as expired.
+        is_written = is_returned & (has_state | self._has_state(before))
+        if self.ttl_ms is not None:
+            is_written |= touched.touches > touched.saved_touches
+        numbers = np.flatnonzero(is_written & ~is_over)
+        delta = touched.state_rows(
+            numbers,
+            touched.touches[numbers],
+            given.version,
+            _columns(after.select(self.state_columns.names).take(pa.array(numbers))),
+            self.state_schema,
+        )
+        over = np.flatnonzero(is_over & has_state)
+        states, touches = after.take(pa.array(over)), touched.touches[over]
+        last_words = self._evict(states, touches, touched.untouched, given)
+        return Step(pa.concat_tables([results, *last_words]), delta, arrived.num_rows, late)
+
+    def _states_of(self, touched: TouchedKeys) -> pa.Table:
+        """One row per key, in the order of the keys' rows."""
+        keys = touched.firsts(np.arange(len(touched.starts))).select(self.keys)
+        states = touched.saved.select(self.state_columns.names)
+        return pa.Table.from_arrays([*keys.columns, *states.columns], schema=self._keyed_states)
+
+    def _call(
+        self, touched: TouchedKeys, before: pa.Table
+    ) -> tuple[pa.Table, pa.Table, np.ndarray]:
+        """The call of a step: its results; the states afterwards, in the order of those `before`;
+        which of them were returned."""
+        if touched.rows.num_rows == 0:
+            return self.output_schema.empty_table(), before, np.zeros(0, bool)
+        rows = touched.rows.select(self.row_schema.names).combine_chunks()
+        what = f"{rows.num_rows} rows of {before.num_rows} keys"
+        function, stage = self.function, self.stage
+        returned = Returned(function, stage)
+        results, changed = returned.two(
+            called(function, stage, what, before.combine_chunks(), rows)
+        )
+        results = returned.table(results, self.output_schema, "results", "output_schema")
+        changed = returned.table(changed, self._keyed_states, "states", "keys and state_schema")
+        places = self._places(before, changed, returned)
+        self._refuse_nulls(changed, returned)
+        newest = np.arange(before.num_rows)
+        newest[places] = before.num_rows + np.arange(changed.num_rows)
+        is_returned = newest >= before.num_rows
+        after = pa.concat_tables([before, changed]).take(pa.array(newest))
+        return results, after, is_returned
+
+    def _places(self, before: pa.Table, changed: pa.Table, returned: Returned) -> np.ndarray:
+        """Per state that was returned: whose it is, by the place of the key in `before`."""
+        codes, changed_codes = key_codes(self.keys, before, changed)
+        place_of = np.full(before.num_rows + changed.num_rows, -1)
+        place_of[codes] = np.arange(before.num_rows)
+        places: np.ndarray = place_of[changed_codes]
+        unknown = np.flatnonzero(places < 0)
+        if len(unknown):
+            raise returned.error(
+                f"a state of {self._named(changed, unknown[0])}, which has no row in this call",
+                "Return states of keys that it was given, as it was given them.",
+            )
+        counts = np.bincount(places, minlength=before.num_rows)
+        twice = np.flatnonzero(counts > 1)
+        if len(twice):
+            raise returned.error(
+                f"{counts[twice[0]]} states of {self._named(before, twice[0])}",
+                "Return one row per key, its state after the last of its rows.",
+            )
+        return places
+
+    def _refuse_nulls(self, changed: pa.Table, returned: Returned) -> None:
+        """A cleared key has nulls everywhere, others only where the state's columns may be null."""
+        needed = pa.schema([field for field in self.state_columns if not field.nullable])
+        if len(needed):
+            kept = changed.filter(pa.array(self._has_state(changed)))
+            returned.table(kept.select(needed.names), needed, "states", "state_schema")
+
+    def _evict(
+        self, states: pa.Table, touches: np.ndarray, untouched: pa.Table, given: StepInput
+    ) -> list[pa.Table]:
+        """The last word about keys whose time to live is over: those that came, and others.
+
+        Args:
+            states: of those that came.
+            touches: their last ones.
+            untouched: saved rows of the others.
+        """
+        after_ms, ttl_ms = given.after_ms, self.ttl_ms
+        if self.on_evict is None or after_ms is None or ttl_ms is None:
+            return []
+        is_over = is_up_to(event_times(untouched), self.expired_until(after_ms))
+        others = untouched.filter(pa.array(is_over & self._has_state(untouched)))
+        expired = pa.concat_tables([states, others.select(self._keyed_states.names)])
+        if expired.num_rows == 0:
+            return []
+        watermarks = eviction_watermarks(np.append(touches, event_times(others)), after_ms, ttl_ms)
+        what = f"{expired.num_rows} expired states"
+        returned = called(
+            self.on_evict, self.stage, what, expired.combine_chunks(), pa.array(watermarks)
+        )
+        checked = Returned(self.on_evict, self.stage)
+        return [checked.table(returned, self.output_schema, "results", "output_schema")]
+
+    def _has_state(self, states: pa.Table) -> np.ndarray:
+        """Per row: is any of the state's columns not null?"""
+        found = np.zeros(states.num_rows, bool)
+        for name in self.state_columns.names:
+            found |= states.column(name).is_valid().to_numpy()
+        return found
+
+    def _named(self, states: pa.Table, place: int) -> str:
+        (key,) = states.select(self.keys).slice(place, 1).to_pylist() or [{}]
+        return ", ".join(f"{name}={value!r}" for name, value in key.items()) or "the stage"
+
+
+def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(table.column_names, table.columns, strict=True))

@@ -1,0 +1,79 @@
+"""What `map_stateful` makes of its arguments: a node of one of its two forms, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dagster_jet.core.state_format import StateFormat
+from dagster_jet.errors import PipelineError
+from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.pipeline.stateful import StatefulMapInBatchesNode, StatefulMapNode
+
+
+def stateful_map_node(
+    job: str,
+    name: str,
+    upstream: str,
+    keys: tuple[str, ...],
+    function: Callable[..., Any],
+    *,
+    create: Callable[[], Any] | None,
+    output_schema: str,
+    ttl_ms: int | None,
+    time: EventTime | None,
+    on_evict: Callable[..., Any] | None,
+    keeps_dead_letters: bool,
+    state_format: StateFormat,
+    in_batches: bool,
+    state_schema: str | None,
+) -> StatefulMapNode | StatefulMapInBatchesNode:
+    """
+    Raises:
+        PipelineError: an option contradicts another.
+    """
+
+    def refusal(message: str, cure: str) -> PipelineError:
+        return PipelineError(message, job=job, stage=name, cure=cure)
+
+    if on_evict is not None and ttl_ms is None:
+        raise refusal(
+            "on_evict would never be called: no state is forgotten without a time to live.",
+            "Give a ttl, or leave on_evict out.",
+        )
+    if not in_batches:
+        if state_schema is not None:
+            raise refusal(
+                "state_schema is for in_batches=True: a function that is called with one row keeps "
+                "a Python value.",
+                "Say in_batches=True, or leave state_schema out.",
+            )
+        if create is None:
+            raise refusal(
+                "there is no create: what is the state of a new key?",
+                "Give a function that makes it, for example create=int.",
+            )
+        return StatefulMapNode(
+            name, (upstream,), keys, function, create, on_evict, ttl_ms, output_schema, time,
+            keeps_dead_letters, state_format,
+        )  # fmt: skip
+    if keeps_dead_letters:
+        raise refusal(
+            'on_error="dead-letter" is not there with in_batches=True: the function is given many '
+            "rows at once, and nobody knows which of them it cannot take.",
+            "Filter bad rows in the function or before it, or leave in_batches out.",
+        )
+    if create is not None or state_format is not StateFormat.PLAIN:
+        raise refusal(
+            f"{'create' if create is not None else 'state_format'} is not there with "
+            "in_batches=True: a state is the columns of state_schema, null for a new key.",
+            "Leave it out.",
+        )
+    if state_schema is None or not state_schema.strip():
+        raise refusal(
+            "in_batches=True needs a state_schema: a state is kept as columns.",
+            'Name them, for example state_schema="total double, n bigint".',
+        )
+    return StatefulMapInBatchesNode(
+        name, (upstream,), keys, function, state_schema, on_evict, ttl_ms, output_schema, time
+    )
