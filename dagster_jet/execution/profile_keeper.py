@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dagster_jet.errors import StoreError
+from dagster_jet.execution.notifications import Died, Notification
 from dagster_jet.execution.recent_laps import RecentLaps
 from dagster_jet.execution.worker import Worker
 from dagster_jet.store import MapKey, ReplicatedMap, Store
@@ -42,7 +43,7 @@ class ProfileKeeper:
     _worker: Worker = field(init=False)
 
     def __post_init__(self) -> None:
-        self._worker = Worker(f"jet-profile-{self.job}", lambda _: None)
+        self._worker = Worker(f"jet-profile-{self.job}", self._note)
 
     def keep_if_due(self) -> None:
         """Every few seconds, if there was something to measure."""
@@ -60,6 +61,12 @@ class ProfileKeeper:
         self._kept, self._kept_at = self.laps.added, self.seconds()
         data = self.laps.to_bytes(self.now_ms())
         self._worker.start(lambda: self._write(data))
+
+    def _note(self, notification: Notification) -> None:
+        if isinstance(notification, Died):
+            _logger.warning(
+                "job %r: its profile could not be kept: %r", self.job, notification.error
+            )
 
     def _write(self, data: bytes) -> None:
         self._writes += 1

@@ -29,10 +29,16 @@ class TerminalLine:
     Args:
         stream: the terminal.
         seconds: a clock that goes on monotonically.
+        is_seen: the process may have gone to the background meanwhile, and come back.
     """
 
-    def __init__(self, stream: TextIO, seconds: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._seconds = stream, seconds
+    def __init__(
+        self,
+        stream: TextIO,
+        seconds: Callable[[], float] = time.monotonic,
+        is_seen: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._stream, self._seconds, self._is_seen = stream, seconds, is_seen
         self._write = stream.write
         self._lock = threading.RLock()
         self._drawn_at = float("-inf")
@@ -47,6 +53,8 @@ class TerminalLine:
         with self._lock:
             now = self._seconds()
             if self._is_interrupted or now - self._drawn_at < DRAW_EVERY_S:
+                return
+            if not self._is_seen():
                 return
             self._drawn_at = now
             # The blank: what another process prints begins behind it.
@@ -97,7 +105,7 @@ def terminal_line(wanted: bool = True) -> Iterator[TerminalLine | None]:
     if not wanted or not _is_seen(stream) or not _taken.acquire(blocking=False):
         yield None
         return
-    line = TerminalLine(stream)
+    line = TerminalLine(stream, is_seen=partial(_is_seen, stream))
     try:
         with _written_above(line, sys.stderr), _written_above(line, sys.stdout):
             yield line
@@ -120,11 +128,15 @@ def _is_seen(stream: TextIO | None) -> bool:
 @contextmanager
 def _written_above(line: TerminalLine, stream: Any) -> Iterator[None]:
     """Loggers hold the stream itself, so it is this very object that has to make room."""
+    own, is_changed = getattr(stream, "__dict__", {}).get("write"), False
     with suppress(AttributeError, TypeError, ValueError):  # somebody's own, which cannot be changed
         if stream.isatty():
             stream.write = partial(line.above, stream.write)
+            is_changed = True
     try:
         yield
     finally:
-        with suppress(AttributeError):
+        if own is not None:
+            stream.write = own
+        elif is_changed:
             del stream.write

@@ -107,6 +107,36 @@ def test_a_store_that_does_not_answer_fails_no_job() -> None:
     kept.keeper.close()
 
 
+def test_what_an_outage_has_left_is_removed_by_the_next_write(store: Store) -> None:
+    class Flaky:
+        """Its second removal fails."""
+
+        removals = 0
+
+        def map(self, name: str) -> Any:
+            return FlakyMap(store.map(name))
+
+    class FlakyMap:
+        def __init__(self, map: Any) -> None:
+            self.key, self.keys, self.put_all = map.key, map.keys, map.put_all
+            self._delete_all = map.delete_all
+
+        def delete_all(self, keys: Any) -> None:
+            Flaky.removals += 1
+            if Flaky.removals == 2:
+                raise StoreUnavailableError("nobody is there.")
+            self._delete_all(keys)
+
+    kept = Kept(Flaky())
+    for number in (1, 2, 3):
+        kept.now += KEEP_EVERY_S
+        kept.epochs(number)
+    kept.keeper.close()
+    assert Flaky.removals == 3
+    assert kept_epochs(store) == (1, [1, 2, 3])
+    assert len(profiles(store, "shop").keys("")) == 1
+
+
 @pytest.mark.parametrize("stages", [1, 50, 300])
 def test_what_is_kept_is_bounded(stages: int) -> None:
     laps = RecentLaps()

@@ -181,6 +181,26 @@ def test_only_one_of_several_waits_draws() -> None:
     assert on_terminal(LINE + two) == ""
 
 
+def test_a_process_that_goes_to_the_background_meanwhile_is_quiet_until_it_is_back() -> None:
+    now, stream = 0, io.StringIO()
+    line = TerminalLine(stream, lambda: now, lambda: now not in (2, 3))
+    for now in range(1, 5):
+        line.draw(f"{now} ")
+    assert re.findall(r"(\d+) ", stream.getvalue()) == ["1", "4"]
+
+
+def test_a_stream_that_somebody_else_has_changed_is_as_it_was() -> None:
+    changed = """
+    upper = lambda text, write=sys.stdout.write: write(text.upper())
+    sys.stdout.write = upper
+    with terminal_line() as line:
+        draw(line, "shop  1 row")
+        print("printed")
+    assert sys.stdout.write is upper
+    """
+    assert rows(on_terminal(LINE + changed)) == ["PRINTED", ""]
+
+
 def test_streams_are_as_they_were() -> None:
     before = """
     with terminal_line() as line:
@@ -239,3 +259,42 @@ def test_a_wait_that_is_over_at_once_and_one_in_silence_show_nothing() -> None:
     silent = "\n    assert not wait(done, 0.6, progress, shows=False)\n"
     assert on_terminal(WAIT.replace("LOOKS", "-1") + over) == ""
     assert on_terminal(WAIT.replace("LOOKS", "-1") + silent) == ""
+
+
+# --- a job of another process ---------------------------------------------------------------------
+
+ELSEWHERE = """
+    import sys
+    from dagster_jet import Jet
+    from dagster_jet.orchestration import JetResource
+    from dagster_jet.ownership.lease import new_lease
+    from dagster_jet.ownership.record_keeper import record_register
+    from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus
+
+    with OPENED as jet:
+        lease = new_lease("owner", 60_000, None, Activity(Doing.EPOCH, 5))
+        record = ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=lease)
+        jet.store.register(record_register("shop")).claim(4, "owner").write(record.to_bytes())
+        try:
+            jet.job("shop").join(timeout=0.5)
+        except TimeoutError:
+            print("given up")
+"""
+
+
+@pytest.mark.parametrize(
+    ("opened", "seen"),
+    [
+        ("Jet(store=STORE, backup_count=0)", ["shop  RUNNING", "given up", ""]),
+        ("Jet(store=STORE, backup_count=0, show_progress=False)", ["given up", ""]),
+        ("JetResource(store=STORE, backup_count=0).jet", ["given up", ""]),
+    ],
+    ids=["by default", "switched off", "in Dagster"],
+)
+def test_who_waits_for_a_job_of_another_process(
+    opened: str, seen: list[str], tmp_path: Path
+) -> None:
+    store = repr([f"file://{tmp_path}/a"])
+    written = on_terminal(ELSEWHERE.replace("OPENED", opened).replace("STORE", store), columns=100)
+    assert [row for row in rows(written) if "arning" not in row] == seen
+    assert ("shop  RUNNING  running an epoch" in written) == (len(seen) == 3)
