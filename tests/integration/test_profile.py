@@ -97,8 +97,8 @@ def test_a_job_that_runs_elsewhere_and_one_that_has_ended(world: World) -> None:
     assert names(ended, "writing") == sorted(SINKS)
     assert names(ended, "commit") == [None, *sorted(SINKS)]
     assert ended["snapshots"] == len(world.events_of(SnapshotCommitted))
-    for phase in ("manifest", "record", "note"):
-        assert total_ms(ended, phase) > 0
+    for phase in ("planning", "building", "action", "checking", "manifest", "record", "note"):
+        assert total_ms(ended, phase) > 0, phase
     world.assert_exactly_once()
 
 
