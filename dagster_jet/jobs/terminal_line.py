@@ -64,8 +64,9 @@ class TerminalLine:
     def end(self, text: str) -> None:
         """Leaves this behind, and a new line."""
         with self._lock:
-            self._put(f"{_ERASE}{text}\n")
-            self._is_drawn = False
+            begin = "\n" if self._is_interrupted else _ERASE
+            self._put(f"{begin}{text}\n")
+            self._is_drawn = self._is_interrupted = False
 
     def erase(self) -> None:
         """Leaves nothing behind."""
@@ -89,7 +90,7 @@ class TerminalLine:
 
     def _width(self) -> int:
         try:
-            return max(20, os.get_terminal_size(self._stream.fileno()).columns)
+            return max(20, os.get_terminal_size(self._stream.fileno()).columns or 80)
         except (OSError, ValueError):
             return 80
 

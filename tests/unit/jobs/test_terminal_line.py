@@ -112,6 +112,25 @@ def test_between_the_pieces_of_a_line_of_others_nothing_is_drawn() -> None:
     assert "shop  2" not in on_terminal(LINE + OTHERS)
 
 
+def test_the_summary_leaves_the_begun_line_of_others_alone() -> None:
+    begun = """
+    with terminal_line() as line:
+        draw(line, "shop  1 row")
+        print("begun ...", end="", flush=True)
+        line.end("shop  ended")
+    """
+    assert rows(on_terminal(LINE + begun)) == ["begun ...", "shop  ended", ""]
+
+
+def test_a_terminal_that_does_not_know_its_width_counts_as_a_usual_one() -> None:
+    text = "x" * 100
+    drawing = f"""
+    with terminal_line() as line:
+        draw(line, "{text}")
+    """
+    assert on_terminal(LINE + drawing, columns=0).count("x") == 78
+
+
 def test_an_error_finds_no_line_before_it() -> None:
     raising = """
     with terminal_line() as line:
