@@ -1,5 +1,5 @@
-"""`python -m benchmarks [COMMAND] [options]`: windowed_count, operators, snapshot_cost,
-profile_small_epoch, state, store, nexmark; all of them without a command."""
+"""`python -m benchmarks [COMMAND] [options]`: windowed_count, operators, functions,
+snapshot_cost, profile_small_epoch, state, store, nexmark; all of them without a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks import operator_race
+from benchmarks import function_race, operator_race
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
 from benchmarks import state as large_state
@@ -71,6 +71,7 @@ def everything(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         windowed_count()
         operators()
+        functions()
         snapshot_cost()
         profile_small_epoch()
         state()
@@ -133,6 +134,33 @@ def operators(
                 console=console,
             ),
         )
+
+
+@app.command("functions")
+def functions(
+    rows: Annotated[int, typer.Option(help="Input rows.")] = function_race.DEFAULT_ROWS,
+    rounds: Rounds = None,
+    rows_per_epoch: Annotated[
+        int, typer.Option(help="Of both engines, at most.")
+    ] = operator_race.MILLION,
+    way: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them.")] = None,
+    json: Json = None,
+) -> None:
+    """Races all ways to ask for a Python function with a state per key."""
+    known = [one.name for one in function_race.WAYS]
+    for name in way or []:
+        if name not in known:
+            raise typer.BadParameter(f"{name}: there are {'; '.join(known)}")
+    with scratch() as folder:
+        result = function_race.run(
+            folder,
+            rows=rows,
+            rounds=rounds or 3,
+            rows_per_epoch=rows_per_epoch,
+            names=way or [],
+            console=console,
+        )
+        save(json, result)
 
 
 @app.command("snapshot_cost")

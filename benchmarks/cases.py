@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from benchmarks import count_case
 from benchmarks.case import Case
-from benchmarks.operators import OPERATORS
+from benchmarks.operators import OPERATORS, stateful_map
 
-_CASES = (count_case.CASE, *(race.case for race in OPERATORS.values()))
+_CASES = (
+    count_case.CASE,
+    *(race.case for race in OPERATORS.values()),
+    stateful_map.IN_NUMPY,
+    stateful_map.IN_FRAMES,
+)
 
 
 def case_named(name: str) -> Case:

@@ -13,12 +13,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_jet.operators.address import ADDRESS
 from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.operator import MemoryState, Operator, StepInput
 from dagster_jet.operators.stateful_map import StatefulMap
+from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.operators.user.state import State
 
 STEPS = 5
@@ -33,6 +35,19 @@ def count_and_sum(state: State[list[float]], row: dict[str, object]) -> dict[str
     state.value[0] += 1
     state.value[1] += row["amount"]  # type: ignore[operator]
     return {"account": row["account"], "n": int(state.value[0]), "total": state.value[1]}
+
+
+def in_batches(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """`count_and_sum` over tables."""
+    place = rows["account"].combine_chunks().dictionary_encode().indices.to_numpy()
+    starts = np.flatnonzero(np.diff(place, prepend=-1))
+    n, total = (pc.fill_null(state[name], 0).to_numpy() for name in ("n", "total"))
+    amounts = rows["amount"].to_numpy()
+    sums = np.cumsum(amounts)
+    sums += (total - (sums[starts] - amounts[starts]))[place]
+    counts = np.arange(1, len(place) + 1) + (n - starts)[place]
+    results = pa.table({"account": rows["account"], "n": counts, "total": sums})
+    return results, results.take(pa.array(np.append(starts[1:], len(place)) - 1))
 
 
 def nothing_yet() -> list[float]:
@@ -51,6 +66,10 @@ def operators() -> dict[str, Operator]:
             "map_stateful, and a timestamp": pa.schema([KEY, AMOUNT, AT]),
         }.items()
     }
+    found["map_stateful, in batches"] = StatefulMapInBatches(
+        "b", ("account",), pa.schema([KEY, AMOUNT]), totals, pa.schema(list(totals)[1:]),
+        in_batches, 10 * STEP_MS,
+    )  # fmt: skip
     found["deduplicate"] = Deduplicate(("account",), pa.schema([KEY, AMOUNT, AT]), 2 * LAG_MS)
     for how in ("inner", "outer"):
         found[f"interval join, {how}"] = IntervalJoin(pa.schema([KEY]), left, right, LAG_MS, how)

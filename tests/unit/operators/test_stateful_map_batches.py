@@ -213,6 +213,11 @@ def test_at_the_end_each_key_has_the_first_watermark_that_ends_it():
     run = Stepping(operator(ttl=2, on_evict=farewell))
     run.step([row(0, 1, "a"), row(2, 2, "b")], watermark=0)
     assert Counter(values(run.complete())) == Counter([("a", -3001), ("b", -5002)])
+    # Also where the last rows come with the end.
+    run = Stepping(operator(ttl=2, on_evict=farewell))
+    run.step([row(0, 1, "a"), row(2, 2, "b")], watermark=0)
+    ended = run.step([row(4, 3, "b")], watermark=FINAL_WATERMARK)
+    assert Counter(values(ended)) == Counter([("b", 5), ("a", -3001), ("b", -7005)])
 
 
 def test_without_a_time_to_live_nothing_is_late_and_with_one_it_is():
