@@ -37,7 +37,7 @@ def count_and_sum(state: State[list[float]], row: dict[str, object]) -> dict[str
     return {"account": row["account"], "n": int(state.value[0]), "total": state.value[1]}
 
 
-def in_batches(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+def in_numpy(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """`count_and_sum` over tables."""
     place = rows["account"].combine_chunks().dictionary_encode().indices.to_numpy()
     starts = np.flatnonzero(np.diff(place, prepend=-1))
@@ -48,6 +48,18 @@ def in_batches(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     counts = np.arange(1, len(place) + 1) + (n - starts)[place]
     results = pa.table({"account": rows["account"], "n": counts, "total": sums})
     return results, results.take(pa.array(np.append(starts[1:], len(place)) - 1))
+
+
+def in_pandas(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, ...]:
+    """`count_and_sum` over tables: the example of docs/operators.md."""
+    frame, before = rows.to_pandas(), state.to_pandas().fillna({"n": 0, "total": 0})
+    by_account = frame.groupby("account", sort=False, dropna=False)
+    place = by_account.ngroup().to_numpy()
+    frame["n"] = by_account.cumcount() + 1 + before["n"].to_numpy(int)[place]
+    frame["total"] = by_account["amount"].cumsum() + before["total"].to_numpy()[place]
+    results = frame[["account", "n", "total"]]
+    changed = results[~results["account"].duplicated(keep="last")]
+    return tuple(pa.Table.from_pandas(one, preserve_index=False) for one in (results, changed))
 
 
 def nothing_yet() -> list[float]:
@@ -66,10 +78,11 @@ def operators() -> dict[str, Operator]:
             "map_stateful, and a timestamp": pa.schema([KEY, AMOUNT, AT]),
         }.items()
     }
-    found["map_stateful, in batches"] = StatefulMapInBatches(
-        "b", ("account",), pa.schema([KEY, AMOUNT]), totals, pa.schema(list(totals)[1:]),
-        in_batches, 10 * STEP_MS,
-    )  # fmt: skip
+    for name, function in {"NumPy": in_numpy, "pandas": in_pandas}.items():
+        found[f"map_stateful, {name}"] = StatefulMapInBatches(
+            name, ("account",), pa.schema([KEY, AMOUNT]), totals, pa.schema(list(totals)[1:]),
+            function, 10 * STEP_MS,
+        )  # fmt: skip
     found["deduplicate"] = Deduplicate(("account",), pa.schema([KEY, AMOUNT, AT]), 2 * LAG_MS)
     for how in ("inner", "outer"):
         found[f"interval join, {how}"] = IntervalJoin(pa.schema([KEY]), left, right, LAG_MS, how)
