@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import race
+from benchmarks import interleaved
 from benchmarks.operators import MILLION, OPERATORS, OperatorRace
 from benchmarks.windowed_count import best_triggers, sweep_triggers
 
@@ -56,7 +56,7 @@ def _race_one(
 ) -> dict[str, Any]:
     case, data = operator.case, operator.data
     variant = peer_variant or next(iter(case.queries))
-    regime = race.Regime(
+    regime = interleaved.Regime(
         case=case,
         data=data,
         ours_rows_per_epoch=min(rows_per_epoch, data.rows // 4),
@@ -74,21 +74,25 @@ def _race_one(
         if len(best_triggers(tried)) > 1:
             console.print(f"{case.name}: fastest and cheapest trigger differ; raced: the cheapest")
     regime = replace(regime, peer_rows_per_epoch=peer_trigger)
-    done = race.run_rounds(regime, folder, rounds, lambda text: console.print(case.name, text))
+    done = interleaved.run_rounds(
+        regime, folder, rounds, lambda text: console.print(case.name, text)
+    )
     slots = [slot for slots in done for slot in slots]
     return {
         **result,
         "trigger": peer_trigger,
         "rows_per_epoch": regime.ours_rows_per_epoch,
-        "ratios": {k: asdict(r) for k, r in race.compare(done, undisturbed_only=False).items()},
+        "ratios": {
+            k: asdict(r) for k, r in interleaved.compare(done, undisturbed_only=False).items()
+        },
         "medians": {
             engine: {
                 measure: statistics.median(getattr(s, measure) for s in slots if s.engine == engine)
                 for measure in ("steady_rows_per_s", "steady_cpu_s_per_m", "load")
             }
-            for engine in (race.OURS, race.PEER)
+            for engine in (interleaved.OURS, interleaved.PEER)
         },
-        "slots": race.as_json(done),
+        "slots": interleaved.as_json(done),
     }
 
 
@@ -98,7 +102,7 @@ def _table(result: dict[str, Any]) -> Table:
         "CPU-s/M ours", "peer", "peer / ours", title="operators, steady state",
     )  # fmt: skip
     for name, found in result.items():
-        ours, peer = found["medians"][race.OURS], found["medians"][race.PEER]
+        ours, peer = found["medians"][interleaved.OURS], found["medians"][interleaved.PEER]
         speed, cpu = found["ratios"]["steady_rows_per_s"], found["ratios"]["steady_cpu_s_per_m"]
         table.add_row(
             name,

@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks import store_operations as operations
 from benchmarks import store_requests as requests
 from benchmarks import store_snapshot as snapshot
-from benchmarks.race import OURS
+from benchmarks.interleaved import OURS
 from benchmarks.ratios import Ratio
 from benchmarks.store_places import places_of
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.race import OURS, PEER
+from benchmarks.interleaved import OURS, PEER
 from benchmarks.ratios import Ratio, ratio
 from benchmarks.store_places import Places
 from benchmarks.store_raw import RawRedis

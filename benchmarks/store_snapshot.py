@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.race import LOOP_TOLERANCE, OURS, PEER, cpu_loop_ms
+from benchmarks.interleaved import LOOP_TOLERANCE, OURS, PEER, cpu_loop_ms
 from benchmarks.ratios import Ratio, ratio
 from benchmarks.store_places import MEMBERS, Places
 from benchmarks.store_workers import Workers, seconds

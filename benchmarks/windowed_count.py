@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import count_case, race
+from benchmarks import count_case, interleaved
 from benchmarks.data import Dataset
 
 MILLION = 1_000_000
-LARGE = race.Regime(
+LARGE = interleaved.Regime(
     case=count_case.CASE,
     data=Dataset(files=200, rows_per_file=50_000, rows_per_ms=10),
     ours_rows_per_epoch=MILLION,
@@ -26,7 +26,7 @@ LARGE_QUICK = replace(
     data=Dataset(files=80, rows_per_file=50_000, rows_per_ms=10),
     warm_up_rows=2 * MILLION,
 )
-SMALL = race.Regime(
+SMALL = interleaved.Regime(
     case=count_case.CASE,
     data=Dataset(files=180, rows_per_file=1000, rows_per_ms=1),
     ours_rows_per_epoch=1000,
@@ -69,15 +69,15 @@ def run(
 
 
 def sweep_triggers(
-    regime: race.Regime, sizes: tuple[int, ...], folder: Path, console: Console
+    regime: interleaved.Regime, sizes: tuple[int, ...], folder: Path, console: Console
 ) -> dict[int, list[float]]:
     """The peer's rows/s and CPU-seconds per million rows, by trigger size."""
     tried: dict[int, list[float]] = {}
     for size in sizes:
         peer = replace(regime, peer_rows_per_epoch=size)
-        slot = race.run_slot(race.PEER, peer, folder / "slot")
+        slot = interleaved.run_slot(interleaved.PEER, peer, folder / "slot")
         tried[size] = [slot.steady_rows_per_s, slot.steady_cpu_s_per_m]
-        console.print(race.describe(f"sweep, {size:,} rows per trigger", slot))
+        console.print(interleaved.describe(f"sweep, {size:,} rows per trigger", slot))
     return tried
 
 
@@ -91,17 +91,17 @@ def best_triggers(tried: dict[int, list[float]]) -> dict[str, int]:
 
 
 def _race(
-    title: str, regime: race.Regime, folder: Path, rounds: int, console: Console
+    title: str, regime: interleaved.Regime, folder: Path, rounds: int, console: Console
 ) -> dict[str, Any]:
-    done = race.run_rounds(regime, folder, rounds, console.print)
-    every = race.compare(done, undisturbed_only=False)
-    quiet = race.compare(done, undisturbed_only=True)
+    done = interleaved.run_rounds(regime, folder, rounds, console.print)
+    every = interleaved.compare(done, undisturbed_only=False)
+    quiet = interleaved.compare(done, undisturbed_only=True)
     slots = [slot for slots in done for slot in slots]
     table = Table("measure", "ours", "peer", "ours / peer, all", "undisturbed slots", title=title)
     for name in every:
         medians = [
             statistics.median([getattr(s, name) for s in slots if s.engine == engine])
-            for engine in (race.OURS, race.PEER)
+            for engine in (interleaved.OURS, interleaved.PEER)
         ]
         cells = [f"{m:,.0f}" if m > 100 else f"{m:.2f}" for m in medians]
         table.add_row(name, *cells, str(every[name]), f"{quiet[name]} n={quiet[name].rounds}")
@@ -112,5 +112,5 @@ def _race(
         "peer_rows_per_epoch": regime.peer_rows_per_epoch,
         "ratios": {name: asdict(r) for name, r in every.items()},
         "ratios_undisturbed": {name: asdict(r) for name, r in quiet.items()},
-        "slots": race.as_json(done),
+        "slots": interleaved.as_json(done),
     }

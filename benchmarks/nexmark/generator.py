@@ -175,15 +175,26 @@ def arrivals(model: Model, first: int = 0, stop: int | None = None) -> Iterator[
         yield event(model, model.number(place))
 
 
-def write_files(model: Model, folder: Path, per_file: int, format: Format = "json") -> None:
-    """The whole stream as files of `per_file` events, in order of name and modification time."""
+def write_files(
+    model: Model,
+    folder: Path,
+    per_file: int,
+    format: Format = "json",
+    files: range | None = None,
+) -> None:
+    """The whole stream as files of `per_file` events, in order of name and modification time.
+
+    Args:
+        files: numbers of the files to write; all without it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for file, first in enumerate(range(0, model.events, per_file)):
+    for file in range(-(-model.events // per_file)) if files is None else files:
+        first = file * per_file
         rows = list(arrivals(model, first, min(first + per_file, model.events)))
         path = folder / f"{file:06d}.{format}"
         hidden = folder / f".{path.name}"
         if format == "json":
-            hidden.write_text("".join(f"{json.dumps(_with_iso(row))}\n" for row in rows), "utf-8")
+            hidden.write_text("".join(f"{json.dumps(with_iso(row))}\n" for row in rows), "utf-8")
         else:
             _write_parquet(hidden, rows)
         seconds = model.time_ms(0) // 1000 + file
@@ -191,7 +202,7 @@ def write_files(model: Model, folder: Path, per_file: int, format: Format = "jso
         hidden.rename(path)
 
 
-def _with_iso(row: Event) -> Event:
+def with_iso(row: Event) -> Event:
     """With times as text, as JSON has no others."""
     row = {**row, "date_time": _iso(row["date_time"])}
     if row["auction"] is not None:
@@ -212,4 +223,4 @@ def _write_parquet(path: Path, rows: list[Event]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, arrow_schema()), path)
 
 
-__all__ = ["Draw", "Event", "Format", "arrivals", "event", "write_files"]
+__all__ = ["Draw", "Event", "Format", "arrivals", "event", "with_iso", "write_files"]

@@ -1,0 +1,31 @@
+"""dagster_jet: the queries of `benchmarks.nexmark`, at the default settings unless told otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.race.order import Order, read_order
+
+SPARK = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
+
+
+def run(order: Order) -> None:
+    from benchmarks.nexmark.events import Events
+    from benchmarks.nexmark.model import Model
+    from benchmarks.nexmark.queries import QUERIES
+    from dagster_jet import Jet, JobConfig, Pipeline, sinks
+
+    job = Pipeline(f"race_{order.query}")
+    # The model's size matters to queries that are not raced.
+    events = Events(job, Path(order.source), Model(1), allowed_lag=f"{order.lag_ms} ms")
+    answer = QUERIES[order.query](events)
+    answer.write_to(sinks.files(order.output, format="json"), name="answer")
+    state = Path(order.state)
+    state.mkdir(parents=True, exist_ok=True)
+    members = [f"file://{state}/member-{letter}" for letter in "abc"]
+    with Jet(store=members, spark=SPARK, work_dir=state / "work") as jet:
+        jet.run(job, JobConfig(**order.settings), until="stopped")
+
+
+if __name__ == "__main__":
+    run(read_order())
