@@ -71,12 +71,24 @@ def read_committed(db: duckdb.DuckDBPyConnection, query: Query, files: Sequence[
     filled = [str(path) for path in files if path.stat().st_size]
     if not filled:
         return False
-    columns = {name: "VARCHAR" for name in query.columns}
+    columns = dict.fromkeys((*query.columns, "diff"), "VARCHAR")
     db.execute(
-        f"CREATE TABLE committed AS FROM read_json($files, columns = {columns}, "
+        f"CREATE TABLE changes AS FROM read_json($files, columns = {columns}, "
         "format = 'newline_delimited', compression = 'none', filename = true)",
         {"files": filled},
     )
+    # Pathway takes rows back; of all others `diff` is null.
+    names = ", ".join((*query.columns, "filename"))
+    taken_back = _count(db, "changes WHERE diff = '-1'")
+    db.execute(
+        f"CREATE TABLE committed AS SELECT {names} FROM changes WHERE diff IS DISTINCT FROM '-1'"
+    )
+    if taken_back:
+        names = ", ".join(query.columns)
+        db.execute(
+            f"CREATE OR REPLACE TABLE committed AS SELECT {names} FROM committed "
+            f"EXCEPT ALL SELECT {names} FROM changes WHERE diff = '-1'"
+        )
     return True
 
 
