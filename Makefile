@@ -48,8 +48,10 @@ check: $(STAMP) lint
 test: $(STAMP) $(FLIGHTS) $(CLASSES) lint
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
 
+# The race of all engines; an hour or two. `make bench QUICK=1`: does it work? under ten minutes.
+# `make bench ARGS="operators --help"`: one of the other benchmarks.
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks $(or $(ARGS),race $(if $(QUICK),--quick,))
 
 # Hours: 10^5 histories of the protocol, all small worlds of the register, every task failing twice
 # after it has written, real kills at random moments. `make soak KILLS=50` for a shorter last part.

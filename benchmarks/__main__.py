@@ -1,5 +1,5 @@
-"""`python -m benchmarks [COMMAND] [options]`: windowed_count, operators, functions,
-snapshot_cost, profile_small_epoch, state, store, nexmark; all of them without a command."""
+"""`python -m benchmarks [COMMAND] [options]`: the race without a command; operators, snapshot_cost,
+profile_small_epoch, state, store, nexmark."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from benchmarks.nexmark.generator import Format
 from benchmarks.nexmark.model import Model
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.operators import OPERATORS
+from benchmarks.race import run as race_run
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 console = Console()
@@ -65,18 +66,38 @@ def save(target: Path | None, result: dict[str, Any]) -> None:
 
 @app.callback()
 def everything(context: typer.Context) -> None:
-    """Without a command: all of them, with their default sizes."""
+    """Without a command: the race."""
     # So that the engine's process and the scratch folder go too when this one is told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if context.invoked_subcommand is None:
-        windowed_count()
-        operators()
-        functions()
-        snapshot_cost()
-        profile_small_epoch()
-        state()
-        store()
-        nexmark()
+        race()
+
+
+@app.command("race")
+def race(
+    quick: Quick = False,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help="sweep, backlog, paced or two_sinks, repeatable; all of them."),
+    ] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them.")] = None,
+    query: Queries = None,
+    rounds: Annotated[int | None, typer.Option(help="Of runs from a backlog.")] = None,
+    fresh: Annotated[
+        bool, typer.Option(help="Forget what an earlier, unfinished race has measured.")
+    ] = False,
+) -> None:
+    """Races all engines on NEXMark queries; tables and pictures go to benchmarks/results."""
+    race_run.main(
+        Path(__file__).parent.parent,
+        quick=quick,
+        parts=part or race_run.PARTS,
+        engines=engine,
+        queries=query,
+        rounds=rounds,
+        fresh=fresh,
+        tell=console.print,
+    )
 
 
 @app.command("windowed_count")

@@ -108,7 +108,12 @@ def wait_for_end(
     if query.sentinel_rows and not query.is_open:
         rows += SENTINELS
     quiet_s = QUIET_OPEN_S if query.is_open else QUIET_S
-    while not (observer.rows >= rows and time.time() - observer.last > quiet_s):
+
+    def is_whole() -> bool:
+        at_end = observer.has_sentinel or not query.sentinel_rows
+        return at_end and observer.rows >= rows and time.time() - observer.last > quiet_s
+
+    while not is_whole():
         process.check()
         observer.check()
         if time.time() > deadline:
@@ -167,4 +172,3 @@ def _measure(
         loop_ms=loop_ms,
         load=load,
     )
-

@@ -116,8 +116,9 @@ class VisibleFiles(_Logged):
 
 
 class GrowingFiles:
-    """Bytewax and Pathway append to files. There is no commit to see: rows count when they are in the
-    file, although a restart may take back those of the last second (Bytewax truncates the file)."""
+    """Bytewax and Pathway append to files. There is no commit to see: rows count when they are in
+    the file, although a restart may take back those of the last second (Bytewax cuts the file
+    back). What it then writes up to the old length is not new."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -132,9 +133,7 @@ class GrowingFiles:
                 whole = seen + Piece(path, seen, size).read().rfind(b"\n") + 1
                 if whole > seen:
                     pieces.append(Piece(path, seen, whole))
-            self._seen[path] = (
-                pieces[-1].end if pieces and pieces[-1].path == path else min(seen, size)
-            )
+                    self._seen[path] = whole
         return pieces
 
     def files(self) -> list[Path]:

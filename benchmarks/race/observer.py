@@ -10,6 +10,9 @@ from pathlib import Path
 from benchmarks.race.committed import Commits, Piece
 
 
+_SENTINELS = (b'"auction":-1,', b'"auction": -1,')
+
+
 @dataclass(frozen=True)
 class Seen:
     """One look that found something new."""
@@ -26,10 +29,12 @@ class Observer:
     def __init__(self, commits: Commits, period_s: float = 0.02) -> None:
         self.seen: list[Seen] = []
         self.rows = 0
+        self.has_sentinel = False
+        """A row with an id of the sentinels, which come last, was seen."""
         self._commits = commits
         self._period_s = period_s
         self._stop = threading.Event()
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -55,14 +60,16 @@ class Observer:
         try:
             while not self._stop.wait(self._period_s):
                 self.look()
-        except BaseException as failure:  # handed to whoever asks
+        except Exception as failure:  # noqa: BLE001 - handed to whoever asks
             self._failure = failure
 
     def look(self) -> None:
         pieces = self._commits.new()
         if pieces:
             now = time.time()
-            rows = sum(piece.read().count(b"\n") for piece in pieces)
+            texts = [piece.read() for piece in pieces]
+            rows = sum(text.count(b"\n") for text in texts)
+            self.has_sentinel |= any(mark in text for text in texts for mark in _SENTINELS)
             self.seen.append(Seen(now, rows, tuple(pieces)))
             self.rows += rows
 

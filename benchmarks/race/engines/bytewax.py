@@ -109,9 +109,7 @@ class Tops(Step):
         for end in sorted(end for end in self.open if end <= watermark_ms):
             rows = self.open.pop(end)
             num = max(row["num"] for row in rows)
-            answers += [
-                {**row, "window_start": end - 10_000} for row in rows if row["num"] == num
-            ]
+            answers += [{**row, "window_start": end - 10_000} for row in rows if row["num"] == num]
         return answers
 
 

@@ -97,9 +97,7 @@ def q8(pw: Any, events: Any, lag_ms: int) -> Any:
     new = windows(persons, persons.id, name=pw.reducers.any(pw.this.name))
     selling = windows(opened, opened.seller)
     both = new.join(selling, new.id == selling.id, new.start == selling.start)
-    return both.select(
-        new.id, new.name, window_start=new.start, window_end=new.start + 10_000
-    )
+    return both.select(new.id, new.name, window_start=new.start, window_end=new.start + 10_000)
 
 
 def q11(pw: Any, events: Any, lag_ms: int) -> Any:
@@ -165,7 +163,9 @@ def run(order: Order) -> None:
         name="events",
     )
     events = events.with_columns(
-        ms=pw.this.date_time.dt.strptime("%Y-%m-%dT%H:%M:%S.%fZ").dt.timestamp(unit="ms").num.round()
+        ms=pw.this.date_time.dt.strptime("%Y-%m-%dT%H:%M:%S.%fZ")
+        .dt.timestamp(unit="ms")
+        .num.round()
     )
     events = events.with_columns(ms=pw.cast(int, pw.this.ms))
     answer = QUERIES[order.query](pw, events, order.lag_ms)
