@@ -76,7 +76,7 @@ PATHWAY = Contestant(
     "pathway",
     "Pathway",
     "pathway",
-    "at least once (free edition), state saved every second",
+    "at least once, input saved every second (saving state takes a licence key)",
     requirements=("pathway==0.33.0",),
     commits=committed.GrowingFiles,
 )

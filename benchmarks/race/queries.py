@@ -78,9 +78,10 @@ QUERIES: Mapping[str, Query] = {
         Query(
             "q8",
             "join of two windows",
-            ("id", "name", "window_start", "window_end"),
+            ("id", "person_id", "name", "window_start", "window_end"),
             ANSWERS["q8"].expected,
-            f"SELECT id::BIGINT, name, {_WINDOWED}",
+            # Pathway has no columns of the name `id`.
+            f"SELECT coalesce(id, person_id)::BIGINT, name, {_WINDOWED}",
             "ms(window_end)",
         ),
         Query(

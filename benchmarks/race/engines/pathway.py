@@ -1,4 +1,6 @@
-"""Pathway: two threads, the state of operators saved every second, one file of JSON lines.
+"""Pathway: two threads, input saved every second, one file of JSON lines.
+
+To save the state of operators, so that a restart need not compute all again, takes a licence key.
 
 Its output is a stream of changes: rows with `diff` -1 take back a row with `diff` 1.
 """
@@ -90,14 +92,14 @@ def q8(pw: Any, events: Any, lag_ms: int) -> Any:
             window=pw.temporal.tumbling(duration=10_000),
             behavior=pw.temporal.exactly_once_behavior(shift=lag_ms),
             instance=key,
-        ).reduce(id=pw.this._pw_instance, start=pw.this._pw_window_start, **columns)
+        ).reduce(person_id=pw.this._pw_instance, start=pw.this._pw_window_start, **columns)
 
     persons = events.filter(events.event_type == 0)
     opened = events.filter(events.event_type == 1)
-    new = windows(persons, persons.id, name=pw.reducers.any(pw.this.name))
+    new = windows(persons, persons.person_id, name=pw.reducers.any(pw.this.name))
     selling = windows(opened, opened.seller)
-    both = new.join(selling, new.id == selling.id, new.start == selling.start)
-    return both.select(new.id, new.name, window_start=new.start, window_end=new.start + 10_000)
+    both = new.join(selling, new.person_id == selling.person_id, new.start == selling.start)
+    return both.select(new.person_id, new.name, window_start=new.start, window_end=new.start + 10_000)
 
 
 def q11(pw: Any, events: Any, lag_ms: int) -> Any:
@@ -138,6 +140,12 @@ QUERIES: dict[str, Callable[[Any, Any, int], Any]] = {
 }
 
 
+def _name(path: str) -> str:
+    """Of a column, which may not be `id`."""
+    name = path.split("/")[-1]
+    return "person_id" if name == "id" else name
+
+
 def run(order: Order) -> None:
     os.environ["PATHWAY_THREADS"] = "2"
     import pathway as pw
@@ -145,7 +153,7 @@ def run(order: Order) -> None:
     fields = ("event_type", "date_time", *NEEDED[order.query])
     schema = pw.schema_builder(
         {
-            path.split("/")[-1]: pw.column_definition(
+            _name(path): pw.column_definition(
                 dtype={"int": int, "str": str}[FIELDS[path]]
                 if "/" not in path
                 else {"int": int | None, "str": str | None}[FIELDS[path]],
@@ -158,7 +166,7 @@ def run(order: Order) -> None:
         order.source,
         schema=schema,
         mode="streaming",
-        json_field_paths={path.split("/")[-1]: f"/{path}" for path in fields if "/" in path},
+        json_field_paths={_name(path): f"/{path}" for path in fields if "/" in path},
         autocommit_duration_ms=100,
         name="events",
     )
@@ -176,7 +184,6 @@ def run(order: Order) -> None:
         persistence_config=pw.persistence.Config(
             pw.persistence.Backend.filesystem(state),
             snapshot_interval_ms=1000,
-            persistence_mode=pw.PersistenceMode.OPERATOR_PERSISTING,
         ),
     )
 
