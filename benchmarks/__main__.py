@@ -1,5 +1,5 @@
-"""`python -m benchmarks [COMMAND] [options]`: the race without a command; operators, snapshot_cost,
-profile_small_epoch, state, store, nexmark."""
+"""`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
+operators, functions, snapshot_cost, profile_small_epoch, state, store, nexmark."""
 
 from __future__ import annotations
 

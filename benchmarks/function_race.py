@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import race
+from benchmarks import interleaved
 from benchmarks.case import Case
 from benchmarks.operators import MILLION, stateful_map
 from benchmarks.operators.streams import Streams
@@ -37,10 +37,10 @@ class Way:
 
 
 WAYS = (
-    Way("map_stateful, per row", race.OURS, stateful_map.CASE),
-    Way("map_stateful, in batches, pandas", race.OURS, stateful_map.IN_FRAMES),
-    Way("map_stateful, in batches, NumPy", race.OURS, stateful_map.IN_NUMPY),
-    *(Way(name, race.PEER, stateful_map.CASE, name) for name in stateful_map.CASE.queries),
+    Way("map_stateful, per row", interleaved.OURS, stateful_map.CASE),
+    Way("map_stateful, in batches, pandas", interleaved.OURS, stateful_map.IN_FRAMES),
+    Way("map_stateful, in batches, NumPy", interleaved.OURS, stateful_map.IN_NUMPY),
+    *(Way(name, interleaved.PEER, stateful_map.CASE, name) for name in stateful_map.CASE.queries),
 )
 
 
@@ -60,21 +60,21 @@ def run(
     """
     data = Streams(rows, keys=KEYS)
     ways = [way for way in WAYS if not names or way.name in names]
-    slots: dict[str, list[race.Slot]] = {way.name: [] for way in ways}
+    slots: dict[str, list[interleaved.Slot]] = {way.name: [] for way in ways}
     order = random.Random(11)
     for number in range(1, rounds + 1):
         for way in order.sample(ways, len(ways)):
             size = min(rows_per_epoch, rows // 4)
-            regime = race.Regime(way.case, data, size, size, rows // 4, way.variant)
-            slot = race.run_slot(way.engine, regime, folder / "slot")
+            regime = interleaved.Regime(way.case, data, size, size, rows // 4, way.variant)
+            slot = interleaved.run_slot(way.engine, regime, folder / "slot")
             slots[way.name].append(slot)
-            console.print(way.name, race.describe(f"round {number}", slot))
+            console.print(way.name, interleaved.describe(f"round {number}", slot))
     console.print(_table(ways, slots))
     return {name: [asdict(slot) for slot in found] for name, found in slots.items()}
 
 
-def _table(ways: list[Way], slots: dict[str, list[race.Slot]]) -> Table:
-    peers = [way.name for way in ways if way.engine == race.PEER]
+def _table(ways: list[Way], slots: dict[str, list[interleaved.Slot]]) -> Table:
+    peers = [way.name for way in ways if way.engine == interleaved.PEER]
     headers = [f"/ {name}" for name in peers]
     table = Table("way", "rows/s", "CPU-s/M", *headers, title="a function with a state per key")
     for way in ways:

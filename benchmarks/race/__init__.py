@@ -1,1 +1,1 @@
-"""The race for everyone: NEXMark queries in five engines, checked by DuckDB, measured from outside."""
+"""The race for everyone: NEXMark queries in five engines, checked and measured from outside."""

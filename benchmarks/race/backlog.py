@@ -132,8 +132,9 @@ def progress_of(
         if not read_committed(db, query, write_pieces(seen, folder)):
             return []
         found = db.execute(
-            f"SELECT regexp_extract(filename, '([0-9]+).json$', 1)::INT, max(progress) FROM "
-            f"(SELECT filename, {query.progress} AS progress FROM committed) GROUP BY ALL ORDER BY 1"
+            f"SELECT regexp_extract(filename, '([0-9]+).json$', 1)::INT, max(progress) "
+            f"FROM (SELECT filename, {query.progress} AS progress FROM committed) "
+            "GROUP BY ALL ORDER BY 1"
         ).fetchall()
     return [(seen[place].at, (passed_ms - start_ms) * per_ms) for place, passed_ms in found]
 

@@ -77,8 +77,8 @@ class Epochs(_Logged):
 
 
 class SparkLog(_Logged):
-    """Spark's file sink: `_spark_metadata/<trigger>` names a trigger's files. Every tenth entry also
-    names all before it."""
+    """Spark's file sink: `_spark_metadata/<trigger>` names a trigger's files. Every tenth entry
+    also names all before it."""
 
     def _log(self) -> set[str]:
         return names(self._output / "_spark_metadata", lambda name: name[:1].isdigit())

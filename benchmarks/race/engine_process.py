@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import signal
 import subprocess
@@ -127,10 +128,8 @@ class EngineProcess:
                 process.kill()
             except psutil.Error:
                 continue
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._child.wait()
         psutil.wait_procs(tree, timeout=10)
         self.meter.stop()

@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 
 from benchmarks.interleaved import cpu_loop_ms
+from benchmarks.nexmark.schema import duckdb_types
 from benchmarks.race.backlog import wait_for_end
 from benchmarks.race.contestants import Contestant
 from benchmarks.race.data import LAG_MS, open_views
@@ -21,7 +22,6 @@ from benchmarks.race.engine_process import EngineProcess
 from benchmarks.race.environments import Environment
 from benchmarks.race.measures import latencies, percentile
 from benchmarks.race.observer import Observer, Seen, write_pieces
-from benchmarks.nexmark.schema import duckdb_types
 from benchmarks.race.oracle import compare, read_committed
 from benchmarks.race.order import Order
 from benchmarks.race.pace import Pace, Replayer

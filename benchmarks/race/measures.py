@@ -18,7 +18,7 @@ class Rates:
     steady: float
     """From the first committed row to the last."""
     marginal: float
-    """From the first row that shows half of the events passed, to the last: what more would cost."""
+    """From the first row that shows half of the events passed, to the last one."""
 
 
 def rates(started_at: float, progress: Sequence[tuple[float, float]], events: int) -> Rates:
@@ -68,7 +68,7 @@ def latencies(
 
 
 def best_setting(tried: Mapping[str, float]) -> str:
-    """The setting with the highest rate; of equal ones the first. A rate of nan was not measured."""
+    """The setting with the highest rate; of equal ones the first. nan: not measured."""
     measured = {name: rate for name, rate in tried.items() if not math.isnan(rate)}
     return max(measured or tried, key=lambda name: (measured or {}).get(name, 0.0))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchmarks.race.committed import Commits, Piece
 
-
 _SENTINELS = (b'"auction":-1,', b'"auction": -1,')
 
 

@@ -40,7 +40,7 @@ def pictures(results: Results) -> list[dict[str, Any]]:
         {"file": "cpu.png", "title": "CPU, steady (lower is better)",
          "unit": "CPU-seconds per million events", "groups": titles,
          "series": bars("cpu_s_per_m_steady", 1.0)},
-        {"file": "start.png", "title": "Start of the process to first committed row (lower is better)",
+        {"file": "start.png", "title": "Start to first committed row (lower is better)",
          "unit": "seconds", "groups": titles, "series": bars("first_row_s", 1.0)},
     ]  # fmt: skip
     paced = results.data.get("paced", [])

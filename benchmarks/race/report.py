@@ -49,7 +49,7 @@ def ratio(value: float) -> str:
 
 
 MEASURES = (
-    Measure("steady", "Steady rate", "events/s from the first committed row to the last", thousands),
+    Measure("steady", "Steady rate", "events/s from first to last committed row", thousands),
     Measure("marginal", "Marginal rate", "events/s from half of the input on", thousands),
     Measure("total", "Whole run", "events/s from the start of the process on", thousands),
     Measure("first_row_s", "Start-up", "seconds from start to first committed row", number),

@@ -19,7 +19,7 @@ DEFAULTS, BEST = "defaults", "best"
 
 
 class Results:
-    """Runs by kind ("sweep", "backlog", "paced", "two_sinks", "failed") with what identifies them."""
+    """Runs by kind ("sweep", "backlog", "paced", "two_sinks", "failed"), each with its labels."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

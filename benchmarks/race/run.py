@@ -6,7 +6,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Sizes:
     rounds: int = 2
     queries: tuple[str, ...] = tuple(QUERIES)
     at_pace: tuple[str, ...] = QUERIES_AT_PACE
-    schedule: Schedule = Schedule()
+    schedule: Schedule = field(default_factory=Schedule)
     kills: int = 4
 
 
@@ -134,7 +134,7 @@ class Race:
                 self._paced(contestant, query, rate)
 
     def _paced(self, contestant: Contestant, query: str, rate: int) -> None:
-        # At a pace nobody has a backlog: ours runs at its defaults, the peer with all that is there.
+        # Nobody has a backlog at a pace: ours runs at its defaults, the peer with all there is.
         settings = {"files": 1000} if contestant.name == "spark" else {}
 
         def run() -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Difference:
     diverged: int
     """Bids that are in one sink more often than in the other."""
     miscounted: int
-    """Places of an auction that no bid has, or that two have: what the state has lost or doubled."""
+    """Places of an auction that no bid has, or two: what the state has lost or doubled."""
 
 
 @dataclass(frozen=True)

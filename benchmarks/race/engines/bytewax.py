@@ -1,9 +1,9 @@
 """Bytewax: two processes, a snapshot every second, rows in two files that a restart cuts back.
 
-Written as a user who wants speed would: bids are grouped in plain Python batch by batch, and each of
-two shards keeps its windows in one `stateful_batch` step. Bytewax's own windows are not used: their
-clock is one per key and follows the wall clock, so in a backlog most windows would stay open until
-that many seconds have really passed.
+Written as a user who wants speed would: bids are grouped in plain Python batch by batch, and each
+of two shards keeps its windows in one `stateful_batch` step. Bytewax's own windows are not used:
+their clock is one per key and follows the wall clock, so in a backlog most windows would stay
+open until that many seconds have really passed.
 
 One source partition per process: files in order of name, every other one.
 """

@@ -76,7 +76,7 @@ QUERIES = {
             TABLE bid PARTITION BY bidder, DESCRIPTOR(date_time), INTERVAL '10' SECOND))
         GROUP BY bidder, window_start, window_end
         """,
-    # The file sink takes no updates: as a stream of changes, each with the row that is now the last.
+    # The file sink takes no updates: a stream of changes, each with the row that is now the last.
     "q18": """
         SELECT auction, bidder, price, channel, url, date_time, number, extra
         FROM TO_CHANGELOG(input => TABLE last_bid) WHERE op IN ('INSERT', 'UPDATE_AFTER')

@@ -1,4 +1,4 @@
-"""dagster_jet: the queries of `benchmarks.nexmark`, at the default settings unless told otherwise."""
+"""dagster_jet: the queries of `benchmarks.nexmark`, at its defaults unless told otherwise."""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def q8(pw: Any, events: Any, lag_ms: int) -> Any:
     new = windows(persons, persons.person_id, name=pw.reducers.any(pw.this.name))
     selling = windows(opened, opened.seller)
     both = new.join(selling, new.person_id == selling.person_id, new.start == selling.start)
-    return both.select(new.person_id, new.name, window_start=new.start, window_end=new.start + 10_000)
+    return both.select(
+        new.person_id, new.name, window_start=new.start, window_end=new.start + 10_000
+    )
 
 
 def q11(pw: Any, events: Any, lag_ms: int) -> Any:

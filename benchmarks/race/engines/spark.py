@@ -1,8 +1,9 @@
 """Spark Structured Streaming: RocksDB with changelog checkpoints, a checkpoint per trigger.
 
-The one setting that matters is `files`, the files of a trigger. Append mode and the file sink, whose
-log makes it exactly-once; q18 updates rows, which the file sink cannot take, so it writes each
-trigger's rows into a folder named after the trigger (`foreachBatch`), again the same after a crash.
+The one setting that matters is `files`, the files of a trigger. Append mode and the file sink,
+whose log makes it exactly-once. q18 updates rows, which the file sink cannot take: it writes each
+trigger's rows into a folder named after the trigger (`foreachBatch`), again the same after a
+crash.
 """
 
 from __future__ import annotations
