@@ -20,6 +20,12 @@ class Pace:
     rate: int
     seconds: float
 
+    def __post_init__(self) -> None:
+        # Events come out of order within a group: part of one would hold numbers of later events,
+        # which the answer leaves out.
+        if self.events % self.stream.model.group:
+            raise ValueError(f"{self.events} events are not whole groups of the model")
+
     @property
     def per_file(self) -> int:
         return max(1, round(self.rate * PERIOD_S))

@@ -91,7 +91,7 @@ def run_two_sinks(
     cache: Path,
     folder: Path,
     kills: int,
-    seconds_between: float = 20.0,
+    seconds_between: float,
     seed: int = 11,
 ) -> TwoSinks:
     """Raises: EngineFailedError, TimeOutError."""
