@@ -24,11 +24,7 @@ class Rates:
 def rates(started_at: float, progress: Sequence[tuple[float, float]], events: int) -> Rates:
     """Args: progress: (time, events passed) at each look that found committed rows, in order."""
     first_at, last_at = progress[0][0], progress[-1][0]
-    reached: list[tuple[float, float]] = []
-    furthest = 0.0
-    for at, passed in progress:
-        furthest = max(furthest, min(passed, events))
-        reached.append((at, furthest))
+    reached = [(at, min(passed, events)) for at, passed in progress]
     half = next((look for look in reached if look[1] >= events / 2), reached[-1])
 
     def rate(since: tuple[float, float]) -> float:

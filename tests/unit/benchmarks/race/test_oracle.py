@@ -28,11 +28,16 @@ def db() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def judge(db: duckdb.DuckDBPyConnection, folder: Path, rows: Sequence[dict[str, Any]]) -> Verdict:
+def judge(
+    db: duckdb.DuckDBPyConnection,
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    expected: str = "(1), (2)",
+) -> Verdict:
     answer = folder / "answer.parquet"
     db.execute(
         f"COPY (SELECT id::BIGINT AS id, 'n' || id AS name, {START}::BIGINT AS s, "
-        f"{END}::BIGINT AS e FROM (VALUES (1), (2)) v(id)) TO '{answer}' (FORMAT parquet)"
+        f"{END}::BIGINT AS e FROM (VALUES {expected}) v(id)) TO '{answer}' (FORMAT parquet)"
     )
     found = folder / "rows.json"
     found.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -51,6 +56,13 @@ def test_times_may_be_texts(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> No
 def test_a_missing_row_is_found(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     verdict = judge(db, tmp_path, ROWS[:1])
     assert (verdict.missing, verdict.extra, verdict.is_exact) == (1, 0, False)
+
+
+def test_a_row_that_must_be_there_twice_is_missed(
+    db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    verdict = judge(db, tmp_path, ROWS, expected="(1), (2), (2)")
+    assert (verdict.missing, verdict.extra) == (1, 0)
 
 
 def test_a_doubled_row_is_found(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
