@@ -46,7 +46,7 @@ check: $(STAMP) lint
 
 # In the order of the folders: the light unit tests come last and fill both cores to the end.
 test: $(STAMP) $(FLIGHTS) $(CLASSES) lint
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 -m 'not long'
 
 # The race of all engines; an hour or two. `make bench QUICK=1`: does it work? under ten minutes.
 # `make bench ARGS="operators --help"`: one of the other benchmarks.
@@ -54,13 +54,15 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(or $(ARGS),race $(if $(QUICK),--quick,))
 
 # Hours: 10^5 histories of the protocol, all small worlds of the register, every task failing twice
-# after it has written, real kills at random moments. `make soak KILLS=50` for a shorter last part.
+# after it has written, what `make test` leaves out (tests/long.py), real kills at random moments.
+# `make soak KILLS=50` for a shorter last part.
 soak: $(STAMP) $(CLASSES)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
 		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
-	JET_TEST_MASTER='local[2, 4]' JET_FAIL_POINTS='files.prepare.after:1=retry;stage.after:2=retry' JET_TEST_RETRIES=1 \
+	JET_TEST_MASTER='local[2, 4]' JET_FAIL_POINTS='files.prepare.after:1=retry;stage.after:2=retry' \
 		$(BIN)/pytest -n 2 --dist loadfile --timeout 14400 tests/integration/test_task_retries.py \
 		tests/integration/test_operators.py tests/integration/test_two_runtimes.py tests/integration/test_partials.py
+	$(BIN)/pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
 
 dev: $(STAMP)

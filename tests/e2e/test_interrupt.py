@@ -18,6 +18,7 @@ import pytest
 from dagster_jet import Jet
 from dagster_jet.orchestration.supervision import read_supervision
 from dagster_jet.snapshot.record import JobStatus
+from tests.long import long
 
 from .tiny import committed_rows, put_file
 
@@ -99,6 +100,7 @@ def test_an_eviction_drains_and_does_not_pause(worker: Worker) -> None:
     assert supervision is not None and supervision.desired == "running"
 
 
+@long
 def test_a_cancel_that_meets_dagsters_own_code_drains_too(tmp_path: Path) -> None:
     """Between two events the interrupt is Dagster's: the asset's generator is never told."""
     with start_worker(tmp_path, TINY_CANCELS_ITSELF="1") as worker:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dagster_jet.spark.cluster import class_archive
+from tests.long import long
 
 from ..jvm import CACHE
 
@@ -38,6 +39,7 @@ def test_classes_come_from_the_archive(tmp_path: Path) -> None:
     assert classes_from_archive(CACHE, tmp_path / "log") > 5_000
 
 
+@long
 def test_a_broken_archive_is_no_error(tmp_path: Path) -> None:
     """One that the JVM does not believe. (One that is cut off it would: that is found before.)"""
     [whole] = CACHE.glob("spark-*-*.jsa")

@@ -32,6 +32,7 @@ from tests.contract.connector_places import (
     locked,
     send_messages,
 )
+from tests.long import long
 from tests.unit.connectors.s3_folder import BUCKET, S3Folder, environment
 
 
@@ -313,9 +314,9 @@ class IsBoundToOneThread(Broken):
         (ForgetsItsPosition, "From every position"),
         (AcknowledgesAtOnce, "What is not acknowledged is delivered again"),
         (AcknowledgesNothing, "What is not acknowledged is delivered again"),
-        (AcceptsInPoll, "A poll beside an epoch changes nothing"),
+        pytest.param(AcceptsInPoll, "A poll beside an epoch changes nothing", marks=long),
         (DropsNulls, "Every row is read once"),
-        (FailsInAnOutage, "A poll in an outage is to be made again"),
+        pytest.param(FailsInAnOutage, "A poll in an outage is to be made again", marks=long),
         (TellsItsPassword, "shows no secret"),
         (IsBoundToOneThread, "Everything but poll, acknowledge and close"),
     ],

@@ -44,6 +44,7 @@ from dagster_jet.snapshot.protocol import Commit, Purpose, StopKind, WriteOutcom
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, StopCause
 from dagster_jet.system import failpoint
 from dagster_jet.testing.failpoints import FailPoints
+from tests.long import long, long_but_for
 
 from . import child, oracle
 from .crash_table import (
@@ -65,7 +66,11 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 # --- failing calls --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("crash", FAILING_CALLS, ids=str)
+@pytest.mark.parametrize(
+    "crash",
+    long_but_for(FAILING_CALLS, "F4", "F8", "F11-commit"),
+    ids=str,
+)
 def test_failing_call(world: World, crash: Crash) -> None:
     world.fill()
     failpoint.configure(crash.rules)
@@ -76,7 +81,9 @@ def test_failing_call(world: World, crash: Crash) -> None:
         assert world.events_of(ExecutionRestarting) == [], "the job should have lived on"
 
 
-@pytest.mark.parametrize("crash", FAILING_IN_TASKS, ids=str)
+@pytest.mark.parametrize(
+    "crash", long_but_for(FAILING_IN_TASKS, "F2-stage", "F3-files", "F4"), ids=str
+)
 def test_failing_call_in_a_task(
     world: World, crash: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +96,10 @@ def test_failing_call_in_a_task(
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("point", FAILING_IN_RECOVERY)
+@pytest.mark.parametrize(
+    "point",
+    long_but_for(FAILING_IN_RECOVERY, "restore.before", "abort.after", "record.running.before"),
+)
 def test_failing_call_in_recovery(world: World, point: str) -> None:
     world.fill(files=3)
     world.run(until="drained")
@@ -282,7 +292,13 @@ def test_f12_a_staged_file_is_gone(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["epoch.acked:3", "record.snapshot.before:3", "files.commit.file:3", "commit.after:2"]
+    "point",
+    [
+        "epoch.acked:3",
+        "record.snapshot.before:3",
+        pytest.param("files.commit.file:3", marks=long),
+        pytest.param("commit.after:2", marks=long),
+    ],
 )
 def test_f16_a_sleeping_driver_wakes_up_too_late(world: World, point: str) -> None:
     """SIGSTOP, a second driver takes over and completes, SIGCONT: the first changes nothing."""

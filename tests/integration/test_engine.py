@@ -32,6 +32,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
+from tests.long import long
 
 from . import child, oracle
 from .crash_table import REWINDING_KILLED
@@ -544,7 +545,7 @@ def test_back_from_the_end(world: World) -> None:
     assert record is not None and (record.timeline, record.rewound_to) == (2, wanted)
 
 
-@pytest.mark.parametrize("end", ["kill", "raise"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("raise", marks=long)])
 def test_back_to_an_older_snapshot_once(world: World, end: str) -> None:
     """Whoever begins with the same wish after a crash goes on: this process, or another one."""
     wanted, abandoned = run_past_a_snapshot(world, files=4)

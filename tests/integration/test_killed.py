@@ -11,6 +11,7 @@ import pytest
 
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
+from tests.long import long
 
 from .crash_table import (
     AFTER_DECISION,
@@ -52,7 +53,13 @@ def test_spark_dies_and_the_driver_lives(world: World) -> None:
     world.assert_exactly_once()
 
 
-@pytest.mark.parametrize("points", IN_RECOVERY.values(), ids=IN_RECOVERY.keys())
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param(points, id=name, marks=[long] if name == "abort" else [])
+        for name, points in IN_RECOVERY.items()
+    ],
+)
 def test_killed_again_and_again_in_recovery(world: World, points: tuple[str, ...]) -> None:
     world.fill()
     world.run_child(AFTER_DECISION)

@@ -17,6 +17,7 @@ import pytest
 
 from dagster_jet import JobConfig, JobStatus
 from dagster_jet.events import EpochCompleted
+from tests.long import long
 
 from . import large_file_child, oracle
 from .world import World
@@ -78,7 +79,8 @@ def committed(world: World, output: str) -> oracle.Rows:
 
 
 @pytest.mark.parametrize(
-    ("format", "write"), [("json", write_json), ("csv", write_csv), ("parquet", write_parquet)]
+    ("format", "write"),
+    [("json", write_json), pytest.param("csv", write_csv, marks=long), ("parquet", write_parquet)],
 )
 def test_a_large_file_is_read_once_by_executions_that_cut_elsewhere(
     world: LargeFileWorld, format: str, write: Callable[[Path], None]

@@ -20,6 +20,7 @@ from dagster_jet.errors import BadRowError, PipelineError, SourceError
 from dagster_jet.execution.events import ItemsLost, SnapshotCommitted
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
+from tests.long import long_but_for
 
 from . import child, map_child
 from .crash_table import MAPS_KILLED, Crash
@@ -89,7 +90,9 @@ def assert_totals(world: MapWorld, jet: Jet) -> None:
     assert dict(jet.map("newest").items()) == newest
 
 
-@pytest.mark.parametrize("crash", MAPS_KILLED, ids=str)
+@pytest.mark.parametrize(
+    "crash", long_but_for(MAPS_KILLED, "F3", "F9-maps.decide.after", "F9-maps.apply"), ids=str
+)
 def test_files_to_windows_to_maps_killed(world: MapWorld, crash: Crash) -> None:
     fill_totals(world)
     world.run_child(crash.rules, pipeline="totals", sharded=crash.sharded)

@@ -18,6 +18,7 @@ from benchmarks.nexmark.oracle import check, committed_files, make_views
 from benchmarks.nexmark.queries import QUERIES
 from dagster_jet import JobConfig
 from dagster_jet.snapshot.record import JobStatus
+from tests.long import long_but_for
 
 from . import child, nexmark_child
 from .nexmark_child import LATE, LATE_MODEL, MODEL, PER_FILE
@@ -71,7 +72,7 @@ def world(world: World) -> NexmarkWorld:
     return NexmarkWorld(world.folder, world.fail_points, world.spark)
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", long_but_for(QUERIES, "q4", "q5", "q7", "q8", "q11", "q18"))
 def test_query_is_killed_and_its_answer_is_exact(
     world: NexmarkWorld, stream: Path, query: str
 ) -> None:

@@ -23,6 +23,7 @@ from dagster_jet.store import Store
 from dagster_jet.store.members import member_id_of
 from dagster_jet.store.upkeep.administration import Changes
 from dagster_jet.testing.servers import RedisServer
+from tests.long import long
 
 from .running_job import feed, running
 from .world import World, wait_until
@@ -72,7 +73,8 @@ def repair(world: World, store: Store, *, first: int) -> Changes:
 
 
 @pytest.mark.parametrize(
-    ("members", "backup_count", "moment"), [(3, 1, "chunks.after:1"), (5, 2, "chunks.before:2")]
+    ("members", "backup_count", "moment"),
+    [(3, 1, "chunks.after:1"), pytest.param(5, 2, "chunks.before:2", marks=long)],
 )
 def test_servers_are_killed_during_a_snapshot(
     world: World, members: int, backup_count: int, moment: str, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ from dagster_jet.errors import BadRowError, ConfigurationError, InputLostError, 
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
 from dagster_jet.testing.servers import AwsServer
+from tests.long import long_but_for
 
 from . import child, oracle, s3_child
 from .crash_table import AFTER_DECISION, Crash
@@ -132,7 +133,9 @@ def s3_world(
 # --- dying ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("crash", CRASHES, ids=str)
+@pytest.mark.parametrize(
+    "crash", long_but_for(CRASHES, "F3", "F8", "F9-files.commit.file", "S8"), ids=str
+)
 def test_killed(s3_world: S3World, crash: Crash) -> None:
     s3_world.fill()
     s3_world.run_child(crash.rules, sharded=crash.sharded)

@@ -6,9 +6,9 @@ prepared its files and once when it has acked, and the state of the first is on 
 
 from __future__ import annotations
 
-import os
-
 import pytest
+
+from tests.long import long
 
 from .crash_table import KILLED, Crash
 from .test_two_phase import TwoPhaseWorld
@@ -19,11 +19,11 @@ IN_RECOVERY = "restore.after:1=retry;stage.commit.after:1=retry"
 MASTER = "local[2, 3]"
 _IN_TASKS = ("stage", "chunks", "files.write", "files.prepare")
 IN_DRIVER = [crash for crash in KILLED if not crash.rules.startswith(_IN_TASKS)]
-CRASHES = IN_DRIVER if "JET_TEST_RETRIES" in os.environ else [IN_DRIVER[6]]
-"""`make soak` has them all. Points in tasks are counted per worker, which a failure ends."""
+"""Points in tasks are counted per worker, which a failure ends."""
 
 
-@pytest.mark.parametrize("crash", CRASHES, ids=str)
+@long
+@pytest.mark.parametrize("crash", IN_DRIVER, ids=str)
 def test_killed_while_every_task_is_run_three_times(world: World, crash: Crash) -> None:
     world.fill(files=3)
     order = {"master": MASTER, "sharded": True}
