@@ -47,7 +47,10 @@ def q7(events: DataFrame) -> DataFrame:
     )
     window = F.window("date_time", "10 seconds").alias("window")
     most = bids.groupBy(window).agg(F.max("price").alias("price"))
-    return bids.withColumn("window", window).join(most, ["window", "price"]).drop("window")
+    # A join takes one column with a watermark per side: of bids, the window; their time is a copy.
+    time = F.timestamp_micros(F.unix_micros("date_time")).alias("date_time")
+    placed = bids.select("auction", "price", "bidder", window, time, "extra")
+    return placed.join(most, ["window", "price"]).drop("window")
 
 
 def q8(events: DataFrame) -> DataFrame:
