@@ -27,7 +27,7 @@ class Results:
         if path.exists():
             self.data |= json.loads(path.read_text(encoding="utf-8"))
 
-    def of(self, kind: str, **wanted: Any) -> list[Record]:
+    def of(self, kind: str, /, **wanted: Any) -> list[Record]:
         return [
             record
             for record in self.data.get(kind, [])
