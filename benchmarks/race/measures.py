@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+_ENOUGH = 0.25
+"""Of the events must come after the commit that a rate begins with: few commits tell no rate."""
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -24,17 +27,16 @@ class Rates:
 def rates(started_at: float, progress: Sequence[tuple[float, float]], events: int) -> Rates:
     """Args: progress: (time, events passed) at each look that found committed rows, in order."""
     first_at, last_at = progress[0][0], progress[-1][0]
-    reached = [(at, min(passed, events)) for at, passed in progress]
-    half = next((look for look in reached if look[1] >= events / 2), reached[-1])
+    half = next((look for look in progress if look[1] >= events / 2), progress[-1])
 
     def rate(since: tuple[float, float]) -> float:
-        seconds = last_at - since[0]
-        return (events - since[1]) / seconds if seconds > 0 else math.nan
+        seconds, more = last_at - since[0], events - since[1]
+        return more / seconds if seconds > 0 and more >= events * _ENOUGH else math.nan
 
     return Rates(
         first_row_s=first_at - started_at,
         total=events / (last_at - started_at),
-        steady=rate(reached[0]),
+        steady=rate(progress[0]),
         marginal=rate(half),
     )
 

@@ -222,7 +222,9 @@ def page(results: Results) -> str:
         "## Two sources, two sinks, killed",
         two_sinks_table(results),
         "## Sweeps",
-        sweep_table(results),
+        sweep_table(results)
+        if results.of("sweep")
+        else "There was none: nobody raced at its best.",
         "## What did not run, or was wrong",
         failures(results),
     ]

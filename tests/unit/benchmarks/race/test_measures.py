@@ -29,9 +29,13 @@ def test_an_answer_in_one_commit_has_no_steady_rate() -> None:
     assert math.isnan(found.steady)
 
 
-def test_sentinels_are_no_events() -> None:
-    # They come an hour of event time later, which is not a great many events.
-    assert rates(0.0, [(1.0, 36_000_000), (2.0, 1000)], 1000).steady == 0
+def test_what_little_comes_after_the_first_commit_has_no_rate() -> None:
+    found = rates(0.0, [(1.0, 500), (2.0, 760), (3.0, 1000)], 1000)
+    assert found.steady == 250
+    assert found.marginal == 250
+    assert math.isnan(rates(0.0, [(1.0, 760), (2.0, 1000)], 1000).steady)
+    # Sentinels come an hour of event time later, which is not a great many events.
+    assert math.isnan(rates(0.0, [(1.0, 36_000_000), (2.0, 1000)], 1000).steady)
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

@@ -67,6 +67,7 @@ def test_the_page_names_who_failed(tmp_path: Path) -> None:
     found.data["engines"] = {"jet": "here", "flink": "not raced: no Java"}
     found.add("failed", {"kind": "backlog", "engine": "spark", "reason": "first\nlast\n"})
     page = report.page(found)
+    assert "nobody raced at its best" in page
     assert "- flink: not raced: no Java" in page
     assert "- kind backlog, engine spark: first … last" in page
 
