@@ -84,10 +84,12 @@ def read_committed(db: duckdb.DuckDBPyConnection, query: Query, files: Sequence[
         f"CREATE TABLE committed AS SELECT {names} FROM changes WHERE diff IS DISTINCT FROM '-1'"
     )
     if taken_back:
-        names = ", ".join(query.columns)
+        same = ", ".join(query.columns)
         db.execute(
-            f"CREATE OR REPLACE TABLE committed AS SELECT {names} FROM committed "
-            f"EXCEPT ALL SELECT {names} FROM changes WHERE diff = '-1'"
+            f"CREATE OR REPLACE TABLE committed AS SELECT {names} FROM (SELECT *, "
+            f"row_number() OVER (PARTITION BY {same}, diff ORDER BY filename) AS place, "
+            f"count(*) FILTER (diff = '-1') OVER (PARTITION BY {same}) AS gone FROM changes) "
+            "WHERE diff IS DISTINCT FROM '-1' AND place > gone"
         )
     return True
 

@@ -81,6 +81,15 @@ def test_a_row_that_was_taken_back_does_not_count(
     wrong = ROWS[0] | {"name": "early"}
     changes = [wrong | {"diff": 1}, wrong | {"diff": -1}, *({**row, "diff": 1} for row in ROWS)]
     assert judge(db, tmp_path, changes).is_exact
+    # Progress is asked for file by file.
+    assert db.execute("SELECT count(DISTINCT filename) FROM committed").fetchall() == [(1,)]
+
+
+def test_a_row_that_was_taken_back_once_may_be_there_again(
+    db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    again = [ROWS[0] | {"diff": diff} for diff in (1, -1, 1)]
+    assert judge(db, tmp_path, [*again, ROWS[1] | {"diff": 1}]).is_exact
 
 
 def test_an_engine_that_wrote_nothing_is_not_exact(
