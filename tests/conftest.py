@@ -2,10 +2,12 @@
 
 import os
 import signal
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
 from .jvm import start_quickly
+from .servers import shared
 
 # Two cores and other work: how long an example takes says nothing.
 settings.register_profile(
@@ -23,3 +25,15 @@ def pytest_configure() -> None:
     """Signals as at a terminal: a shell that starts us in the background ignores some for us."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not _is_xdist_worker():
+        shared.new_run()
+
+
+def pytest_unconfigure() -> None:
+    """Ends the run's servers once no worker uses them."""
+    if not _is_xdist_worker():
+        shared.stop_all(Path(os.environ.pop(shared.FOLDER)))
+
+
+def _is_xdist_worker() -> bool:
+    return "PYTEST_XDIST_WORKER" in os.environ
