@@ -1,5 +1,5 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, snapshot_cost, profile_small_epoch, state, store, nexmark."""
+operators, functions, costs, snapshot_cost, profile_small_epoch, state, store, nexmark."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import costs as promise_costs
 from benchmarks import function_race, operator_race
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
@@ -198,6 +199,19 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
         measured, cpu = profile.measure(folder, epochs)
         profile.report(measured, cpu, console)
         save(json, {"epochs": measured, "cpu_ms_per_epoch": cpu})
+
+
+@app.command("costs")
+def costs(
+    files: Annotated[int, typer.Option(help="Of 20,000 rows.")] = 150,
+    rounds: Annotated[int, typer.Option(help="Each has one run of either side.")] = 3,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """What exactly once, three sinks and ten times the state cost, ours against ours."""
+    with scratch() as folder:
+        size = {"files": 20, "rounds": 1} if quick else {"files": files, "rounds": rounds}
+        save(json, promise_costs.run(folder, **size, console=console))
 
 
 @app.command("state")
