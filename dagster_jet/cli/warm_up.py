@@ -32,9 +32,9 @@ def warm_up(
 ) -> None:
     """Makes Spark start in about half the time: keeps its classes for the next starts.
 
-    Happens by itself after the first run; in an image it belongs into the build. Takes some 20
-    seconds and 170 MB below ~/.cache/dagster_jet (DAGSTER_JET_CLASS_ARCHIVE: another folder, or
-    "off").
+    Happens by itself after the first run, or beside it after two minutes; in an image it belongs
+    into the build. Takes some 20 seconds and 170 MB below ~/.cache/dagster_jet
+    (DAGSTER_JET_CLASS_ARCHIVE: another folder, or "off").
     """
     if quiet:
         os.nice(19)

@@ -1,8 +1,9 @@
 """The classes of Spark as a JVM had them in memory, kept in the user's cache for the next JVMs.
 
 Finding, reading and verifying classes is half of what a start of Spark costs. The archive is made
-once, after the first run, by a process of its own (`dagster-jet warm-up`); the JVM checks that it
-fits before it believes it. Without one Spark starts as well, only later.
+once, after the first run or beside it when that is long, by a process of its own (`dagster-jet
+warm-up`); the JVM checks that it fits before it believes it. Without one Spark starts as well, only
+later.
 
 Source: JEP 350, "Dynamic CDS Archives".
 """
@@ -15,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +30,8 @@ OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 _MAKER = ("-m", "dagster_jet.cli", "warm-up", "--quiet")
 _STALE_S = 30 * 60
 """A maker that has said nothing for so long is dead."""
+_LONG_LIVED_S = 2 * 60
+"""By then a job has started, and a short one has ended."""
 _UNUSED_S = 30 * 24 * 3600
 _QUIET = "-Xlog:cds=off -Xlog:class+path=off"
 """An archive that does not fit is nothing that a user could mend."""
@@ -141,11 +145,17 @@ def recording_options(archive: ClassArchive) -> str:
     return f'"-XX:ArchiveClassesAtExit={archive.hidden}" {_QUIET} -Xlog:cds+dynamic=off'
 
 
-def make_after_this_process(archive: ClassArchive | None) -> None:
-    """Has the archive made once this process ends, if nobody does it before: by a process of its
-    own with the least priority, which ends after some ten seconds of work."""
-    if archive is not None and archive.is_wanted:
-        atexit.register(_start_maker, archive)
+def make_later(archive: ClassArchive | None) -> None:
+    """Has the archive made once this process ends, or has lived for a while, if nobody does it
+    before: by a process of its own with the least priority, which ends after some ten seconds of
+    work."""
+    if archive is None or not archive.is_wanted:
+        return
+    atexit.register(_start_maker, archive)
+    # A job that runs always does not end, or is killed.
+    timer = threading.Timer(_LONG_LIVED_S, _start_maker, [archive])
+    timer.daemon = True
+    timer.start()
 
 
 def _start_maker(archive: ClassArchive) -> None:

@@ -150,7 +150,7 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
     for name in class_archive.OPTIONS if _is_on_this_host(wanted["spark.master"]) else ():
         if options := class_archive.options_with(archive, wanted.get(name, "")):
             wanted[name] = options
-    class_archive.make_after_this_process(archive)
+    class_archive.make_later(archive)
     builder = SparkSession.builder
     for name, value in {**wanted, **_required(wanted["spark.master"])}.items():
         builder = builder.config(name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def test_asked_for_at_the_end_of_the_first_process(
     begun: list[Any] = []
     monkeypatch.setattr(atexit, "register", lambda *call: at_end.append(call))
     monkeypatch.setattr("subprocess.Popen", lambda command, **_: begun.append(command))
-    class_archive.make_after_this_process(archive)
+    class_archive.make_later(archive)
     [(start, *arguments)] = at_end
     assert begun == []
     start(*arguments)
@@ -126,6 +127,18 @@ def test_asked_for_at_the_end_of_the_first_process(
     made(archive)
     start(*arguments)
     assert len(begun) == 1, "somebody was faster"
-    class_archive.make_after_this_process(archive)
-    class_archive.make_after_this_process(None)
+    class_archive.make_later(archive)
+    class_archive.make_later(None)
     assert len(at_end) == 1
+
+
+def test_asked_for_beside_a_process_that_does_not_end(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that runs always, until it is killed."""
+    begun = threading.Event()
+    monkeypatch.setattr(atexit, "register", lambda *call: None)
+    monkeypatch.setattr("subprocess.Popen", lambda command, **_: begun.set())
+    monkeypatch.setattr(class_archive, "_LONG_LIVED_S", 0.01)
+    class_archive.make_later(archive)
+    assert begun.wait(30)
