@@ -1,5 +1,6 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, costs, snapshot_cost, profile_small_epoch, state, store, nexmark."""
+operators, functions, costs, pass_through, snapshot_cost, profile_small_epoch, state, store,
+nexmark."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from benchmarks import costs as promise_costs
 from benchmarks import function_race, operator_race
+from benchmarks import pass_through as passing
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
 from benchmarks import state as large_state
@@ -212,6 +214,17 @@ def costs(
     with scratch() as folder:
         size = {"files": 20, "rounds": 1} if quick else {"files": files, "rounds": rounds}
         save(json, promise_costs.run(folder, **size, console=console))
+
+
+@app.command("pass_through")
+def pass_through(
+    files: Annotated[int, typer.Option(help="Of 20,000 rows.")] = 100,
+    rounds: Annotated[int, typer.Option(help="Each has one run of either writer.")] = 5,
+    json: Json = None,
+) -> None:
+    """Rows that only pass through: our writer against Spark's own."""
+    with scratch() as folder:
+        save(json, passing.run(folder, files=files, rounds=rounds, console=console))
 
 
 @app.command("state")
