@@ -1,9 +1,8 @@
 """Rows that only pass through: our writer in a Python task against Spark's own, one session.
 
 Ours is what an epoch does: the JVM renders lines, a task writes them, syncs the file and takes its
-checksum. Spark's own writer writes text or Parquet by its file committer; then somebody has to sync
-and to sum the files: `finish` does in this process, in parallel, what a commit would need. It is
-given the same rendered column, or the same rows for Parquet, so that only the writers differ.
+checksum. Spark's own writer has its file committer; then somebody has to sync
+and to sum the files: `_finish` does in this process, in parallel, what a commit would need.
 """
 
 from __future__ import annotations
@@ -99,6 +98,7 @@ def _ours(rows: DataFrame, sink: FilesSink, out: Path) -> None:
 
     barrier = Barrier("race", 0, 1, 1, None, str(out.parent / "tasks"), 271, None)
     task = SinkTask(barrier, "out", sink)
+    (out / ".staging" / "race" / "out").mkdir(parents=True)  # as a start of the job does
     # Spark's listing passes over hidden folders: it is to count what was staged.
     acks = sink.render(rows).mapInArrow(task, from_arrow_schema(ACK_SCHEMA)).collect()
     assert acks
@@ -106,10 +106,7 @@ def _ours(rows: DataFrame, sink: FilesSink, out: Path) -> None:
 
 
 def _sparks(rows: DataFrame, sink: FilesSink, out: Path) -> None:
-    if sink.format == "json":
-        sink.render(rows).write.text(str(out))
-    else:
-        rows.write.parquet(str(out))
+    rows.write.format(sink.format).save(str(out))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(_finish, _parts(out)))
 
