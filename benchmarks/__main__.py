@@ -27,10 +27,10 @@ from benchmarks import store as store_benchmark
 from benchmarks import windowed_count as count
 from benchmarks.nexmark import run as nexmark_benchmark
 from benchmarks.nexmark.generator import Format
-from benchmarks.nexmark.model import Model
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.operators import OPERATORS
 from benchmarks.race import run as race_run
+from dagster_jet.connectors.generated.nexmark.model import Model
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 console = Console()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSink
     from dagster_jet.connectors.maps import MapSink
+    from dagster_jet.connectors.trial import CollectSink, ConsoleSink
     from dagster_jet.core.secret import Secret
 
 
@@ -82,3 +83,42 @@ def map(
     keys = (key,) if isinstance(key, str) else tuple(key)
     values = value if value is None or isinstance(value, str) else tuple(value)
     return MapSink(name, keys, values, order_by, guarantee_named(guarantee))
+
+
+def collect(name: str) -> CollectSink:
+    """Return a sink that keeps rows in the memory of the process that runs the job.
+
+    `dagster_jet.testing.collected(name)` returns them as an Arrow table. For tests and notebooks:
+    all rows stay in memory, and end with the process.
+
+    Args:
+        name: under which they are kept; sinks of one name add to one table.
+
+    Raises:
+        ConfigurationError: the name is empty.
+
+    Example:
+        >>> kept = collect("late_flights")
+    """
+    from dagster_jet.connectors.trial import CollectSink
+
+    return CollectSink(name)
+
+
+def console(*, rows: int = 20) -> ConsoleSink:
+    """Return a sink that prints each epoch's rows as a table where the job runs.
+
+    At least once: after a crash a table may be printed again.
+
+    Args:
+        rows: at most so many of an epoch are shown; the title says how many there are.
+
+    Raises:
+        ConfigurationError: `rows` is below 0.
+
+    Example:
+        >>> shown = console()
+    """
+    from dagster_jet.connectors.trial import ConsoleSink
+
+    return ConsoleSink(rows)

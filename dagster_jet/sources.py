@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSource, FilesTable
+    from dagster_jet.connectors.generated import ItemsSource, NexmarkSource, SequenceSource
     from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
     from dagster_jet.core.secret import Secret
 
@@ -150,3 +151,81 @@ def table(
     given = tuple(sorted((options or {}).items()))
     storage = tuple((storage_options or {}).items())
     return FilesTable(str(path), format, schema, given, path_of_key, storage, shared)
+
+
+def items(
+    rows: Sequence[Mapping[str, Any] | Sequence[Any] | str],
+    *,
+    schema: str,
+    rate: float | None = None,
+) -> ItemsSource:
+    """Return a source of rows that are given here, in order: for trials and tests.
+
+    Args:
+        rows: each a mapping by column, its values in order, or the text of a JSON object as a
+            message might bring it, broken or not. Times as `datetime` or ISO text.
+        schema: column names and types as DDL.
+        rate: rows per second from the start of the job on; by default all are there at once.
+
+    Raises:
+        ConfigurationError: a row has other columns than the schema, or the rate is not above 0.
+
+    Example:
+        >>> trades = items([{"symbol": "A", "price": 1.5}], schema="symbol string, price double")
+    """
+    from dagster_jet.connectors.generated import ItemsSource
+
+    return ItemsSource.of(rows, schema, rate)
+
+
+def sequence(*, rate: float, count: int | None = None) -> SequenceSource:
+    """Return a source of the numbers 0, 1, 2, ...: columns ``value long, timestamp timestamp``.
+
+    The first comes when the job starts for the first time. What came while the job was down is read
+    when it is back, with the times at which it came.
+
+    Args:
+        rate: rows per second.
+        count: how many there are; by default they do not end.
+
+    Raises:
+        ConfigurationError: the rate is not above 0.
+
+    Example:
+        >>> ticks = sequence(rate=1_000)
+    """
+    from dagster_jet.connectors.generated import SequenceSource
+
+    return SequenceSource(rate, count)
+
+
+def nexmark(
+    *,
+    events: int = 1_000_000,
+    rate: float | None = None,
+    events_per_second: int = 1_000,
+    seed: int = 2026,
+) -> NexmarkSource:
+    """Return a source of the events of an auction house, after the NEXMark benchmark.
+
+    Columns: ``number long, event_type int`` (0 a person, 1 an auction, 2 a bid), ``date_time``, and
+    of the structs ``person``, ``auction`` and ``bid`` the one that the event is; the others are
+    null. Events of one tenth of a second come out of order. Equal arguments are equal streams.
+
+    Args:
+        events: how many there are.
+        rate: rows per second from the start of the job on; by default all are there at once.
+        events_per_second: of event time, from 2026-07-15 18:59 UTC on.
+        seed: of what is drawn.
+
+    Raises:
+        ConfigurationError: a number is not above 0.
+
+    Example:
+        >>> auctions = nexmark(events=50_000)
+    """
+    from dagster_jet.connectors.generated import NexmarkSource
+    from dagster_jet.connectors.generated.nexmark.model import Model
+
+    group = max(1, events_per_second // 10)
+    return NexmarkSource(Model(events, events_per_second, group=group, seed=seed), rate)

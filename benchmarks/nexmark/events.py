@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.nexmark.generator import Format
-from benchmarks.nexmark.model import AUCTION, BID, PERSON, Model
-from benchmarks.nexmark.schema import spark_ddl
 from dagster_jet import Pipeline, Stage, sources
+from dagster_jet.connectors.generated.nexmark.model import AUCTION, BID, PERSON, Model
+from dagster_jet.connectors.generated.nexmark.schema import spark_ddl
 from dagster_jet.core.durations import Duration
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 import duckdb
 
 from benchmarks.nexmark.generator import Format
-from benchmarks.nexmark.model import Model
-from benchmarks.nexmark.schema import VIEWS, duckdb_types
+from dagster_jet.connectors.generated.nexmark.model import Model
+from dagster_jet.connectors.generated.nexmark.schema import VIEWS, duckdb_types
 
 
 @dataclass(frozen=True)

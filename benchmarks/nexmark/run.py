@@ -13,10 +13,10 @@ from rich.table import Table
 
 from benchmarks.nexmark.events import Events
 from benchmarks.nexmark.generator import Format, write_files
-from benchmarks.nexmark.model import Model
 from benchmarks.nexmark.oracle import check
 from benchmarks.nexmark.queries import QUERIES
 from dagster_jet import Jet, Pipeline, sinks
+from dagster_jet.connectors.generated.nexmark.model import Model
 
 FILES = 20
 SPARK = {"spark.master": "local[2]", "spark.driver.memory": "2g"}

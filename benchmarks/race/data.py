@@ -18,10 +18,11 @@ from typing import Any
 
 import duckdb
 
-from benchmarks.nexmark.generator import event, with_iso, write_files
-from benchmarks.nexmark.model import AUCTION, BID, PERSON, Model
+from benchmarks.nexmark.generator import with_iso, write_files
 from benchmarks.nexmark.oracle import make_views
 from benchmarks.race.queries import QUERIES
+from dagster_jet.connectors.generated.nexmark.event import event
+from dagster_jet.connectors.generated.nexmark.model import AUCTION, BID, PERSON, Model
 
 SENTINELS = 4
 HOUR_MS = 3_600_000

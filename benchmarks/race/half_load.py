@@ -14,7 +14,6 @@ from typing import Any
 import duckdb
 
 from benchmarks.interleaved import cpu_loop_ms
-from benchmarks.nexmark.schema import duckdb_types
 from benchmarks.race.backlog import wait_for_end
 from benchmarks.race.contestants import Contestant
 from benchmarks.race.data import LAG_MS, open_views
@@ -26,6 +25,7 @@ from benchmarks.race.oracle import compare, read_committed
 from benchmarks.race.order import Order
 from benchmarks.race.pace import Pace, Replayer
 from benchmarks.race.queries import QUERIES, Query
+from dagster_jet.connectors.generated.nexmark.schema import duckdb_types
 
 # For each answer: the number of the file that lets it come, and the first look that found it. An
 # engine that is at least once commits some answers twice; nobody waits for the second time.

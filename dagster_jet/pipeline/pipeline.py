@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from dagster_jet.core.ddl import split_ddl
@@ -136,6 +137,45 @@ class Pipeline:
                     cure="Call dead_letter_to(sink, name=...) directly after the stage.",
                 )
         return graph
+
+    def with_connectors(
+        self,
+        sources: Mapping[str, SourceDefinition] | None = None,
+        sinks: Mapping[str, SinkDefinition] | None = None,
+    ) -> Pipeline:
+        """Returns a copy that reads and writes elsewhere: to try it out, or to test it.
+
+        Args:
+            sources: by the names of sources of this pipeline, what is read in their place.
+            sinks: by the names of its sinks, what is written in their place.
+
+        Raises:
+            PipelineError: there is no source, or no sink, of that name.
+
+        Example:
+            >>> numbers = p.read_from(sources.sequence(rate=10), name="numbers")
+            >>> numbers.write_to(sinks.files("/out", format="json"), name="numbers_out")
+            >>> shown = p.with_connectors(sinks={"numbers_out": sinks.console()})
+        """
+        changed = Pipeline(self.name)
+        changed._nodes = dict(self._nodes)
+        for name, source in (sources or {}).items():
+            changed._nodes[name] = replace(self._end(name, SourceNode), source=source)
+        for name, sink in (sinks or {}).items():
+            changed._nodes[name] = replace(self._end(name, SinkNode), sink=sink)
+        return changed
+
+    def _end(self, name: str, kind: type[_N]) -> _N:
+        node = self._nodes.get(name)
+        if isinstance(node, kind):
+            return node
+        what = kind.kind.value
+        known = [each.name for each in self._nodes.values() if isinstance(each, kind)]
+        raise PipelineError(
+            f"there is no {what} {name!r}.",
+            job=self.name,
+            cure=f"Its {what}s are {', '.join(known) or 'none'}.",
+        )
 
     def _add(self, node: _N) -> _N:
         if not node.name or node.name in (".", "..") or any(c in node.name for c in "/\\\0\n"):

@@ -1,10 +1,12 @@
 """Kits that users run against their own members, connectors and pipelines."""
 
+from dagster_jet.connectors.trial import collected
 from dagster_jet.dag.local import LocalJob, MemorySnapshots, Snapshot
 from dagster_jet.testing.check_member import check_member
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.check_source import Typed, check_source
 from dagster_jet.testing.failpoints import FailPoints
+from dagster_jet.testing.run_pipeline import run_pipeline
 from dagster_jet.testing.servers import AwsServer, RedisServer
 from dagster_jet.testing.verify_processor import verify_processor
 
@@ -19,5 +21,7 @@ __all__ = [
     "check_member",
     "check_sink",
     "check_source",
+    "collected",
+    "run_pipeline",
     "verify_processor",
 ]

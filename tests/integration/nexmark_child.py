@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.nexmark.events import Events
-from benchmarks.nexmark.model import Model
 from benchmarks.nexmark.run import pipeline
 from dagster_jet import Pipeline, sinks, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.generated.nexmark.model import Model
 
 from . import child
 

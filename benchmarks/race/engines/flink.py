@@ -117,7 +117,7 @@ def run(order: Order) -> None:
 
 
 def _source(order: Order) -> str:
-    from benchmarks.nexmark.schema import VIEWS as VIEW_COLUMNS
+    from dagster_jet.connectors.generated.nexmark.schema import VIEWS as VIEW_COLUMNS
 
     def type_of(type_: str) -> str:
         return {"timestamp": "TIMESTAMP_LTZ(3)"}.get(type_, type_.upper())

@@ -11,9 +11,9 @@ SPARK = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
 
 def run(order: Order) -> None:
     from benchmarks.nexmark.events import Events
-    from benchmarks.nexmark.model import Model
     from benchmarks.nexmark.queries import QUERIES
     from dagster_jet import Jet, JobConfig, Pipeline, sinks
+    from dagster_jet.connectors.generated.nexmark.model import Model
 
     job = Pipeline(f"race_{order.query}")
     # The model's size matters to queries that are not raced.

@@ -11,8 +11,8 @@ from benchmarks.race.order import Order, read_order
 
 
 def run(order: Order) -> None:
-    from benchmarks.nexmark.schema import spark_ddl
     from dagster_jet import Jet, Pipeline, sinks, sources
+    from dagster_jet.connectors.generated.nexmark.schema import spark_ddl
 
     job = Pipeline("race_two_sinks")
     halves = [

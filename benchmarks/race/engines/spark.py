@@ -92,8 +92,8 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 
 def run(order: Order) -> None:
-    from benchmarks.nexmark.schema import spark_ddl
     from benchmarks.spark_query import open_session
+    from dagster_jet.connectors.generated.nexmark.schema import spark_ddl
 
     session = open_session()
     reader = session.readStream.schema(spark_ddl())

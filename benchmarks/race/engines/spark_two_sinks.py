@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def run(order: Order) -> None:
     from pyspark.sql.streaming.state import GroupStateTimeout
 
-    from benchmarks.nexmark.schema import spark_ddl
     from benchmarks.spark_query import open_session
+    from dagster_jet.connectors.generated.nexmark.schema import spark_ddl
 
     session = open_session()
     halves = [

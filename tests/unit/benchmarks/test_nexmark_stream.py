@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.nexmark.generator import arrivals, event, write_files
-from benchmarks.nexmark.model import (
+from benchmarks.nexmark.generator import write_files
+from benchmarks.nexmark.oracle import check
+from dagster_jet.connectors.generated.nexmark.event import arrivals, event
+from dagster_jet.connectors.generated.nexmark.model import (
     AUCTION,
     BID,
     FIRST_ID,
@@ -22,7 +24,6 @@ from benchmarks.nexmark.model import (
     newest_auction,
     newest_person,
 )
-from benchmarks.nexmark.oracle import check
 from dagster_jet.errors import ConfigurationError
 
 MODEL = Model(events=5000, events_per_second=100, group=130)

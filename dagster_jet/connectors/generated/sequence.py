@@ -1,0 +1,50 @@
+"""Numbers at a rate: the smallest stream that does not end by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_jet.connectors.contract import BadRowRule, SourceFrame
+from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROW_BYTES = 16
+
+
+@dataclass(frozen=True)
+class SequenceSource:
+    """Columns: value (0, 1, 2, ...), timestamp (when it came, by the rate)."""
+
+    rate: float
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_rate(self.rate, self.count)
+
+    @property
+    def bytes_per_row(self) -> int:
+        return _ROW_BYTES
+
+    def describe(self) -> dict[str, str]:
+        end = {} if self.count is None else {"rows": f"{self.count:,}"}
+        return {"kind": "sequence", "rate": f"{self.rate:,g} rows/s", **end}
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> NumberedReader:
+        return NumberedReader(self, bad_rows)
+
+    def frames(
+        self, spark: SparkSession, numbers: range, start_ms: int, bad_rows: BadRowRule | None
+    ) -> SourceFrame:
+        from pyspark.sql import functions as F
+
+        ids = spark.range(numbers.start, numbers.stop, 1, tasks_for(spark, numbers))
+        passed_us = F.floor(F.col("id") * F.lit(1_000_000.0) / F.lit(float(self.rate)))
+        timestamp = F.timestamp_micros(F.lit(start_ms * 1000) + passed_us)
+        rows = ids.select(F.col("id").alias("value"), timestamp.alias("timestamp"))
+        return SourceFrame(rows)
+
+    def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
+        return None

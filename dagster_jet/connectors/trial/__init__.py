@@ -1,0 +1,6 @@
+"""Sinks to try a pipeline out: rows in this process's memory, rows at the terminal."""
+
+from dagster_jet.connectors.trial.collect import CollectSink, collected, forget
+from dagster_jet.connectors.trial.console import ConsoleSink
+
+__all__ = ["CollectSink", "ConsoleSink", "collected", "forget"]

@@ -1,0 +1,116 @@
+"""Rows in the memory of the process that drives the job, under a name: for tests and notebooks.
+
+Exactly once while the process lives: an epoch that was committed before is not added again. Memory
+dies with the process; what a later process collects begins with its own epochs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import CommitContext, Committer
+from dagster_jet.connectors.staging import Segment, remove_orphans, rows_of, segments_by_epoch
+from dagster_jet.connectors.trial.staged_here import StagedHere
+from dagster_jet.errors import ArtifactLostError, ConfigurationError
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store, StoreHandle
+
+
+@dataclass
+class Collected:
+    """What was committed under one name, and by which epochs."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    markers: set[tuple[object, ...]] = field(default_factory=set)
+
+
+_collected: dict[str, Collected] = {}
+_lock = threading.Lock()
+
+
+def collected(name: str) -> pa.Table:
+    """All rows that are committed under the name; an empty table if there are none."""
+    with _lock:
+        batches = list(_collected.get(name, Collected()).batches)
+    if not batches:
+        return pa.table({})
+    # A stage may have got a column since.
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def forget(name: str) -> None:
+    """Lets go of the rows; epochs that are committed stay known."""
+    with _lock:
+        if name in _collected:
+            _collected[name].batches.clear()
+
+
+@dataclass(frozen=True)
+class CollectSink(StagedHere):
+    """Adds rows to what is collected under a name."""
+
+    name: str
+    store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
+    max_guarantee: Guarantee = field(default=Guarantee.EXACTLY_ONCE, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigurationError("name: it is empty.", cure='Give one: collect("results").')
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "collect", "name": self.name}
+
+    def with_store(self, store: Store) -> CollectSink:
+        return replace(self, store=store)
+
+    def open_committer(self, job: str, stage: str) -> Committer:
+        return CollectCommitter(self)
+
+
+@dataclass
+class CollectCommitter(Committer):
+    """Adds an epoch's rows unless its marker is there."""
+
+    sink: CollectSink
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        area = self.sink.area(context.job, context.sink)
+        for epoch_id, segments in segments_by_epoch(area, artifacts):
+            execution_id = context.execution_id if context.repeatable else 0
+            assert isinstance(self.sink.store, Store), "on the driver"
+            where = self.sink.store.store_id, self.sink.store.config.namespace
+            marker = (*where, context.job, context.sink, context.timeline, epoch_id, execution_id)
+            with _lock:
+                is_done = marker in _collected.setdefault(self.sink.name, Collected()).markers
+            if not is_done:
+                batches = [batch for one in segments for batch in _rows(one, context)]
+                with _lock:
+                    kept = _collected[self.sink.name]
+                    if marker not in kept.markers:
+                        kept.batches += batches
+                        kept.markers.add(marker)
+            for segment in segments:
+                segment.remove()
+
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        area = self.sink.area(context.job, context.sink)
+        return remove_orphans(area, context.execution_id, keep)
+
+
+def _rows(segment: Segment, context: CommitContext) -> list[pa.RecordBatch]:
+    """Raises `ArtifactLostError`, unless losses are accepted: an epoch that an earlier process
+    has committed is not here, and what it had staged is removed."""
+    try:
+        return list(rows_of([segment]))
+    except ArtifactLostError:
+        if not (context.accept_loss or context.recovering):
+            raise
+        if context.accept_loss:
+            context.report_lost(segment.artifact)
+        return []

@@ -1,0 +1,104 @@
+"""Values that are JSON objects, one a message: columns, or a dead letter.
+
+A value that is no object (null, blank, an array, a number, broken) is a bad row, as is one of
+which a column does not fit its type. Spark's parser decides, as for files of JSON lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_jet.connectors.contract import BadRowRule, SourceFrame
+from dagster_jet.core.ddl import quoted_name, split_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+VALUE_COLUMN = "__value"
+"""Of the frames that come in: text or bytes. It does not come out."""
+_PARSED, _CORRUPT, _REASON = "__parsed", "__corrupt", "__reason"
+_SHOWN = 200
+# Not an object, whatever it is: the parser refuses this one in its place.
+_BROKEN = "{"
+
+
+@dataclass(frozen=True)
+class JsonObjects:
+    """Parses the `VALUE_COLUMN`; all other columns of a frame stay, behind the parsed ones.
+
+    Attributes:
+        schema: names and types as DDL.
+    """
+
+    schema: str
+
+    def frames(
+        self, messages: DataFrame, bad_rows: BadRowRule | None, stage: str, position: Column
+    ) -> SourceFrame:
+        """The rows, and with a rule the dead letters; without one a bad row fails the epoch.
+
+        Args:
+            messages: with the `VALUE_COLUMN`.
+            position: where a message is, for dead letters: of columns of `messages`.
+        """
+        if bad_rows is None:
+            return SourceFrame(self._flat(messages, self._parsed("FAILFAST")))
+        return self._divided(messages, bad_rows, stage, position)
+
+    def first_bad(self, messages: DataFrame, position: Column) -> str | None:
+        """Position and beginning of the first value that does not fit; None if all do."""
+        from pyspark.sql import functions as F
+
+        parsed = messages.withColumn(_PARSED, self._parsed("PERMISSIVE"))
+        bad = parsed.where(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull())
+        row = bad.select(position.alias("position"), _text().alias("value")).first()
+        return None if row is None else f"{row['position']}: {(row['value'] or 'null')[:_SHOWN]}"
+
+    def _divided(
+        self, messages: DataFrame, bad_rows: BadRowRule, stage: str, position: Column
+    ) -> SourceFrame:
+        from pyspark.sql import functions as F
+
+        shared = messages.withColumn(_PARSED, self._parsed("PERMISSIVE"))
+        reason = F.when(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull(), "does not fit the schema")
+        for column in bad_rows.required:
+            parsed = f"{_PARSED}." if column in self._columns else ""
+            is_null = F.col(f"{parsed}{quoted_name(column)}").isNull()
+            reason = reason.when(is_null, f"{column} is null")
+        shared = shared.withColumn(_REASON, reason)
+        dead_letters = shared.where(F.col(_REASON).isNotNull()).select(
+            F.lit(stage).alias("source"),
+            position.alias("position"),
+            F.col(_REASON).alias("reason"),
+            _text().alias("raw"),
+        )
+        good = shared.where(F.col(_REASON).isNull()).drop(_REASON)
+        return SourceFrame(self._flat(good, F.col(_PARSED)), dead_letters, shared)
+
+    def _flat(self, messages: DataFrame, parsed: Column) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        frame = messages.withColumn(_PARSED, parsed)
+        columns = [F.col(f"{_PARSED}.{quoted_name(name)}").alias(name) for name in self._columns]
+        others = [name for name in messages.columns if name not in (VALUE_COLUMN, _PARSED)]
+        return frame.select(*columns, *[quoted_name(name) for name in others])
+
+    def _parsed(self, mode: str) -> Column:
+        from pyspark.sql import functions as F
+
+        is_object = F.coalesce(F.ltrim(_text()).startswith("{"), F.lit(False))
+        text = F.when(is_object, _text()).otherwise(F.lit(_BROKEN))
+        corrupt = f", {_CORRUPT} string" if mode == "PERMISSIVE" else ""
+        options = {"mode": mode, "columnNameOfCorruptRecord": _CORRUPT}
+        return F.from_json(text, f"{self.schema}{corrupt}", options)
+
+    @property
+    def _columns(self) -> list[str]:
+        return [name for name, _ in split_ddl(self.schema)]
+
+
+def _text() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(VALUE_COLUMN).cast("string")
