@@ -1,0 +1,139 @@
+"""A TCP proxy in this process that can be cut and restored: what a bad network does to a client."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_CHUNK = 1 << 16
+
+
+class Proxy:
+    """Listens on a port of its own, and passes bytes on to another.
+
+    Example:
+        >>> with Proxy(5432) as proxy:
+        ...     client = socket.create_connection(("127.0.0.1", proxy.port))
+        ...     with proxy.cut():
+        ...         ...  # what is connected is reset, what connects is refused
+    """
+
+    def __init__(self, target_port: int, host: str = "127.0.0.1") -> None:
+        self._target = (host, target_port)
+        self._lock = threading.Lock()
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._is_cut = self._is_closed = False
+        self._cut_after: int | None = None
+        self.connections = 0
+        """How many clients have come through."""
+        self._listening = socket.create_server((host, 0))
+        self.port = int(self._listening.getsockname()[1])
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self.reset()
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Nothing gets through, in either direction, while it is entered."""
+        self.break_off()
+        try:
+            yield
+        finally:
+            self.restore()
+
+    def break_off(self) -> None:
+        """Resets what is connected; refuses what connects from now on."""
+        self._is_cut = True
+        self.reset()
+
+    def restore(self) -> None:
+        """Who connects from now on gets through."""
+        self._cut_after, self._is_cut = None, False
+
+    def cut_after(self, count: int) -> None:
+        """Breaks off once so many more bytes have come from clients: in the middle of a call."""
+        self._cut_after = count
+
+    def reset(self) -> None:
+        """Resets what is connected; who connects again gets through."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, set()
+        for pair in pairs:
+            for end in pair:
+                _reset(end)
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            if self._is_cut:
+                _reset(client)
+                continue
+            try:
+                server = socket.create_connection(self._target, timeout=10)
+            except OSError:
+                _reset(client)
+                continue
+            server.settimeout(None)
+            self.connections += 1
+            pair = (client, server)
+            with self._lock:
+                self._pairs.add(pair)
+            threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        other = {client: server, server: client}
+        try:
+            with selectors.DefaultSelector() as ready:
+                for end in other:
+                    ready.register(end, selectors.EVENT_READ)
+                while True:
+                    for key, _ in ready.select():
+                        end = key.fileobj
+                        assert isinstance(end, socket.socket)
+                        data = end.recv(_CHUNK)
+                        if not data or self._is_used_up(end is client, len(data)):
+                            return
+                        other[end].sendall(data)
+        except (OSError, ValueError):
+            return  # reset: by us, or by one of the ends
+        finally:
+            with self._lock:
+                self._pairs.discard((client, server))
+            _reset(client)
+            _reset(server)
+
+    def _is_used_up(self, is_from_client: bool, count: int) -> bool:
+        if not is_from_client or self._cut_after is None:
+            return False
+        self._cut_after -= count
+        if self._cut_after <= 0:
+            self.break_off()
+            return True
+        return False
+
+
+def _reset(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        # Closed without lingering: the peer sees a reset, as from a network that has gone.
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
