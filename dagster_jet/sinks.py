@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSink
+    from dagster_jet.connectors.kafka import KafkaSink
     from dagster_jet.connectors.maps import MapSink
     from dagster_jet.connectors.trial import CollectSink, ConsoleSink
     from dagster_jet.core.secret import Secret
@@ -83,6 +84,63 @@ def map(
     keys = (key,) if isinstance(key, str) else tuple(key)
     values = value if value is None or isinstance(value, str) else tuple(value)
     return MapSink(name, keys, values, order_by, guarantee_named(guarantee))
+
+
+def kafka(
+    servers: str | Secret,
+    *,
+    topic: str,
+    key: str | Sequence[str] = (),
+    value: Literal["json", "raw"] = "json",
+    headers: str | None = None,
+    partition: str | None = None,
+    timestamp: str | None = None,
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+    marker_topic: str = "dagster-jet-markers",
+    options: Mapping[str, str | Secret] | None = None,
+) -> KafkaSink:
+    """Return a sink that produces messages to a topic, exactly once.
+
+    Each epoch is one transaction, with a marker in a compacted topic: consumers that read committed
+    messages only (``isolation.level=read_committed``) see epochs whole, once.
+
+    Args:
+        servers: "host:port", or several with commas.
+        topic: its name; it exists.
+        key: the column of the key (text and bytes as they are, others as text), or several for a
+            JSON object; by default messages have none.
+        value: "json" (an object of all columns but those of headers, partition and timestamp) or
+            "raw" (the column ``value``, binary or string).
+        headers: a column of type ``map<string,string>`` or ``map<string,binary>``.
+        partition: a column with the number of the partition; by default the key decides.
+        timestamp: a column with the message's time; by default that of producing it.
+        guarantee: with "at-least-once" epochs are produced when they are over, and may come again.
+        marker_topic: is created, compacted, if it is not there. All jobs may have the same.
+        options: librdkafka's settings, as for `sources.kafka`.
+
+    Raises:
+        ConfigurationError: an argument is not known, or a password is written out.
+        MissingEnvironmentError: confluent-kafka is not installed.
+
+    Example:
+        >>> out = kafka("kafka:9092", topic="hourly_delays", key="origin")
+    """
+    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.kafka import KafkaSink
+    from dagster_jet.connectors.kafka.cluster import Cluster
+
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    return KafkaSink(
+        Cluster.of(servers, options),
+        topic,
+        keys,
+        value,
+        headers,
+        partition,
+        timestamp,
+        marker_topic,
+        guarantee_named(guarantee),
+    )
 
 
 def collect(name: str) -> CollectSink:

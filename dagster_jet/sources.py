@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSource, FilesTable
     from dagster_jet.connectors.generated import ItemsSource, NexmarkSource, SequenceSource
+    from dagster_jet.connectors.kafka import KafkaSource
     from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
     from dagster_jet.core.secret import Secret
 
@@ -151,6 +153,67 @@ def table(
     given = tuple(sorted((options or {}).items()))
     storage = tuple((storage_options or {}).items())
     return FilesTable(str(path), format, schema, given, path_of_key, storage, shared)
+
+
+def kafka(
+    servers: str | Secret,
+    *,
+    topics: Sequence[str] = (),
+    pattern: str | None = None,
+    value: Literal["json", "raw"] = "json",
+    schema: str | None = None,
+    start: Literal["earliest", "latest"] | str | datetime | Mapping[str, Mapping[int, int]] = (
+        "earliest"
+    ),
+    metadata: bool = False,
+    lost: Literal["fail", "skip"] = "fail",
+    group: str | None = None,
+    options: Mapping[str, str | Secret] | None = None,
+) -> KafkaSource:
+    """Return a source of the messages of Kafka topics, committed ones only (`read_committed`).
+
+    Offsets are in the snapshot; no consumer group is joined. Each partition has a watermark of its
+    own. New partitions, and new topics of a pattern, are read from their beginning.
+
+    Args:
+        servers: "host:port", or several with commas.
+        topics: their names; or give a pattern.
+        pattern: a regular expression that a topic's whole name matches.
+        value: "json" (an object per message) or "raw" (a column ``value binary``).
+        schema: of JSON values, as DDL.
+        start: where a job begins that has no snapshot yet: "earliest", "latest", a time (as
+            `datetime` or ISO text: the first message that is as new), or {topic: {partition:
+            offset}}.
+        metadata: adds ``_key binary, _headers array<struct<name string, value binary>>, _topic
+            string, _partition int, _offset long, _timestamp timestamp``.
+        lost: what follows when retention has removed messages that were not read: "fail" ends the
+            job, "skip" goes on, counts them and reports `ItemsLost`.
+        group: whose offsets are written after each snapshot, for dashboards only; by default
+            ``dagster_jet.<job>.<stage>``, and "" for none.
+        options: librdkafka's settings: ``{"security.protocol": "SASL_SSL", "sasl.password":
+            Secret(env="KAFKA_PASSWORD")}``.
+
+    Raises:
+        ConfigurationError: an argument is not known, or a password is written out.
+        MissingEnvironmentError: confluent-kafka is not installed.
+
+    Example:
+        >>> bids = kafka("kafka:9092", topics=["bids"], schema="auction long, price long")
+    """
+    from dagster_jet.connectors.kafka import KafkaSource
+    from dagster_jet.connectors.kafka.cluster import Cluster
+    from dagster_jet.connectors.kafka.offsets import Topics, start_of
+
+    return KafkaSource(
+        Cluster.of(servers, options),
+        Topics((topics,) if isinstance(topics, str) else tuple(topics), pattern),
+        value,
+        schema,
+        start_of(start),
+        metadata,
+        lost,
+        group,
+    )
 
 
 def items(

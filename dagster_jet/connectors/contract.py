@@ -225,6 +225,14 @@ class Acknowledging(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsAcknowledged(Acknowledging, Protocol):
+    """An acknowledging reader whose source keeps messages all the same: they are acknowledged for
+    others to see how far it is, and read again from any position."""
+
+    keeps_acknowledged: bool
+
+
 class InputFate(Enum):
     """What has become of input that an execution had read, seen from a position before it."""
 

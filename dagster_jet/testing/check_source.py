@@ -20,11 +20,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Acknowledging, Source, SourceReader, reaction_to
+from dagster_jet.connectors.contract import (
+    Acknowledging,
+    KeepsAcknowledged,
+    Source,
+    SourceReader,
+    reaction_to,
+)
 from dagster_jet.errors import Reaction
 
 if TYPE_CHECKING:
@@ -143,7 +149,7 @@ class _Consumer:
 
     def snapshot(self) -> _Snapshot:
         reader = self.reader
-        messages = reader.unacknowledged() if isinstance(reader, Acknowledging) else {}
+        messages = reader.unacknowledged() if _forgets(reader) else {}
         journal = pa.concat_tables(self.journal) if self.journal else None
         return _Snapshot(
             json.dumps(reader.position()),
@@ -153,7 +159,7 @@ class _Consumer:
         )
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
-        if isinstance(self.reader, Acknowledging):
+        if _forgets(self.reader):
             reader = self.reader
             self.on_own_thread(lambda: reader.acknowledge(messages))
 
@@ -194,7 +200,7 @@ class _Place:
         if snapshot is not None:
             reader.restore(json.loads(snapshot.position), snapshot.journal)
             consumer.journal = [] if snapshot.journal is None else [snapshot.journal]
-            if isinstance(reader, Acknowledging):
+            if _forgets(reader):
                 reader.restore_unacknowledged(snapshot.unacknowledged)
         return consumer
 
@@ -244,6 +250,11 @@ def check_source(
         except Exception as error:
             sentence = (clause.__doc__ or "").strip()
             raise AssertionError(f"{kind} breaks its contract: {sentence} ({error})") from error
+
+
+def _forgets(reader: SourceReader) -> TypeGuard[Acknowledging]:
+    """Whether what is acknowledged is not delivered again."""
+    return isinstance(reader, Acknowledging) and not isinstance(reader, KeepsAcknowledged)
 
 
 def _shows_no_secret(place: _Place) -> None:
@@ -351,7 +362,7 @@ def _acknowledged(place: _Place) -> None:
     place.put(4)
     dead = place.consumer()
     dead.drain(place.there.total())
-    if not isinstance(dead.reader, Acknowledging):
+    if not _forgets(dead.reader):
         dead.close()
         return
     snapshot = dead.snapshot()
@@ -418,7 +429,7 @@ def _works_on_other_threads(place: _Place) -> None:
 
 def _finish(place: _Place, consumer: _Consumer) -> None:
     """Ends an execution after a snapshot of all that it has read."""
-    if isinstance(consumer.reader, Acknowledging):
+    if _forgets(consumer.reader):
         snapshot = consumer.snapshot()
         consumer.acknowledge(snapshot.unacknowledged)
         place.acknowledged = Counter(place.sent)

@@ -31,6 +31,10 @@ class NexmarkSource:
         checked_rate(self.rate, self.count)
 
     @property
+    def schema(self) -> str:
+        return spark_ddl()
+
+    @property
     def count(self) -> int:
         return self.model.events
 

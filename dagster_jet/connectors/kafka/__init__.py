@@ -1,0 +1,6 @@
+"""Kafka: topics as sources by offsets, as sinks by transactions."""
+
+from dagster_jet.connectors.kafka.sink import KafkaSink
+from dagster_jet.connectors.kafka.source import KafkaSource
+
+__all__ = ["KafkaSink", "KafkaSource"]

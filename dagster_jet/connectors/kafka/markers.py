@@ -1,0 +1,204 @@
+"""Which epochs are committed: markers in a compacted topic, written with the messages themselves.
+
+A marker's key is (store, namespace, job, sink, timeline), its value the last epoch and the
+execution that has committed it. Markers of all jobs are in one topic.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    admin_library,
+    client_library,
+    error_of,
+    is_lasting,
+)
+from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+
+MARKER_TOPIC = "dagster-jet-markers"
+_PARTITIONS = 8
+_WAIT_S = 60.0
+_CALL_S = 10.0
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What is committed. `execution_id` is 0 unless epochs may come again (`repeatable`)."""
+
+    epoch_id: int
+    execution_id: int
+    by_execution: int
+    """Who has committed it."""
+
+    def value(self) -> bytes:
+        content = {"epoch": self.epoch_id, "execution": self.execution_id, "by": self.by_execution}
+        return json.dumps(content).encode()
+
+    @classmethod
+    def of(cls, value: bytes) -> Marker:
+        content = json.loads(value)
+        return cls(content["epoch"], content["execution"], content["by"])
+
+    def covers(self, epoch_id: int, execution_id: int) -> bool:
+        return self.execution_id == execution_id and self.epoch_id >= epoch_id
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose markers they are. Two stores, or namespaces, may have jobs of one name."""
+
+    store: str
+    namespace: str
+    job: str
+    sink: str
+
+    def key(self, timeline: int) -> bytes:
+        return json.dumps([*self.as_list(), timeline]).encode()
+
+    def as_list(self) -> list[str]:
+        return [self.store, self.namespace, self.job, self.sink]
+
+    @property
+    def transactional_id(self) -> str:
+        return "/".join(["dagster_jet", *self.as_list()])
+
+
+def partition_of(key: bytes, count: int) -> int:
+    return int(xxhash.xxh3_64_intdigest(key) % count)
+
+
+def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker]:
+    """By timeline, the newest marker of a sink; by a producer that has just fenced all others.
+
+    It reads up to what is there now, open transactions included, and waits until these are decided:
+    those of other jobs hold back what `read_committed` shows, ours too.
+
+    Raises:
+        KafkaException: nobody answers.
+        TimeoutError: a transaction of another job stays open.
+    """
+    library = client_library()
+    code = library.KafkaError
+    settings = cluster.settings(
+        **{
+            "group.id": f"dagster_jet.{uuid.uuid4().hex}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,
+            "error_cb": Troubles(),
+        }
+    )
+    newest: dict[int, Marker] = {}
+    consumer = library.Consumer(settings)
+    try:
+        partitions = _partitions(consumer, topic)
+        ends = _ends(cluster, topic, partitions)
+        starts = [library.TopicPartition(topic, number, 0) for number in ends]
+        consumer.assign(starts)
+        until = time.monotonic() + _WAIT_S
+        while ends:
+            if time.monotonic() > until:
+                raise TimeoutError(f"a transaction in the topic {topic} stays open")
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                _note(newest, message, owner)
+            elif error.code() == code._PARTITION_EOF:
+                if message.offset() >= ends.get(message.partition(), 0):
+                    ends.pop(message.partition(), None)
+            elif is_lasting(error):
+                raise library.KafkaException(error)
+    finally:
+        consumer.close()
+    return newest
+
+
+def _note(newest: dict[int, Marker], message: Any, owner: Owner) -> None:
+    *of, timeline = json.loads(message.key())
+    if of == owner.as_list() and message.value() is not None:
+        newest[timeline] = Marker.of(message.value())
+
+
+def _partitions(consumer: Any, topic: str) -> list[int]:
+    return list(consumer.list_topics(topic, timeout=_CALL_S).topics[topic].partitions)
+
+
+def _ends(cluster: Cluster, topic: str, partitions: list[int]) -> dict[int, int]:
+    """Also of what is not decided. Partitions without anything are left out."""
+    library, administration = client_library(), admin_library()
+    admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
+    asked = {
+        library.TopicPartition(topic, number): administration.OffsetSpec.latest()
+        for number in partitions
+    }
+    uncommitted = library.IsolationLevel.READ_UNCOMMITTED
+    futures = admin.list_offsets(asked, isolation_level=uncommitted, request_timeout=_CALL_S)
+    ends = {one.partition: future.result(_CALL_S).offset for one, future in futures.items()}
+    return {number: end for number, end in ends.items() if end > 0}
+
+
+def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> None:
+    """Creates it if it is not there.
+
+    Raises:
+        SourceUnavailableError: nobody answers.
+        ConfigurationError: it cannot be created, or its messages do not stay.
+    """
+    library, administration = client_library(), admin_library()
+    code = library.KafkaError
+    troubles = Troubles()
+    admin = administration.AdminClient(cluster.settings(error_cb=troubles))
+    try:
+        known = admin.list_topics(timeout=_CALL_S)
+        if topic not in known.topics:
+            replicas = min(3, len(known.brokers))
+            wanted = administration.NewTopic(
+                topic, _PARTITIONS, replicas, config={"cleanup.policy": "compact"}
+            )
+            try:
+                admin.create_topics([wanted])[topic].result(_CALL_S)
+            except library.KafkaException as error:
+                raised = error_of(error)
+                if raised is None or raised.code() != code.TOPIC_ALREADY_EXISTS:
+                    raise ConfigurationError(
+                        f"the topic {topic!r}, which says what is committed, cannot be created: "
+                        f"{raised.str() if raised else error}.",
+                        job=job,
+                        stage=stage,
+                        cure=f"Create it with cleanup.policy=compact and {_PARTITIONS} partitions, "
+                        "or name another: sinks.kafka(marker_topic=...).",
+                    ) from None
+            return
+        resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
+        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+    except library.KafkaException as error:
+        admin.poll(0)
+        raised = error_of(error)
+        explained = None if raised is None else troubles.explain(raised)
+        raise SourceUnavailableError(
+            f"the cluster cannot be reached: {'' if explained is None else explained.str()}."
+        ) from None
+    except TimeoutError:
+        raise SourceUnavailableError("the cluster cannot be reached.") from None
+    policy = described["cleanup.policy"].value
+    if policy != "compact":
+        raise ConfigurationError(
+            f"the topic {topic!r}, which says what is committed, has cleanup.policy={policy}: its "
+            "messages do not stay.",
+            job=job,
+            stage=stage,
+            cure="Set it to compact.",
+        )

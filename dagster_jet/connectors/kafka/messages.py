@@ -1,0 +1,80 @@
+"""What a row becomes: a message's key, value, headers, partition and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dagster_jet.core.ddl import quoted_name
+from dagster_jet.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+COLUMNS = ("__key", "__value", "__headers", "__partition", "__timestamp")
+_BINARY = ("string", "binary")
+
+
+def message_columns(
+    frame: DataFrame,
+    *,
+    key: Sequence[str],
+    value: str,
+    headers: str | None,
+    partition: str | None,
+    timestamp: str | None,
+) -> list[Column]:
+    """Key and value as bytes; headers, partition and time where a column has them, which are then
+    no part of a JSON value.
+
+    Raises:
+        PipelineError: there is no such column, or its type will not do.
+    """
+    from pyspark.sql import functions as F
+
+    types = dict(frame.dtypes)
+    apart = [name for name in (headers, partition, timestamp) if name is not None]
+    for name in (*key, *apart):
+        if name not in types:
+            raise PipelineError(
+                f"there is no column {name!r}.", cure=f"There are {', '.join(frame.columns)}."
+            )
+    _check(types, partition, ("int", "bigint", "smallint", "tinyint"), "a whole number")
+    _check(types, timestamp, ("timestamp",), "a timestamp")
+    _check(types, headers, ("map<string,string>", "map<string,binary>"), "map<string,string>")
+
+    def column(name: str) -> Column:
+        return F.col(quoted_name(name))
+
+    if value == "raw":
+        if types.get("value") not in _BINARY:
+            raise PipelineError(
+                'value="raw" takes the column value, as binary or string.',
+                cure=f"There are {', '.join(f'{n} {t}' for n, t in types.items())}.",
+            )
+        content = column("value").cast("binary")
+    else:
+        names = [name for name in frame.columns if name not in apart]
+        content = F.to_json(F.struct(*map(column, names)), {"ignoreNullFields": "false"})
+        content = content.cast("binary")
+    if len(key) == 1 and types[key[0]] in _BINARY:
+        key_bytes = column(key[0]).cast("binary")
+    elif len(key) == 1:
+        key_bytes = column(key[0]).cast("string").cast("binary")
+    elif key:
+        key_bytes = F.to_json(F.struct(*map(column, key))).cast("binary")
+    else:
+        key_bytes = F.lit(None).cast("binary")
+    found = [key_bytes.alias("__key"), content.alias("__value")]
+    if headers is not None:
+        found.append(column(headers).cast("map<string,binary>").alias("__headers"))
+    if partition is not None:
+        found.append(column(partition).cast("int").alias("__partition"))
+    if timestamp is not None:
+        found.append(F.unix_millis(column(timestamp)).alias("__timestamp"))
+    return found
+
+
+def _check(types: dict[str, str], name: str | None, wanted: Sequence[str], words: str) -> None:
+    if name is not None and types[name] not in wanted:
+        raise PipelineError(f"column {name!r} is {types[name]}, expected is {words}.")

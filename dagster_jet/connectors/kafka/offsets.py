@@ -1,0 +1,232 @@
+"""What a topic has, and where to begin: lists of partitions, first and last offsets.
+
+"Last" is the last stable offset: what is behind it may still be aborted.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    admin_library,
+    client_library,
+    error_of,
+    is_lasting,
+)
+from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
+
+CALL_S = 5.0
+Start: TypeAlias = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
+"""For the partitions that are there when a job starts for the first time; a number is a time in
+milliseconds."""
+
+
+@dataclass(frozen=True, order=True)
+class Partition:
+    """One of a topic."""
+
+    topic: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}/{self.number}"
+
+    @classmethod
+    def named(cls, name: str) -> Partition:
+        topic, _, number = name.rpartition("/")
+        return cls(topic, int(number))
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Which topics are read: a list, or all that match a pattern."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.names) == (self.pattern is not None):
+            raise ConfigurationError(
+                "topics: give a list of topics or a pattern, one of them.",
+                cure='topics=["bids"], or pattern="bids-.*".',
+            )
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ConfigurationError(
+                    f"pattern: {self.pattern!r} is no regular expression: {error}."
+                ) from None
+
+    def __str__(self) -> str:
+        return ", ".join(self.names) if self.pattern is None else f"/{self.pattern}/"
+
+
+class Offsets:
+    """Asks a cluster, on one thread. Errors are those of `SourceReader.poll`."""
+
+    def __init__(self, cluster: Cluster, topics: Topics, job: str, stage: str) -> None:
+        self._topics, self._job, self._stage = topics, job, stage
+        self._troubles = Troubles()
+        self._cluster = cluster
+        self._admin: Any = None
+
+    def partitions(self) -> list[Partition]:
+        """All that there are now.
+
+        Raises:
+            SourceError: a topic that was named does not exist, or may not be read.
+            SourceUnavailableError: nobody answers.
+        """
+        found = self._call(lambda: self._client().list_topics(timeout=CALL_S)).topics
+        if self._topics.pattern is not None:
+            matches = re.compile(self._topics.pattern).fullmatch
+            wanted = [name for name in found if matches(name) and not name.startswith("__")]
+        else:
+            wanted = list(self._topics.names)
+        return [partition for name in wanted for partition in self._of(name, found.get(name))]
+
+    def _of(self, name: str, topic: Any) -> Iterable[Partition]:
+        code = client_library().KafkaError
+        if topic is None or (
+            topic.error is not None
+            and topic.error.code() in (code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_TOPIC)
+        ):
+            raise SourceError(
+                f"the topic {name!r} does not exist.",
+                job=self._job,
+                stage=self._stage,
+                cure="Create it, or correct the name.",
+            )
+        if topic.error is not None:
+            raise self.error(topic.error)
+        return [Partition(name, number) for number in topic.partitions]
+
+    def first(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Of what retention has left."""
+        return self._list(partitions, self._spec("earliest"))
+
+    def last(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """One behind the last one that can be read."""
+        return self._list(partitions, self._spec("latest"))
+
+    def start(self, partitions: Sequence[Partition], start: Start) -> dict[Partition, int]:
+        """Where to begin, within what is there; a partition that `start` does not name from its
+        beginning."""
+        first, last = self.first(partitions), self.last(partitions)
+        if start == "earliest":
+            return first
+        if start == "latest":
+            return last
+        if isinstance(start, int):
+            found = self._list(partitions, self._spec(start))
+            # Nothing is as new as that: what comes next.
+            return {p: offset if offset >= 0 else last[p] for p, offset in found.items()}
+        given = {p: start.get(p.topic, {}).get(p.number) for p in partitions}
+        for partition, offset in given.items():
+            if offset is not None and not first[partition] <= offset <= last[partition]:
+                raise SourceError(
+                    f"start: the topic has offsets {first[partition]} to {last[partition]} there.",
+                    job=self._job,
+                    stage=self._stage,
+                    position=f"{partition.name}@{offset}",
+                    cure="Correct the offset, or leave it out to read from the beginning.",
+                )
+        return {p: first[p] if offset is None else offset for p, offset in given.items()}
+
+    def _list(self, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        library = client_library()
+        asked = {library.TopicPartition(p.topic, p.number): spec for p in partitions}
+        committed = library.IsolationLevel.READ_COMMITTED
+
+        def call() -> dict[Partition, int]:
+            futures = self._client().list_offsets(
+                asked, isolation_level=committed, request_timeout=CALL_S
+            )
+            return {
+                Partition(one.topic, one.partition): future.result(CALL_S).offset
+                for one, future in futures.items()
+            }
+
+        return self._call(call)  # type: ignore[no-any-return]
+
+    def _spec(self, of: Any) -> Any:
+        spec = admin_library().OffsetSpec
+        if isinstance(of, int):
+            return spec.for_timestamp(of)
+        return spec.earliest() if of == "earliest" else spec.latest()
+
+    def _client(self) -> Any:
+        if self._admin is None:
+            self._admin = admin_library().AdminClient(
+                self._cluster.settings(error_cb=self._troubles)
+            )
+        return self._admin
+
+    def _call(self, call: Any) -> Any:
+        try:
+            return call()
+        except client_library().KafkaException as error:
+            raised = error_of(error)
+            if raised is None:
+                raise
+            self._admin.poll(0)  # brings the errors of the background
+            raise self.error(self._troubles.explain(raised)) from None
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            raise self.error(None) from None
+
+    def error(self, error: Any) -> SourceError:
+        """What is raised for an error of the client's; None: it has not answered in time."""
+        said = "it does not answer" if error is None else error.str()
+        if error is None or not is_lasting(error):
+            return SourceUnavailableError(
+                f"the cluster cannot be reached: {said}.", job=self._job, stage=self._stage
+            )
+        return SourceError(
+            f"the cluster refuses: {said}.",
+            job=self._job,
+            stage=self._stage,
+            position=str(self._topics),
+            cure="Correct the credentials or the rights (READ and DESCRIBE on the topic).",
+        )
+
+
+def start_of(given: Any) -> Start:
+    """A user's `start=`. Raises `ConfigurationError`."""
+    if given in ("earliest", "latest"):
+        return given  # type: ignore[no-any-return]
+    if isinstance(given, bool):
+        pass
+    elif isinstance(given, int):
+        return given
+    elif isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ConfigurationError(
+                f"start: {given.isoformat()} has no time zone.", cure="Give one: tzinfo=UTC."
+            )
+        return round(given.timestamp() * 1000)
+    elif isinstance(given, str):
+        try:
+            return start_of(datetime.fromisoformat(given.replace("Z", "+00:00")))
+        except ValueError:
+            pass
+    elif isinstance(given, Mapping):
+        return {
+            str(topic): {int(number): int(offset) for number, offset in offsets.items()}
+            for topic, offsets in given.items()
+        }
+    raise ConfigurationError(
+        f"start: {given!r} cannot be read.",
+        cure='Use "earliest", "latest", a time (datetime, ISO text or milliseconds), or '
+        "{topic: {partition: offset}}.",
+    )

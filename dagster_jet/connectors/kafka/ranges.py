@@ -1,0 +1,57 @@
+"""What an epoch reads: ranges of offsets, cut evenly among partitions and among tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dagster_jet.connectors.kafka.offsets import Partition
+
+ROWS_PER_TASK = 10_000
+"""A range is not cut into pieces below that: each piece costs a seek."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets of one partition, `stop` excluded. Not every offset is a message: transactions have
+    markers, and compaction leaves gaps."""
+
+    partition: Partition
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def share(waiting: Mapping[Partition, int], most: int) -> dict[Partition, int]:
+    """How many of each partition make about `most` in all: the same of each, as far as it has so
+    many. So that none runs ahead of the others in event time."""
+    left, taken = max(1, most), dict.fromkeys(waiting, 0)
+    open_ = sorted((count, partition) for partition, count in waiting.items() if count)
+    for place, (count, partition) in enumerate(open_):
+        taken[partition] = min(count, -(-left // (len(open_) - place)))
+        left -= taken[partition]
+        if left <= 0:
+            break
+    return {partition: count for partition, count in taken.items() if count}
+
+
+def by_task(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
+    """The ranges for each task: about as many offsets for one as for the other."""
+    total = sum(map(len, ranges))
+    wanted = max(1, min(tasks, -(-total // ROWS_PER_TASK)))
+    size = -(-total // wanted)
+    found: list[list[Range]] = [[]]
+    room = size
+    for one in ranges:
+        start = one.start
+        while start < one.stop:
+            if room == 0:
+                found.append([])
+                room = size
+            stop = min(one.stop, start + room)
+            found[-1].append(Range(one.partition, start, stop))
+            room -= stop - start
+            start = stop
+    return [tuple(each) for each in found if each]

@@ -1,0 +1,224 @@
+"""Messages of ranges, read inside Spark's tasks by librdkafka.
+
+A range ends by offset, never by count: the client says where a partition ends now
+(`enable.partition.eof`), and that counts transactions' markers and aborted messages, which nobody
+sees. A worker keeps its consumer for the next epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    client_library,
+    is_lasting,
+)
+from dagster_jet.connectors.kafka.offsets import Partition
+from dagster_jet.connectors.kafka.ranges import Range
+from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
+from dagster_jet.errors import ExecutorLostError, InputLostError, SourceError
+
+BATCH = 10_000
+SILENCE_S = 60.0
+"""Without a message for so long the task fails, and the job restarts from its last snapshot."""
+_LOOK_S = 0.1
+
+METADATA = pa.schema(
+    [
+        ("_key", pa.binary()),
+        ("_headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+        ("_topic", pa.string()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+METADATA_DDL = (
+    "_key binary, _headers array<struct<name: string, value: binary>>, _topic string, "
+    "_partition int, _offset bigint, _timestamp timestamp"
+)
+POSITION_COLUMN = "__position"
+
+_consumers: dict[str, tuple[Any, Troubles]] = {}
+"""Of this worker, by settings."""
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Reads the ranges of each task whose number comes in."""
+
+    cluster: Cluster
+    ranges: tuple[tuple[Range, ...], ...]
+    names: tuple[str, ...]
+    """Of the partitions whose event time is observed: what `SOURCE_PARTITION_COLUMN` counts."""
+    stage: str
+    with_metadata: bool
+    with_position: bool
+
+    @property
+    def ddl(self) -> str:
+        metadata = f", {METADATA_DDL}" if self.with_metadata else ""
+        position = f", {POSITION_COLUMN} string" if self.with_position else ""
+        return f"{VALUE_COLUMN} binary, {SOURCE_PARTITION_COLUMN} int{metadata}{position}"
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._read(self.ranges[number])
+
+    def _read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        consumer, troubles = _consumer(self.cluster)
+        places = {name: place for place, name in enumerate(self.names)}
+        try:
+            # One range of a partition at a time: a consumer has one place in each.
+            for some in _rounds(ranges):
+                yield from self._read_round(consumer, troubles, some, places)
+        finally:
+            consumer.unassign()
+
+    def _read_round(
+        self, consumer: Any, troubles: Troubles, ranges: Sequence[Range], places: dict[str, int]
+    ) -> Iterator[pa.RecordBatch]:
+        library = client_library()
+        left = {(r.partition.topic, r.partition.number): r for r in ranges}
+        consumer.assign(
+            [library.TopicPartition(r.partition.topic, r.partition.number, r.start) for r in ranges]
+        )
+        heard = time.monotonic()
+        while left:
+            # It waits until it has so many, or for the whole time: not for more than can come.
+            most = sum(map(len, left.values()))
+            messages = consumer.consume(min(BATCH, most), _LOOK_S)
+            if not messages:
+                self._give_up_after(heard, troubles)
+                continue
+            heard = time.monotonic()
+            kept = []
+            for message in messages:
+                key = (message.topic(), message.partition())
+                range_ = left.get(key)
+                if range_ is None:
+                    continue  # behind the end
+                error = message.error()
+                if error is None and message.offset() < range_.stop:
+                    kept.append(message)
+                    if message.offset() == range_.stop - 1:
+                        self._end(consumer, left, key)
+                elif error is None or self._is_end(error, message, range_):
+                    self._end(consumer, left, key)
+            if kept:
+                yield self._batch(kept, places)
+
+    def _end(self, consumer: Any, left: dict[Any, Range], key: tuple[str, int]) -> None:
+        del left[key]
+        if left:
+            consumer.incremental_unassign([client_library().TopicPartition(*key)])
+
+    def _is_end(self, error: Any, message: Any, range_: Range) -> bool:
+        """Whether an event says that the range is read. Raises what it says else."""
+        code = client_library().KafkaError
+        if error.code() == code._PARTITION_EOF:
+            return bool(message.offset() >= range_.stop)
+        if error.code() in (code._AUTO_OFFSET_RESET, code.OFFSET_OUT_OF_RANGE):
+            raise InputLostError(
+                f"retention has removed messages that were not read yet: {error.str()}.",
+                stage=self.stage,
+                position=f"{range_.partition.name}@{range_.start}",
+                cure='Keep them for longer, or go on without them: sources.kafka(lost="skip").',
+            )
+        if not is_lasting(error):
+            return False
+        raise SourceError(
+            f"the topic cannot be read: {error.str()}.",
+            stage=self.stage,
+            position=range_.partition.name,
+            cure="Correct the credentials or the rights (READ on the topic).",
+        )
+
+    def _give_up_after(self, heard: float, troubles: Troubles) -> None:
+        if time.monotonic() - heard < SILENCE_S:
+            return
+        last = troubles.last
+        raise ExecutorLostError(
+            f"the cluster has sent nothing for {SILENCE_S:g} s"
+            f"{'' if last is None else f': {last.str()}'}.",
+            stage=self.stage,
+            cure="The job restarts from its last snapshot, and waits for the cluster.",
+        )
+
+    def _batch(self, messages: Sequence[Any], places: dict[str, int]) -> pa.RecordBatch:
+        columns: list[pa.Array] = [
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.array([places[f"{m.topic()}/{m.partition()}"] for m in messages], pa.int32()),
+        ]
+        names = [VALUE_COLUMN, SOURCE_PARTITION_COLUMN]
+        if self.with_metadata:
+            columns += [
+                pa.array([m.key() for m in messages], pa.binary()),
+                pa.array([_headers(m) for m in messages], METADATA.field("_headers").type),
+                pa.array([m.topic() for m in messages], pa.string()),
+                pa.array([m.partition() for m in messages], pa.int32()),
+                pa.array([m.offset() for m in messages], pa.int64()),
+                pa.array([_time_us(m) for m in messages], METADATA.field("_timestamp").type),
+            ]
+            names += METADATA.names
+        if self.with_position:
+            shown = [f"{m.topic()}/{m.partition()}@{m.offset()}" for m in messages]
+            columns.append(pa.array(shown, pa.string()))
+            names.append(POSITION_COLUMN)
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _rounds(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """Lists in which no partition comes twice."""
+    left = list(ranges)
+    while left:
+        some: dict[Partition, Range] = {}
+        others = []
+        for one in left:
+            if one.partition in some:
+                others.append(one)
+            else:
+                some[one.partition] = one
+        yield list(some.values())
+        left = others
+
+
+def _consumer(cluster: Cluster) -> tuple[Any, Troubles]:
+    library = client_library()
+    troubles = Troubles()
+    settings = cluster.settings(
+        **{
+            "group.id": "dagster_jet",  # nothing is committed to it, and nobody joins it
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 100,
+            "queued.min.messages": BATCH,
+            "queued.max.messages.kbytes": 16 * 1024,
+        }
+    )
+    key = repr(sorted(settings.items()))
+    if key not in _consumers:
+        _consumers[key] = library.Consumer({**settings, "error_cb": troubles}), troubles
+    return _consumers[key]
+
+
+def _headers(message: Any) -> list[dict[str, Any]] | None:
+    headers = message.headers()
+    return None if headers is None else [{"name": name, "value": v} for name, v in headers]
+
+
+def _time_us(message: Any) -> int | None:
+    kind, ms = message.timestamp()
+    return None if kind == client_library().TIMESTAMP_NOT_AVAILABLE else ms * 1000

@@ -1,0 +1,264 @@
+"""The driver's side of a Kafka source: which offsets are there, which were read.
+
+The position is the next offset of each partition. A partition that the position does not have is
+new, and read from its beginning; the first execution begins where `start` says.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import (
+    BadRowRule,
+    Lag,
+    SourceFrame,
+    SourceReader,
+)
+from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library
+from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Start, Topics
+from dagster_jet.connectors.kafka.ranges import Range, by_task, share
+from dagster_jet.connectors.kafka.read_task import POSITION_COLUMN, ReadTask
+from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
+from dagster_jet.errors import InputLostError, SourceUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+_logger = logging.getLogger(__name__)
+
+LIST_S = 5.0
+"""So often new partitions and topics are looked for."""
+NEWS_S = 1.0
+"""A poll that finds nothing new waits for so long."""
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read, and how."""
+
+    cluster: Cluster
+    topics: Topics
+    schema: str | None
+    """Of JSON values; None: values as they are."""
+    start: Start
+    metadata: bool
+    skips_lost: bool
+    group: str
+    """Whose offsets are written for dashboards; "": nobody's."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """By partition, what a poll has seen."""
+
+    first: Mapping[Partition, int]
+    last: Mapping[Partition, int]
+    starts: Mapping[Partition, int]
+    """Where to begin, of those that are new to the reader."""
+
+
+@dataclass
+class KafkaReader(SourceReader):
+    """Reads what `KafkaSource` names."""
+
+    source: Reading
+    job: str
+    stage: str
+    bad_rows: BadRowRule | None
+    keeps_acknowledged: bool = True
+    _next: dict[Partition, int] = field(default_factory=dict)
+    _last: dict[Partition, int] = field(default_factory=dict)
+    _is_first: bool = True
+    """No partition is known yet, not even from a position: `start` decides."""
+    _lost: int = 0
+    _is_away: bool = False
+    """The cluster has not answered the last poll: what is planned could not be read."""
+    _acknowledged: dict[str, int] = field(default_factory=dict)
+    # Of the polling thread alone:
+    _known: set[Partition] = field(default_factory=set)
+    _seen: Found | None = None
+    _listed_at: float = float("-inf")
+    _offsets: Offsets | None = None
+    _group: Any = None
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        self._next = {Partition.named(name): at for name, at in position["offsets"].items()}
+        self._known = set(self._next)
+        self._is_first = False
+
+    # --- on the source's own thread ---
+
+    def poll(self) -> Found:
+        until = time.monotonic() + NEWS_S
+        try:
+            while (found := self._look()) == self._seen and time.monotonic() < until:
+                time.sleep(_LOOK_S)
+        except SourceUnavailableError:
+            self._is_away = True
+            raise
+        self._is_away = False
+        self._seen = found
+        return found
+
+    def _look(self) -> Found:
+        if self._offsets is None:
+            self._offsets = Offsets(self.source.cluster, self.source.topics, self.job, self.stage)
+        starts: dict[Partition, int] = {}
+        if time.monotonic() - self._listed_at > LIST_S:
+            listed = self._offsets.partitions()
+            new = [partition for partition in listed if partition not in self._known]
+            if new:
+                begin = self.source.start if self._is_first else "earliest"
+                starts = self._offsets.start(new, begin)
+                self._known.update(new)
+            # One that is gone is not asked for: its topic was deleted.
+            self._known &= set(listed)
+            self._listed_at = time.monotonic()
+            self._is_first = False
+        asked = sorted(self._known)
+        return Found(self._offsets.first(asked), self._offsets.last(asked), starts)
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+
+    # --- on the execution's threads ---
+
+    def accept(self, found: Found) -> None:
+        for partition, start in found.starts.items():
+            self._next.setdefault(partition, start)
+        for partition, first in found.first.items():
+            self._check_retention(partition, first)
+        self._last.update(found.last)
+
+    def _check_retention(self, partition: Partition, first: int) -> None:
+        at = self._next[partition]
+        if at >= first:
+            return
+        if not self.source.skips_lost:
+            raise InputLostError(
+                f"retention has removed {first - at} messages that were not read yet.",
+                job=self.job,
+                stage=self.stage,
+                position=f"{partition.name}@{at}",
+                cure='Keep them for longer, or go on without them: sources.kafka(lost="skip").',
+            )
+        self._lost += first - at
+        self._next[partition] = first
+
+    def waiting(self) -> Lag:
+        if self._is_away:
+            return Lag(0, {})
+        behind = self._behind()
+        return Lag(sum(behind.values()), {p.name: count for p, count in behind.items()})
+
+    def _behind(self) -> dict[Partition, int]:
+        return {p: max(0, self._last.get(p, at) - at) for p, at in self._next.items()}
+
+    def partitions(self) -> dict[str, int]:
+        return {partition.name: count for partition, count in self._behind().items()}
+
+    def plan(self, max_rows: int) -> tuple[Range, ...] | None:
+        if self._is_away:
+            return None
+        taken = share(self._behind(), max_rows)
+        split = []
+        for partition, count in sorted(taken.items()):
+            start = self._next[partition]
+            split.append(Range(partition, start, start + count))
+            self._next[partition] = start + count
+        return tuple(split) or None
+
+    def frame(self, spark: SparkSession, split: tuple[Range, ...]) -> SourceFrame:
+        from pyspark.sql import functions as F
+
+        messages, names = self._messages(spark, split, with_position=self.bad_rows is not None)
+        if self.source.schema is None:
+            rows = messages.withColumnRenamed(VALUE_COLUMN, "value").drop(POSITION_COLUMN)
+            return SourceFrame(rows, partitions=names)
+        values = JsonObjects(self.source.schema)
+        frames = values.frames(messages, self.bad_rows, self.stage, F.col(POSITION_COLUMN))
+        rows = frames.rows.drop(POSITION_COLUMN)
+        return SourceFrame(rows, frames.dead_letters, frames.shared, names)
+
+    def locate_bad_row(self, spark: SparkSession, split: tuple[Range, ...]) -> str | None:
+        from pyspark.sql import functions as F
+
+        if self.source.schema is None:
+            return None
+        messages, _ = self._messages(spark, split, with_position=True)
+        return JsonObjects(self.source.schema).first_bad(messages, F.col(POSITION_COLUMN))
+
+    def _messages(
+        self, spark: SparkSession, split: tuple[Range, ...], *, with_position: bool
+    ) -> tuple[DataFrame, tuple[str, ...]]:
+        ranges = by_task(split, int(spark.sparkContext.defaultParallelism))
+        names = tuple(sorted({one.partition.name for one in split}))
+        task = ReadTask(
+            self.source.cluster,
+            tuple(ranges),
+            names,
+            self.stage,
+            self.source.metadata,
+            with_position,
+        )
+        numbers = spark.range(0, len(ranges), 1, len(ranges))
+        return numbers.mapInArrow(task, task.ddl), names
+
+    def verify(self, split: tuple[Range, ...], rows: int) -> None:
+        """Offsets are not messages: there is nothing to compare with."""
+
+    def position(self) -> dict[str, Any]:
+        return {"offsets": {p.name: at for p, at in sorted(self._next.items())}}
+
+    def take_lost(self) -> int:
+        lost, self._lost = self._lost, 0
+        return lost
+
+    # --- for dashboards: offsets of a consumer group, in phase 2 ---
+
+    def unacknowledged(self) -> dict[str, int]:
+        """The offsets that dashboards do not have yet."""
+        if not self.source.group:
+            return {}
+        now = {partition.name: at for partition, at in self._next.items()}
+        return {name: at for name, at in now.items() if self._acknowledged.get(name) != at}
+
+    def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
+        """Nothing depends on them: `acknowledge` follows."""
+
+    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+        if not self.source.group or not messages:
+            return
+        if self._group is None:
+            self._group = _group(self.source.cluster, self.source.group)
+        library = client_library()
+        partitions = [(Partition.named(name), int(at)) for name, at in messages.items()]
+        offsets = [library.TopicPartition(p.topic, p.number, at) for p, at in partitions]
+        # For dashboards only: nobody waits for the answer, and the next snapshot says more.
+        self._group.commit(offsets=offsets, asynchronous=True)
+        self._group.poll(0)
+        self._acknowledged.update(messages)
+
+
+def _warn(error: Any, partitions: Any) -> None:
+    if error is not None:
+        _logger.warning("the group's offsets were not written: %s", error.str())
+
+
+def _group(cluster: Cluster, name: str) -> Any:
+    settings = cluster.settings(
+        **{
+            "group.id": name,
+            "enable.auto.commit": False,
+            "error_cb": Troubles(),
+            "on_commit": _warn,
+        }
+    )
+    return client_library().Consumer(settings)

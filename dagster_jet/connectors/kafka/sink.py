@@ -1,0 +1,142 @@
+"""A topic as a transactional sink: rows become messages, staged in phase 1, produced in phase 2.
+
+Phase 1 stages an epoch's messages in the job's store. Phase 2 produces all of them and a marker in
+one transaction: `read_committed` consumers see an epoch whole or not at all. The marker stands in a
+compacted topic of its own; after a crash it says whether the epoch was committed (`markers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Committer, TransactionId, shown_guarantee
+from dagster_jet.connectors.kafka.cluster import Cluster, client_library
+from dagster_jet.connectors.kafka.committer import KafkaCommitter
+from dagster_jet.connectors.kafka.markers import (
+    MARKER_TOPIC,
+    Owner,
+    check_marker_topic,
+    read_markers,
+)
+from dagster_jet.connectors.kafka.messages import message_columns
+from dagster_jet.connectors.kafka.offsets import Offsets, Topics
+from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
+from dagster_jet.core.secret import shown
+from dagster_jet.errors import (
+    ConfigurationError,
+    SinkUnavailableError,
+    SourceError,
+    SourceUnavailableError,
+)
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store, StoreHandle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+VALUES = ("json", "raw")
+
+
+@dataclass(frozen=True)
+class KafkaSink:
+    """Produces a stream's rows to a topic."""
+
+    cluster: Cluster
+    topic: str
+    key: tuple[str, ...] = ()
+    value: str = "json"
+    headers: str | None = None
+    partition: str | None = None
+    timestamp: str | None = None
+    marker_topic: str = MARKER_TOPIC
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
+    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
+    """The store's id, and the namespace in it."""
+
+    def __post_init__(self) -> None:
+        client_library()
+        if self.value not in VALUES:
+            raise ConfigurationError(
+                f"value: {self.value!r} is unknown.", cure=f"Use one of {', '.join(VALUES)}."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get a handle of the store."""
+        store = self.store.handle() if isinstance(self.store, Store) else self.store
+        return {**self.__dict__, "store": store}
+
+    def describe(self) -> dict[str, str]:
+        servers = shown(self.cluster.servers)
+        described = {"kind": "kafka", "servers": servers, "topic": self.topic}
+        if self.key:
+            described["key"] = ", ".join(self.key)
+        return {**described, **shown_guarantee(self.max_guarantee)}
+
+    def destination(self) -> dict[str, Any]:
+        cluster = self.cluster.as_json()
+        return {**cluster, "topic": self.topic, "marker_topic": self.marker_topic}
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> KafkaSink:
+        marker_topic = destination["marker_topic"]
+        cluster = Cluster.from_json(destination)
+        return cls(cluster, destination["topic"], marker_topic=marker_topic)
+
+    def with_store(self, store: Store) -> KafkaSink:
+        return replace(self, store=store, home=(store.store_id, store.config.namespace))
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        try:
+            Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
+            check_marker_topic(self.cluster, self.marker_topic, job, stage)
+            if is_new_job and read_markers(
+                self.cluster, self.marker_topic, self._owner(job, stage)
+            ):
+                raise ConfigurationError(
+                    f"the topic {self.marker_topic!r} has epochs of an earlier life of this job, "
+                    "but the store knows nothing of it: its epochs would be taken for those.",
+                    job=job,
+                    stage=stage,
+                    cure="Use another name for the job or the sink, or another marker_topic.",
+                )
+        except SourceUnavailableError as error:
+            raise SinkUnavailableError(error.message, job=job, stage=stage) from None
+        except SourceError as error:
+            raise ConfigurationError(error.message, job=job, stage=stage, cure=error.cure) from None
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return False  # the JVM makes the messages: `render`
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        return frame.select(
+            *message_columns(
+                frame,
+                key=self.key,
+                value=self.value,
+                headers=self.headers,
+                partition=self.partition,
+                timestamp=self.timestamp,
+            )
+        )
+
+    def open_writer(self, transaction: TransactionId) -> RowsWriter:
+        area = self.area(transaction.job, transaction.sink)
+        return RowsWriter(SegmentWriter(area, transaction, f"topic {self.topic}"))
+
+    def open_committer(self, job: str, stage: str) -> Committer:
+        owner = self._owner(job, stage)
+        return KafkaCommitter(
+            self.cluster, self.topic, self.marker_topic, self.area(job, stage), owner
+        )
+
+    def _owner(self, job: str, stage: str) -> Owner:
+        return Owner(*self.home, job, stage)
+
+    def area(self, job: str, sink: str) -> StoreArea:
+        assert self.store is not None, "the engine puts it on the job's store first"
+        return StoreArea(self.store, job, sink)

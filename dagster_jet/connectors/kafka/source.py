@@ -1,0 +1,76 @@
+"""Topics as a source: what users write, and what is asked of the cluster before a start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.kafka.cluster import Cluster, client_library
+from dagster_jet.connectors.kafka.offsets import Offsets, Start, Topics
+from dagster_jet.connectors.kafka.read_task import METADATA_DDL
+from dagster_jet.connectors.kafka.reader import KafkaReader, Reading
+from dagster_jet.core.secret import shown
+from dagster_jet.errors import ConfigurationError
+
+VALUES = ("json", "raw")
+Lost = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True)
+class KafkaSource:
+    """Reads topics by offset, committed messages only; no consumer group is joined."""
+
+    cluster: Cluster
+    topics: Topics
+    value: str
+    value_schema: str | None
+    """Of JSON values, as DDL."""
+    start: Start = "earliest"
+    metadata: bool = False
+    lost: Lost = "fail"
+    group: str | None = None
+    """None: one by the names of job and stage; "": none."""
+
+    def __post_init__(self) -> None:
+        client_library()
+        if self.value not in VALUES:
+            raise ConfigurationError(
+                f"value: {self.value!r} is unknown.", cure=f"Use one of {', '.join(VALUES)}."
+            )
+        if (self.value_schema is None) == (self.value == "json"):
+            has = "need one" if self.value_schema is None else "have none"
+            raise ConfigurationError(f"schema: {self.value} values {has}.")
+        if self.lost not in ("fail", "skip"):
+            raise ConfigurationError(f"lost: {self.lost!r} is unknown.", cure="fail or skip.")
+
+    @property
+    def schema(self) -> str:
+        """The columns as DDL."""
+        columns = "value binary" if self.value_schema is None else self.value_schema
+        return f"{columns}, {METADATA_DDL}" if self.metadata else columns
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": "kafka",
+            "servers": shown(self.cluster.servers),
+            "topics": str(self.topics),
+            "value": self.value,
+        }
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSource:
+        """Asks once, so that a wrong name or wrong credentials end the start in a sentence."""
+        Offsets(self.cluster, self.topics, job, stage).partitions()
+        return self
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> KafkaReader:
+        reading = Reading(
+            self.cluster,
+            self.topics,
+            self.value_schema,
+            self.start,
+            self.metadata,
+            self.lost == "skip",
+            f"dagster_jet.{job}.{stage}" if self.group is None else self.group,
+        )
+        return KafkaReader(reading, job, stage, bad_rows)

@@ -1,0 +1,96 @@
+"""Topics of the run's broker, written and read by plain clients."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.servers import wait_until
+from tests.servers.kafka import kafka
+
+
+class KafkaWorld:
+    """A broker; topics get names that no other test has."""
+
+    def __init__(self, servers: str | None = None) -> None:
+        self.servers = servers or kafka()
+        self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    def topic(self, partitions: int = 1, **config: str) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        self.create(name, partitions, **config)
+        return name
+
+    def create(self, name: str, partitions: int = 1, **config: str) -> None:
+        dotted = {key.replace("_", "."): value for key, value in config.items()}
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result()
+        wait_until(lambda: self.has(name, partitions), within=10)
+
+    def has(self, name: str, partitions: int) -> bool:
+        """Brokers hear of it a little later than the one that has made it."""
+        topic = self.admin.list_topics(timeout=5).topics.get(name)
+        return topic is not None and len(topic.partitions) == partitions
+
+    def send(
+        self,
+        topic: str,
+        values: Iterable[Mapping[str, Any] | bytes | str | None],
+        partition: int | None = None,
+        **more: Any,
+    ) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.servers, "linger.ms": 5, "message.max.bytes": 4_000_000}
+        )
+        for number, value in enumerate(values):
+            data = json.dumps(value) if isinstance(value, Mapping) else value
+            place = {} if partition is None else {"partition": partition}
+            keys = {} if "key" in more else {"key": f"{number}"}
+            producer.produce(topic, data, **place, **keys, **more)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def send_in_transaction(self, topic: str, values: Sequence[Any], *, commit: bool) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.servers, "transactional.id": uuid.uuid4().hex}
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, json.dumps(value), partition=0)
+        producer.flush()
+        producer.commit_transaction() if commit else producer.abort_transaction()
+
+    def rows(self, topic: str, *, committed: bool = True) -> list[dict[str, Any]]:
+        """All there is, as a plain consumer reads it."""
+        return [json.loads(message.value()) for message in self.messages(topic, committed)]
+
+    def messages(self, topic: str, committed: bool = True) -> list[Any]:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 20,
+            }
+        )
+        partitions = consumer.list_topics(topic).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found, open_ = [], set(partitions)
+        while open_:
+            message = consumer.poll(5)
+            assert message is not None, "the broker is silent"
+            if message.error() is None:
+                found.append(message)
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                open_.discard(message.partition())
+        consumer.close()
+        return found

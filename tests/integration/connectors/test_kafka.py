@@ -1,0 +1,422 @@
+"""Kafka for real: the contracts, wherever the driver dies, and what a cluster may do meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet import Jet, JobConfig, JobResult, Pipeline, Secret, sinks, sources
+from dagster_jet.connectors.trial import forget
+from dagster_jet.errors import (
+    BadRowError,
+    ConfigurationError,
+    InputLostError,
+    PipelineError,
+    SourceError,
+)
+from dagster_jet.execution.events import ExecutionRestarting, ItemsLost, SourceUnavailable
+from dagster_jet.store import Store, StoreConfig
+from dagster_jet.testing import check_sink, check_source, collected
+from tests.long import long
+from tests.servers import launch, stop, wait_until
+from tests.servers.kafka import prepared
+
+from .. import child
+from ..oracle import windowed
+from ..world import World, random_rows
+from . import kafka_child
+from .kafka_world import KafkaWorld
+
+
+@pytest.fixture(scope="module")
+def kafka() -> KafkaWorld:
+    return KafkaWorld()
+
+
+@pytest.fixture
+def jet(tmp_path: Path, spark: Any) -> Iterator[Jet]:
+    with Jet(
+        store=[f"file://{tmp_path}/store"],
+        backup_count=0,
+        work_dir=tmp_path / "work",
+        show_progress=False,
+    ) as jet:
+        yield jet
+
+
+def read(jet: Jet, source: Any, **options: Any) -> list[dict[str, Any]]:
+    """What one drained run of a job adds."""
+    forget("kafka")
+    p = Pipeline("reads")
+    p.read_from(source, name="topic").write_to(sinks.collect("kafka"), name="out")
+    jet.run(p, **options)
+    return collected("kafka").to_pylist()
+
+
+def values(rows: list[dict[str, Any]]) -> list[Any]:
+    return sorted(row["v"] for row in rows)
+
+
+# --- the contracts --------------------------------------------------------------------------------
+
+
+def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any):
+    topic = kafka.topic(2, max_message_bytes="4000000")
+    check_source(
+        partial(sources.kafka, kafka.servers, topics=[topic], schema="id long, text string"),
+        partial(kafka.send, topic),
+        spark,
+    )
+
+
+def test_the_contract_of_a_sink(kafka: KafkaWorld, spark: Any, tmp_path: Path):
+    topic = kafka.topic(2, max_message_bytes="4000000")
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
+    with Store.open(config) as store:
+        check_sink(
+            lambda: sinks.kafka(kafka.servers, topic=topic, key="id").with_store(store),
+            lambda: kafka.rows(topic),
+            spark=spark,
+            steps=(
+                "staging.put.before",
+                "staging.finished",
+                "kafka.fenced",
+                "kafka.commit.before",
+                "kafka.commit.produced",
+                "kafka.commit.after",
+            ),
+        )
+
+
+# --- wherever the driver dies ---------------------------------------------------------------------
+
+
+class KafkaPipelineWorld(World):
+    driver = staticmethod(kafka_child.main)
+    kafka: KafkaWorld
+    place: dict[str, str]
+    sent: list[dict[str, Any]]
+
+    def set_up(self, kafka: KafkaWorld) -> None:
+        self.kafka, self.sent = kafka, []
+        self.place = {"servers": kafka.servers, "in": kafka.topic(2)}
+        self.place |= {name: kafka.topic(2) for name in ("counts", "big")}
+        (self.folder / "kafka.json").write_text(json.dumps(self.place))
+
+    def send(self, files: int, first: int = 0) -> None:
+        for number in range(first, first + files):
+            rows = random_rows(number, 12, seed=3)
+            self.kafka.send(self.place["in"], rows, partition=number % 2)
+            self.sent += rows
+
+    def run(self, until: str = "completed", **config: Any) -> JobResult:
+        with self.jet() as jet:
+            return jet.run(
+                kafka_child.kafka_pipeline(self.folder),
+                JobConfig(**{**child.CONFIG, "max_items_per_epoch": 12, **config}),
+                until=until,
+                on_event=self.see,
+            )
+
+    def found(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        counts = self.kafka.rows(self.place["counts"])
+        ends = [(r["k"], _ms(r["window_start"]), _ms(r["window_end"])) for r in counts]
+        return {
+            "counts": Counter(
+                (*end, r["n"], r["total"]) for end, r in zip(ends, counts, strict=True)
+            ),
+            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.kafka.rows(self.place["big"])),
+        }
+
+    def wanted(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        return {
+            "counts": Counter(windowed(self.sent, child.WINDOW_MS)),
+            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.sent if r["v"] >= child.BIG),
+        }
+
+
+def _ms(text: Any) -> int:
+    if isinstance(text, int):
+        return text
+    return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+@pytest.fixture
+def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
+    made = KafkaPipelineWorld(world.folder, world.fail_points, world.spark)
+    made.set_up(kafka)
+    return made
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "record.snapshot.after:3=kill",  # decided, nothing committed
+        "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
+        "kafka.commit.after:3=kill",  # committed, the record does not know
+        "kafka.fenced:2=kill",
+        "epoch.acked:3=kill",
+        pytest.param("kafka.commit.before:2=kill", marks=long),
+        pytest.param("staging.finished:3=kill", marks=long),
+        pytest.param("manifest.after:3=kill", marks=long),
+        pytest.param("record.committed.after:2=kill", marks=long),
+    ],
+)
+def test_killed(world: KafkaPipelineWorld, rules: str):
+    world.send(5)
+    world.run_child(rules, config={"max_items_per_epoch": 12})
+    for name, rows in world.found().items():
+        assert not rows - world.wanted()[name], "nothing is there twice, or too early"
+    world.run()
+    assert world.found() == world.wanted()
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def test_aborted_messages_are_not_read_and_do_not_hold_the_end(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic()
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long")
+    kafka.send_in_transaction(topic, [{"v": 1}, {"v": 2}], commit=True)
+    kafka.send_in_transaction(topic, [{"v": 3}], commit=False)
+    assert values(read(jet, source)) == [1, 2]
+    kafka.send_in_transaction(topic, [{"v": 4}], commit=False)
+    assert read(jet, source) == []
+    kafka.send(topic, [{"v": 5}])
+    assert values(read(jet, source)) == [5]
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(kafka: KafkaWorld, jet: Jet):
+    from confluent_kafka.admin import NewPartitions
+
+    topic = kafka.topic()
+    source = sources.kafka(kafka.servers, pattern=f"{topic}.*", schema="v long", start="latest")
+    kafka.send(topic, [{"v": 1}])
+    assert read(jet, source) == []
+    kafka.admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    wait_until(lambda: kafka.has(topic, 2), within=10)
+    kafka.create(f"{topic}-more")
+    kafka.send(topic, [{"v": 2}], partition=1)
+    kafka.send(f"{topic}-more", [{"v": 3}])
+    assert values(read(jet, source)) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        ("earliest", [0, 1, 2, 3]),
+        ("latest", []),
+        (datetime(2026, 1, 1, 0, 0, 2, tzinfo=timezone.utc), [2, 3]),
+        ("2026-01-01T00:00:01.500Z", [2, 3]),
+        ("2030-01-01T00:00:00Z", []),
+        ({0: 3}, [3]),
+    ],
+    ids=str,
+)
+def test_a_job_begins_where_it_is_told_to(kafka: KafkaWorld, jet: Jet, start: Any, found: Any):
+    topic = kafka.topic(retention_ms="-1")
+    begin = round(datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp() * 1000)
+    for v in range(4):
+        kafka.send(topic, [{"v": v}], timestamp=begin + v * 1000)
+    given = {topic: start} if isinstance(start, dict) else start
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long", start=given)
+    assert values(read(jet, source)) == found
+    kafka.send(topic, [{"v": 9}])
+    assert values(read(jet, source)) == [9], "from the snapshot, not from the start again"
+
+
+def test_metadata_and_raw_values(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic(retention_ms="-1")
+    kafka.send(
+        topic, [b"\xff\x00", None], key=b"k", headers=[("a", b"1"), ("a", None)], timestamp=7
+    )
+    source = sources.kafka(kafka.servers, topics=[topic], value="raw", metadata=True)
+    first, second = sorted(read(jet, source), key=lambda row: row["_offset"])
+    assert first == {
+        "value": b"\xff\x00",
+        "_key": b"k",
+        "_headers": [{"name": "a", "value": b"1"}, {"name": "a", "value": None}],
+        "_topic": topic,
+        "_partition": 0,
+        "_offset": 0,
+        "_timestamp": datetime.fromtimestamp(0.007, timezone.utc),
+    }
+    assert second["value"] is None
+
+
+def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic()
+    bad = ['{"v": "x"}', "broken", None, "", "[1]", "null", '{"v": 2']
+    kafka.send(topic, [{"v": 1}, *bad, {"v": 3}])
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long")
+    with pytest.raises(BadRowError, match=rf"job 'reads', stage 'topic', position '{topic}/0@1: "):
+        read(jet, source)
+    forget("good"), forget("bad")
+    p = Pipeline("forgiving")
+    rows = p.read_from(source, name="topic")
+    rows.dead_letter_to(sinks.collect("bad"), name="bad")
+    rows.write_to(sinks.collect("good"), name="good")
+    jet.run(p)
+    assert values(collected("good").to_pylist()) == [1, 3]
+    letters = sorted(collected("bad").to_pylist(), key=lambda row: row["position"])
+    assert [row["position"] for row in letters] == [f"{topic}/0@{n}" for n in range(1, 8)]
+    assert [row["raw"] for row in letters] == bad
+
+
+def expire(kafka: KafkaWorld, topic: str, before: int) -> None:
+    from confluent_kafka import TopicPartition
+
+    place = TopicPartition(topic, 0, before)
+    kafka.admin.delete_records([place])[place].result()
+
+
+def test_messages_that_retention_has_removed_end_the_job_or_are_counted(
+    kafka: KafkaWorld, jet: Jet
+):
+    topic = kafka.topic()
+    source = partial(sources.kafka, kafka.servers, topics=[topic], schema="v long")
+    kafka.send(topic, [{"v": 0}])
+    assert values(read(jet, source())) == [0]
+    kafka.send(topic, [{"v": v} for v in range(1, 6)])
+    expire(kafka, topic, 4)
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@1': retention has removed 3 messages"):
+        read(jet, source())
+    events: list[Any] = []
+    rows = read(jet, source(lost="skip"), on_event=events.append)
+    assert values(rows) == [4, 5]
+    assert [event.lost for event in events if isinstance(event, ItemsLost)] == [3]
+
+
+def test_offsets_are_written_for_dashboards(kafka: KafkaWorld, jet: Jet):
+    from confluent_kafka import Consumer, TopicPartition
+
+    topic = kafka.topic()
+    kafka.send(topic, [{"v": 1}, {"v": 2}])
+    read(jet, sources.kafka(kafka.servers, topics=[topic], schema="v long"))
+    group = {"bootstrap.servers": kafka.servers, "group.id": "dagster_jet.reads.topic"}
+    consumer = Consumer(group)
+    [committed] = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+    consumer.close()
+    assert committed.offset == 2
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def write(jet: Jet, rows: list[Any], schema: str, sink: Any) -> None:
+    p = Pipeline("writes")
+    p.read_from(sources.items(rows, schema=schema), name="rows").write_to(sink, name="topic")
+    jet.run(p)
+
+
+def test_key_headers_partition_and_time_of_messages(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic(3, retention_ms="-1")
+    sink = sinks.kafka(
+        kafka.servers, topic=topic, key=["a", "b"], headers="h", partition="p", timestamp="at"
+    )
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    row = {"a": "x", "b": 1, "h": {"n": "v"}, "p": 2, "at": at, "n": None}
+    write(jet, [row], "a string, b int, h map<string,string>, p int, at timestamp, n long", sink)
+    [message] = kafka.messages(topic)
+    assert json.loads(message.key()) == {"a": "x", "b": 1}
+    assert json.loads(message.value()) == {"a": "x", "b": 1, "n": None}
+    assert message.headers() == [("n", b"v")]
+    assert (message.partition(), message.timestamp()[1]) == (2, round(at.timestamp() * 1000))
+
+
+def test_raw_values(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic()
+    sink = sinks.kafka(kafka.servers, topic=topic, key="k", value="raw")
+    write(jet, [("a", b"\xff"), (None, None)], "k string, value binary", sink)
+    found = sorted(((m.key(), m.value()) for m in kafka.messages(topic)), key=str)
+    assert found == [(None, None), (b"a", b"\xff")]
+
+
+# --- what a person has to change ------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
+    source = partial(sources.kafka, kafka.servers)
+    with pytest.raises(SourceError, match="stage 'topic': the topic 'nowhere' does not exist"):
+        read(jet, source(topics=["nowhere"], schema="v long"))
+    with pytest.raises(ConfigurationError, match="topics: give a list of topics or a pattern"):
+        source(schema="v long")
+    with pytest.raises(ConfigurationError, match="pattern: '\\(' is no regular expression"):
+        source(pattern="(", schema="v long")
+    with pytest.raises(ConfigurationError, match="schema: json values need one"):
+        source(topics=["t"])
+    with pytest.raises(ConfigurationError, match="start: 'then' cannot be read"):
+        source(topics=["t"], schema="v long", start="then")
+    with pytest.raises(ConfigurationError, match=r"sasl.password is written out"):
+        source(topics=["t"], schema="v long", options={"sasl.password": "hush"})
+    with pytest.raises(ConfigurationError, match=r"isolation.level is set by dagster_jet"):
+        source(topics=["t"], schema="v long", options={"isolation.level": "read_uncommitted"})
+    topic = kafka.topic()
+    kafka.send(topic, [{"v": 1}])
+    with pytest.raises(SourceError, match=rf"'{topic}/0@7': start: the topic has offsets 0 to 1"):
+        read(jet, source(topics=[topic], schema="v long", start={topic: {0: 7}}))
+    with pytest.raises(ConfigurationError, match="the topic 'nowhere' does not exist"):
+        write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic="nowhere"))
+    with pytest.raises(PipelineError, match=r"there is no column 'w'. There are v"):
+        write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, key="w"))
+    kept = kafka.topic(cleanup_policy="delete")
+    with pytest.raises(ConfigurationError, match=r"has cleanup.policy=delete"):
+        write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, marker_topic=kept))
+
+
+def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch):
+    import pickle
+
+    monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
+    options = {"sasl.username": "me", "sasl.password": Secret(env="KAFKA_PASSWORD")}
+    for one in (
+        sources.kafka("h:1", topics=["t"], schema="v long", options=options),
+        sinks.kafka("h:1", topic="t", options=options),
+    ):
+        kept = json.dumps(one.destination()) if hasattr(one, "destination") else ""
+        for text in (repr(one), str(one.describe()), pickle.dumps(one).decode("latin-1"), kept):
+            assert "hush-hush" not in text
+        assert one.cluster.settings()["sasl.password"] == "hush-hush"
+
+
+# --- what a cluster may do meanwhile --------------------------------------------------------------
+
+
+def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path, spark: Any):
+    """The job waits in place, and every row is there once."""
+    folder = tmp_path / "broker"
+    folder.mkdir()
+    broker = launch("kafka", folder, prepared(folder))
+    kafka = KafkaWorld(broker.facts["servers"])
+    read_from, write_to = kafka.topic(), kafka.topic()
+    kafka.send(read_from, [{"v": v} for v in range(100)])
+    p = Pipeline("outage")
+    source = sources.kafka(kafka.servers, topics=[read_from], schema="v long")
+    p.read_from(source, name="rows").write_to(
+        sinks.kafka(kafka.servers, topic=write_to), name="out"
+    )
+    events: list[Any] = []
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0, show_progress=False) as jet:
+        job = jet.submit(p, JobConfig(snapshot_interval="100 ms"), on_event=events.append)
+        try:
+            wait_until(lambda: len(kafka.rows(write_to)) == 100, within=60)
+            stop(broker, signal.SIGKILL)
+            wait_until(lambda: any(isinstance(e, SourceUnavailable) for e in events), within=60)
+            broker = launch("kafka", folder, prepared(folder))
+            kafka.send(read_from, [{"v": v} for v in range(100, 200)])
+            wait_until(lambda: len(kafka.rows(write_to)) >= 200, within=90)
+            job.cancel()
+            job.join(timeout=60)
+            assert Counter(row["v"] for row in kafka.rows(write_to)) == Counter(range(200))
+        finally:
+            stop(broker)
+    assert not any(isinstance(event, ExecutionRestarting) for event in events)
