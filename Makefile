@@ -70,6 +70,7 @@ soak: $(STAMP) $(CLASSES) $(SERVERS)
 		tests/integration/test_operators.py tests/integration/test_two_runtimes.py tests/integration/test_partials.py
 	$(BIN)/pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
+	$(BIN)/python -m tests.soak --kafka --kills $(or $(KILLS),200)
 
 dev: $(STAMP)
 	DAGSTER_HOME=$${DAGSTER_HOME:-$(CURDIR)/.dagster_home} && mkdir -p "$$DAGSTER_HOME" && \

@@ -18,21 +18,24 @@ from rich.console import Console
 from rich.table import Table
 
 from ..jvm import start_quickly
+from .kafka_round import KafkaRound
 from .round import VICTIMS, Round, Setting, Verdict
 
 PER_ROUND = 25
 
 
-def settings(kills: int, seed: int) -> list[Setting]:
-    """Every other round on two executor JVMs, every other pair of rounds on Redis."""
+def settings(kills: int, seed: int, *, kafka: bool) -> list[Setting]:
+    """Every other round on two executor JVMs, every other pair of rounds on Redis; with Kafka all
+    on local threads and files."""
     rng = random.Random(seed)
     rounds = -(-kills // PER_ROUND)
     return [
         Setting(
             seed=rng.randrange(1 << 30),
             kills=min(PER_ROUND, kills - number * PER_ROUND),
-            cluster=bool(number & 1),
-            redis=not number & 2,
+            cluster=bool(number & 1) and not kafka,
+            redis=not number & 2 and not kafka,
+            kafka=kafka,
         )
         for number in range(rounds)
     ]
@@ -43,6 +46,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--json", action="store_true", help="the verdict for programs")
+    parser.add_argument("--kafka", action="store_true", help="rows from Kafka to Kafka")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
@@ -51,7 +55,7 @@ def main() -> int:
     begun = time.monotonic()
     killed: Counter[str] = Counter()
     verdicts: list[Verdict] = []
-    for setting in settings(options.kills, options.seed):
+    for setting in settings(options.kills, options.seed, kafka=options.kafka):
         folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))
 
         def tell(victim: str, where: str = setting.master) -> None:
@@ -62,7 +66,7 @@ def main() -> int:
                 highlight=False,
             )
 
-        verdict = Round(folder, setting, tell).play()
+        verdict = (KafkaRound if setting.kafka else Round)(folder, setting, tell).play()
         verdicts.append(verdict)
         if verdict.wrong:
             console.print(f"[red]wrong[/red], kept in {folder}: {verdict.wrong}")

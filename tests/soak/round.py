@@ -24,12 +24,12 @@ from ..integration.oracle import Rows, by_manifest, committed, input_rows, windo
 from ..integration.world import random_rows, write_input
 from .driver import OUTPUTS
 
-VICTIMS = ("driver", "jvm", "worker", "executor", "member")
+VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker")
 _PROGRESS_S = 300.0
 """So long a job that is not killed may take to its next committed epoch, start included."""
-_FILES_AHEAD = 12
+FILES_AHEAD = 12
 """Per source. As fast as the job goes: what waits is what one execution or two can do."""
-_ROWS = 12
+ROWS = 12
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Setting:
     kills: int
     cluster: bool
     redis: bool
+    kafka: bool = False
+    """Rows come from Kafka and go to Kafka."""
 
     @property
     def master(self) -> str:
@@ -49,6 +51,7 @@ class Setting:
     def victims(self) -> list[str]:
         absent = {"executor"} if not self.cluster else set()
         absent |= {"member"} if not self.redis else set()
+        absent |= {"broker"} if not self.kafka else set()
         return [victim for victim in VICTIMS if victim not in absent]
 
 
@@ -69,6 +72,8 @@ class Verdict:
 
 class Round:
     """A folder, a store, a job in a process of its own; whoever enters must leave."""
+
+    driver_module = "tests.soak.driver"
 
     def __init__(self, folder: Path, setting: Setting, tell: Callable[[str], None]) -> None:
         self.folder, self.setting, self._tell = folder, setting, tell
@@ -117,10 +122,10 @@ class Round:
 
     def _feed(self) -> None:
         while not self._fed.wait(0.1):
-            if self._files > 2 * self._epochs() + _FILES_AHEAD:
+            if self._files > 2 * self._epochs() + FILES_AHEAD:
                 continue
             for side, name in enumerate(("left", "right")):
-                rows = random_rows(self._files, _ROWS, 2 * self.setting.seed + side)
+                rows = random_rows(self._files, ROWS, 2 * self.setting.seed + side)
                 write_input(self.folder / "in" / name, self._files, rows)
             self._files += 1
 
@@ -128,7 +133,7 @@ class Round:
         order = {"members": self._members, "master": self.setting.master, "until": until}
         with open(self.folder / "driver.out", "ab") as said:
             self._driver = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.driver", str(self.folder), json.dumps(order)],
+                [sys.executable, "-m", self.driver_module, str(self.folder), json.dumps(order)],
                 stdout=said,
                 stderr=said,
                 stdin=subprocess.DEVNULL,
@@ -163,8 +168,8 @@ class Round:
     def _kill_someone(self) -> None:
         victim = self._rng.choice(self.setting.victims)
         self._restart_if_dead("stopped")
-        if victim == "member":
-            self._kill_member()
+        if victim in ("member", "broker"):
+            self._kill_server(victim)
             return
         found = list(self._processes(victim))
         if not found:
@@ -177,7 +182,7 @@ class Round:
             assert self._driver is not None
             self._driver.wait()
 
-    def _kill_member(self) -> None:
+    def _kill_server(self, victim: str) -> None:
         server = self._rng.choice(self._servers)
         server.kill()
         self._count("member")
@@ -251,18 +256,22 @@ class Round:
             "raw": Counter((row["k"], row["ts"], row["v"]) for row in rows),
         }
 
+    def _found(self, name: str) -> Rows:
+        folder = self.folder / "out" / name
+        found = by_manifest(folder, OUTPUTS[name])
+        committed(folder, OUTPUTS[name])  # listing and manifests say the same
+        return found
+
     def _judge(self) -> None:
         for name, expected in self._expected().items():
             self.verdict.rows += expected.total()
-            folder = self.folder / "out" / name
-            found = by_manifest(folder, OUTPUTS[name])
+            found = self._found(name)
             missing, extra = (expected - found), (found - expected)
             if missing or extra:
                 self.verdict.wrong[name] = (
                     f"{missing.total() + extra.total()} rows: missing {sorted(missing)[:3]}, "
                     f"too many {sorted(extra)[:3]}"
                 )
-            committed(folder, OUTPUTS[name])  # listing and manifests say the same
 
 
 def _kind(process: psutil.Process, driver: int) -> str:

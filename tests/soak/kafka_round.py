@@ -1,0 +1,128 @@
+"""A round from Kafka to Kafka; the broker is a victim, too. Read by a plain consumer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from ..integration.child import WINDOW_MS
+from ..integration.connectors.kafka_world import KafkaWorld
+from ..integration.oracle import Rows, windowed
+from ..integration.world import random_rows
+from ..servers import SharedServer, launch, stop
+from ..servers.kafka import prepared
+from .kafka_driver import TOPICS
+from .round import FILES_AHEAD, ROWS, Round
+
+_PARTITIONS = 3
+
+
+class KafkaRound(Round):
+    """Topics in place of folders. What was sent is what the topic has: a producer whose broker dies
+    may not know."""
+
+    driver_module = "tests.soak.kafka_driver"
+    _broker: SharedServer | None = None
+    _looking: Consumer | None = None
+    _seen = 0
+
+    @property
+    def _servers_of_kafka(self) -> str:
+        assert self._broker is not None
+        return str(self._broker.facts["servers"])
+
+    def _open_store(self) -> None:
+        super()._open_store()
+        folder = self.folder / "broker"
+        folder.mkdir()
+        self._broker = launch("kafka", folder, prepared(folder))
+        (self.folder / "broker.json").write_text(json.dumps({"servers": self._servers_of_kafka}))
+        world = KafkaWorld(self._servers_of_kafka)
+        world.create("in", _PARTITIONS)
+        for topic in TOPICS:
+            world.create(topic, 2)
+        self._looking = Consumer(
+            {"bootstrap.servers": self._servers_of_kafka, "group.id": "looks", "log_level": 0}
+        )
+
+    def _feed(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers_of_kafka,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        while not self._fed.wait(0.1):
+            if self._files > 2 * self._epochs() + FILES_AHEAD:
+                continue
+            for row in random_rows(self._files, ROWS, self.setting.seed):
+                place = self._files % _PARTITIONS
+                producer.produce("in", json.dumps(row), partition=place)
+            # In order: no file is there before the one before it.
+            while producer.flush(1) and not self._fed.is_set():
+                pass
+            self._files += 1
+        producer.flush(60)
+
+    def _epochs(self) -> int:
+        """By the rows that are in the topic, as far as the broker answers."""
+        assert self._looking is not None
+        with suppress(KafkaException):
+            ends = [
+                self._looking.get_watermark_offsets(TopicPartition("raw", number), timeout=1)[1]
+                for number in range(2)
+            ]
+            self._seen = max(self._seen, sum(ends) // (2 * ROWS))
+        return self._seen
+
+    def _kill_server(self, victim: str) -> None:
+        assert self._broker is not None
+        stop(self._broker, signal.SIGKILL)
+        self._count(victim)
+        time.sleep(self._rng.uniform(0, 2))
+        folder = self.folder / "broker"
+        self._broker = launch("kafka", folder, prepared(folder))
+
+    def _end_all(self) -> None:
+        super()._end_all()
+        if self._broker is not None:
+            stop(self._broker)
+
+    def _expected(self) -> dict[str, Rows]:
+        rows = KafkaWorld(self._servers_of_kafka).rows("in")
+        per_key = Counter(row["k"] for row in rows)
+        return {
+            "raw": Counter((row["k"], row["ts"], row["v"]) for row in rows),
+            "counts": windowed(rows, WINDOW_MS),
+            "numbered": Counter(
+                (k, n) for k, total in per_key.items() for n in range(1, total + 1)
+            ),
+        }
+
+    def _found(self, name: str) -> Rows:
+        rows = KafkaWorld(self._servers_of_kafka).rows(name)
+        return Counter(_AS_TUPLES[name](row) for row in rows)
+
+
+def _ms(text: str) -> int:
+    return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def _window(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["k"], _ms(row["window_start"]), _ms(row["window_end"]), row["n"], row["total"]
+
+
+_AS_TUPLES = {
+    "raw": lambda row: (row["k"], row["ts"], row["v"]),
+    "counts": _window,
+    "numbered": lambda row: (row["k"], row["n"]),
+}
