@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSink
     from dagster_jet.connectors.kafka import KafkaSink
     from dagster_jet.connectors.maps import MapSink
+    from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
     from dagster_jet.connectors.trial import CollectSink, ConsoleSink
     from dagster_jet.core.secret import Secret
 
@@ -141,6 +142,58 @@ def kafka(
         marker_topic,
         guarantee_named(guarantee),
     )
+
+
+def sql(
+    url: str | Secret,
+    *,
+    table: str,
+    mode: Literal["append", "upsert", "delete"] = "append",
+    key: str | Sequence[str] = (),
+    order_by: str | None = None,
+    create_table: bool = False,
+    transactions: Literal["roll-forward", "held"] = "roll-forward",
+    writers: int = 2,
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+) -> SqlSink | HeldSqlSink:
+    """Return a sink that writes a table of a database, exactly once.
+
+    An epoch's rows and its marker are written in one transaction. Markers are in the table
+    `dagster_jet_epochs`, which the sink creates beside the table. PostgreSQL gets the rows by
+    `COPY`; any other database with transactions that SQLAlchemy knows by its statements.
+
+    Args:
+        url: of the database, as SQLAlchemy takes it, as text or `Secret(env=...)`.
+        table: `table` or `schema.table`.
+        mode: "append" inserts every row. "upsert" inserts a row or changes the one with its key.
+            "delete" deletes the row with its key.
+        key: of "upsert" and "delete", the column or columns of a unique index.
+        order_by: if several rows of an epoch have one key, the row with the highest value of this
+            column counts; by default any of them.
+        create_table: a table that is missing is created with the columns of the rows, with the key
+            as its primary key.
+        transactions: "roll-forward" stages rows in the job's store and writes them in phase 2.
+            "held" writes them in phase 1, into transactions that PostgreSQL, or MariaDB, keeps
+            prepared until phase 2; for "append" only, because prepared rows stay locked.
+        writers: of held transactions, how many an epoch has.
+        guarantee: as for `files`.
+
+    Raises:
+        ConfigurationError: the URL, the mode, the key or the guarantee is not known.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> results = sql("postgresql://me@host/db", table="results", mode="upsert", key="id")
+    """
+    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
+    from dagster_jet.connectors.sql.place import SqlPlace
+
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    place, limit = SqlPlace(url, table), guarantee_named(guarantee)
+    if transactions == "roll-forward":
+        return SqlSink(place, mode, keys, order_by, create_table, limit)
+    return HeldSqlSink.of(place, transactions, mode, create_table, writers, limit)
 
 
 def collect(name: str) -> CollectSink:

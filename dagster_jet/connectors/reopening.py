@@ -11,11 +11,17 @@ from typing import Any
 from dagster_jet.connectors.contract import ReopenableSink, Sink, StoreResident
 from dagster_jet.connectors.files import FilesSink
 from dagster_jet.connectors.maps import MapSink
+from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.owed import Destination
 from dagster_jet.store import Store
 
-SINK_KINDS: dict[str, type[ReopenableSink]] = {"files": FilesSink, "map": MapSink}
+SINK_KINDS: dict[str, type[ReopenableSink]] = {
+    "files": FilesSink,
+    "map": MapSink,
+    "sql": SqlSink,
+    "sql_held": HeldSqlSink,
+}
 """Who opens which `kind`. A connector of your own is added here before the job starts."""
 
 

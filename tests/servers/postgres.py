@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .packages import executable, install_packages
-from .shared import SharedServer, ToStart, free_port, shared_server
+from .shared import SharedServer, ToStart, free_port, shared_server, wait_until
 
 USER, PASSWORD = "jet", "a-secret-word"
 _PLACES = "/usr/lib/postgresql/*/bin"
@@ -96,6 +96,7 @@ def prepared(folder: Path, **settings: str) -> ToStart:
             check=True, capture_output=True, user=user, group=user,
             extra_groups=[] if user else None, cwd=folder,
         )  # fmt: skip
+    _forget_killed(data)
     port = int(port_file.read_text())
     chosen = {**_SETTINGS, "port": str(port), **settings}
     return ToStart(
@@ -107,6 +108,22 @@ def prepared(folder: Path, **settings: str) -> ToStart:
         {"port": port},
         user=user,
     )  # fmt: skip
+
+
+def _forget_killed(data: Path) -> None:
+    """A server that was killed has left its lock; where nobody reaps it, it seems to be running."""
+    lock = data / "postmaster.pid"
+    if lock.exists():
+        pid = int(lock.read_text().split()[0])
+        wait_until(lambda: not _is_running(pid), within=10)
+        lock.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _program(name: str) -> str:

@@ -65,6 +65,10 @@ class Proxy:
         """Who connects from now on gets through."""
         self._cut_after, self._is_cut = None, False
 
+    @property
+    def is_cut(self) -> bool:
+        return self._is_cut
+
     def cut_after(self, count: int) -> None:
         """Breaks off once so many more bytes have come from clients: in the middle of a call."""
         self._cut_after = count

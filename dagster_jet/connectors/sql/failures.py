@@ -1,0 +1,142 @@
+"""What the errors of databases mean for a job: not now, never like this, or not these rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
+from dagster_jet.errors import (
+    JetError,
+    Reaction,
+    SinkError,
+    SinkMismatchError,
+    SinkUnavailableError,
+    SourceError,
+    SourceUnavailableError,
+)
+
+_PASSING_STATES = ("08", "40", "53", "55P03", "55006", "57", "25006", "58")
+_DENIED_STATES = ("28", "42501", "3D000", "0P")
+_PASSING_MYSQL = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1290, 1317, 1836,
+                  1927, 2002, 2003, 2006, 2013, 2055, 4031}  # fmt: skip
+_DENIED_MYSQL = {1044, 1045, 1049, 1142, 1143, 1227, 1698}
+# A connection that is refused has no SQLSTATE in libpq, only a sentence.
+_DENIED_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry",
+                 "role ", "database \"", "permission denied")  # fmt: skip
+
+
+class Trouble(Enum):
+    """Kinds of errors."""
+
+    PASSING = "passing"
+    """The server is away, or busy, or another transaction is in the way."""
+    DENIED = "denied"
+    """Credentials, rights, or the database's name."""
+    MISMATCH = "mismatch"
+    """Table and rows do not fit: a column, a type, a null, a value."""
+
+
+def trouble(error: Exception) -> Trouble | None:
+    """Which kind an error is; None: it is not the database's."""
+    alchemy = sqlalchemy()
+    if not isinstance(error, alchemy.exc.DBAPIError):
+        # A driver's own error, from where it is used without SQLAlchemy.
+        if type(error).__module__.partition(".")[0] not in ("psycopg", "pymysql", "sqlite3"):
+            is_alchemys = isinstance(error, alchemy.exc.SQLAlchemyError)
+            return Trouble.MISMATCH if is_alchemys else None
+        original: BaseException | None = error
+    else:
+        if error.connection_invalidated:
+            return Trouble.PASSING
+        original = error.orig
+    number = original.args[0] if original is not None and original.args else None
+    if isinstance(number, int):
+        if number in _PASSING_MYSQL or number == 0:
+            return Trouble.PASSING
+        return Trouble.DENIED if number in _DENIED_MYSQL else Trouble.MISMATCH
+    state = getattr(original, "sqlstate", None)
+    if state:
+        if state.startswith(_PASSING_STATES):
+            return Trouble.PASSING
+        return Trouble.DENIED if state.startswith(_DENIED_STATES) else Trouble.MISMATCH
+    text, kind = str(original), type(original).__name__
+    if kind == "OperationalError":
+        if any(word in text and "FATAL" in text for word in _DENIED_WORDS):
+            return Trouble.DENIED
+        if "no such" in text or "has no column" in text or "readonly" in text:
+            return Trouble.MISMATCH
+        return Trouble.PASSING
+    return Trouble.PASSING if kind == "InterfaceError" else Trouble.MISMATCH
+
+
+def sentence(error: Exception, place: SqlPlace) -> str:
+    """What the database has said, on one line, without secrets."""
+    original = getattr(error, "orig", None) or error
+    said = original.args[1] if len(original.args) > 1 else original
+    lines = [line.strip() for line in place.cleansed(str(said)).splitlines() if line.strip()]
+    return "; ".join(lines[:2]).rstrip(".")
+
+
+@contextmanager
+def as_sink_errors(place: SqlPlace, job: str, sink: str) -> Iterator[None]:
+    """Raises a database's errors as what they mean for a sink, without secrets."""
+    try:
+        yield
+    except JetError:
+        raise
+    except Exception as error:
+        kind = trouble(error)
+        if kind is None:
+            raise
+        # Not from the error: its text may name what is secret.
+        raise sink_error(kind, sentence(error, place), place, job, sink) from None
+
+
+@contextmanager
+def as_source_errors(place: SqlPlace, job: str, stage: str) -> Iterator[None]:
+    """Raises a database's errors as what they mean for a source, without secrets."""
+    try:
+        yield
+    except JetError:
+        raise
+    except Exception as error:
+        kind = trouble(error)
+        if kind is None:
+            raise
+        said = f"the database cannot be read: {sentence(error, place)}."
+        if kind is Trouble.PASSING:
+            raise SourceUnavailableError(said, job=job, stage=stage) from None
+        raise SourceError(
+            said,
+            job=job,
+            stage=stage,
+            cure="Correct the user, the password, the name of the database, the rights or the "
+            "settings, and start again.",
+        ) from None
+
+
+def sink_error(kind: Trouble, said: str, place: SqlPlace, job: str, sink: str) -> SinkError:
+    """The error of a sink; `said`: by the database."""
+    if kind is Trouble.PASSING:
+        return SinkUnavailableError(
+            f"the table {place.table!r} cannot be written now: {said}.", job=job, stage=sink
+        )
+    if kind is Trouble.DENIED:
+        denied = SinkError(
+            f"the database refuses us at the table {place.table!r}: {said}.",
+            job=job,
+            stage=sink,
+            cure="Correct the user, the password, the name of the database or the rights, and "
+            "start again; what is decided is kept and committed then.",
+        )
+        denied.reaction = Reaction.FAIL
+        return denied
+    return SinkMismatchError(
+        f"the rows do not fit the table {place.table!r}: {said}. Nothing of the epoch is written.",
+        job=job,
+        stage=sink,
+        cure="Change the table so that it takes the rows, and start again; what is decided is "
+        "kept and committed then.",
+    )

@@ -1,0 +1,114 @@
+"""A table as a sink whose writers hold prepared transactions over the snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
+from dagster_jet.connectors.held import IDS_PER_WRITER
+from dagster_jet.connectors.sql.failures import as_sink_errors
+from dagster_jet.connectors.sql.held_rows import (
+    HeldWriter,
+    SqlHeldCommitter,
+    SqlHeldTransactions,
+)
+from dagster_jet.connectors.sql.markers import HELD, Markers
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.prepared import prepared_transactions
+from dagster_jet.connectors.sql.sink import SqlSink, url_of
+from dagster_jet.core.secret import shown
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.snapshot.protocol import Guarantee
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRANSACTIONS = ("roll-forward", "held")
+
+
+@dataclass(frozen=True)
+class HeldSqlSink(SqlSink):
+    """Appends a stream to a table, in a fixed number of prepared transactions per epoch."""
+
+    held_writers: int = 2
+
+    @classmethod
+    def of(
+        cls,
+        place: SqlPlace,
+        transactions: str,
+        mode: str,
+        creates_table: bool,
+        writers: int,
+        limit: Guarantee,
+    ) -> HeldSqlSink:
+        if transactions not in TRANSACTIONS:
+            raise ConfigurationError(
+                f"transactions: {transactions!r} is unknown.",
+                cure=f"Use one of {', '.join(TRANSACTIONS)}.",
+            )
+        if mode != "append":
+            raise ConfigurationError(
+                f'transactions: "held" goes with mode="append", not with {mode!r}: rows that are '
+                "changed stay locked while the snapshot is undecided, and the next epoch waits.",
+                cure='Use transactions="roll-forward".',
+            )
+        if creates_table:
+            raise ConfigurationError(
+                'create_table: with transactions="held" rows are written before the driver sees '
+                "them.",
+                cure="Create the table before the job starts.",
+            )
+        if writers < 1:
+            raise ConfigurationError(f"writers: {writers} is less than 1.")
+        return cls(place, max_guarantee=limit, held_writers=writers)
+
+    def describe(self) -> dict[str, str]:
+        return {**super().describe(), "kind": "sql_held", "writers": str(self.held_writers)}
+
+    def destination(self) -> dict[str, Any]:
+        place = super().destination()
+        return {"url": place["url"], "table": place["table"]}
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> HeldSqlSink:
+        return cls(SqlPlace(url_of(destination), destination["table"]))
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        super().check(job, stage, is_new_job=is_new_job)
+        with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
+            kind = prepared_transactions(connection)
+            if kind is None:
+                problem: str | None = (
+                    f"{connection.dialect.name} has no prepared transactions that outlive their "
+                    "connection"
+                )
+            else:
+                problem = kind.problem(connection, IDS_PER_WRITER * self.held_writers)
+            connection.rollback()
+            if problem is not None:
+                raise ConfigurationError(
+                    f"transactions cannot be held at {shown(self.place.url)}: {problem}.",
+                    job=job,
+                    stage=stage,
+                    cure='Or use transactions="roll-forward", which needs nothing of the kind.',
+                )
+            Markers(self.place).create(connection, HELD)
+
+    def takes(self, schema: pa.Schema) -> bool:
+        self._check_columns(schema)
+        return False  # as many writers as are known: `render`
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        return super().render(frame).repartition(self.held_writers)
+
+    def open_writer(self, transaction: TransactionId) -> SinkWriter:
+        return HeldWriter(self.place, self._owner(transaction.job, transaction.sink), transaction)
+
+    def open_committer(self, job: str, stage: str) -> Committer:
+        transactions = SqlHeldTransactions(self.place, self._owner(job, stage))
+        return SqlHeldCommitter(job, stage, self.held_writers, transactions)

@@ -1,0 +1,155 @@
+"""What the database itself knows of epochs: two small tables beside the table that is written.
+
+`dagster_jet_epochs` has a row per sink: the last epoch that is whole. It is the fence, too: who
+commits locks it first, so that two executions commit one after the other, and the second one sees
+what the first one has done. Users may read it; nobody else writes it.
+
+`dagster_jet_held` has a row per transaction that a writer has prepared (`held_rows.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, sqlalchemy
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+EPOCHS, HELD = "dagster_jet_epochs", "dagster_jet_held"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose epochs they are: names of jobs are only unique within a namespace of a store."""
+
+    store: str
+    namespace: str
+    job: str
+    sink: str
+
+    def id(self, more: str = "") -> str:
+        parts = "\0".join((self.store, self.namespace, self.job, self.sink, more))
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    def as_json(self) -> dict[str, str]:
+        return {"store": self.store, "namespace": self.namespace}
+
+
+@dataclass(frozen=True)
+class Markers:
+    """The two tables, in the schema of the table that is written."""
+
+    place: SqlPlace
+
+    def tables(self) -> Mapping[str, Any]:
+        alchemy = sqlalchemy()
+        types, columns = alchemy, alchemy.Column
+        metadata = alchemy.MetaData()
+        epochs = alchemy.Table(
+            EPOCHS,
+            metadata,
+            columns("id", types.String(64), primary_key=True),
+            columns("job", types.String(500), nullable=False),
+            columns("sink", types.String(500), nullable=False),
+            columns("timeline", types.BigInteger, nullable=False),
+            columns("epoch", types.BigInteger, nullable=False),
+            schema=self.place.schema,
+        )
+        held = alchemy.Table(
+            HELD,
+            metadata,
+            columns("transaction", types.String(128), primary_key=True),
+            columns("held", types.String(64), nullable=False),
+            columns("job", types.String(500), nullable=False),
+            columns("sink", types.String(500), nullable=False),
+            columns("execution", types.BigInteger, nullable=False),
+            columns("epoch", types.BigInteger, nullable=False),
+            columns("is_committed", types.Boolean, nullable=False),
+            schema=self.place.schema,
+        )
+        return {EPOCHS: epochs, HELD: held}
+
+    def ddl(self, connection: Connection) -> dict[str, str]:
+        """By table, what creates it."""
+        create = sqlalchemy().schema.CreateTable
+        more = " engine=InnoDB" if is_mysql(connection) else ""
+        return {
+            name: str(create(table, if_not_exists=True).compile(dialect=connection.dialect)).strip()
+            + more
+            for name, table in self.tables().items()
+        }
+
+    def missing(self, connection: Connection, *names: str) -> list[str]:
+        looked = sqlalchemy().inspect(connection)
+        return [name for name in names if not looked.has_table(name, schema=self.place.schema)]
+
+    def create(self, connection: Connection, *names: str) -> None:
+        """Creates what is missing; in transactions of its own, for there are databases where that
+        ends any transaction."""
+        alchemy = sqlalchemy()
+        for name in self.missing(connection, *names):
+            connection.rollback()
+            try:
+                with connection.begin():
+                    connection.exec_driver_sql(self.ddl(connection)[name])
+            except alchemy.exc.DBAPIError:
+                # Two who create one table at the same time: one of them fails.
+                connection.rollback()
+                if self.missing(connection, name):
+                    connection.rollback()
+                    raise
+        connection.rollback()
+
+
+@dataclass(frozen=True)
+class Fence:
+    """The row of one sink in `dagster_jet_epochs`."""
+
+    markers: Markers
+    owner: Owner
+    id: str
+
+    def exists(self, connection: Connection) -> bool:
+        return self._read(connection, lock=False) is not None
+
+    def ensure(self, connection: Connection) -> None:
+        """There is a row to lock; in a transaction of its own."""
+        alchemy, table = sqlalchemy(), self._table
+        with connection.begin():
+            if self._read(connection, lock=False) is not None:
+                return
+        try:
+            with connection.begin():
+                connection.execute(
+                    table.insert().values(
+                        id=self.id, job=self.owner.job, sink=self.owner.sink, timeline=0, epoch=0
+                    )
+                )
+        except alchemy.exc.IntegrityError:
+            return  # another execution was faster
+
+    def lock(self, connection: Connection) -> tuple[int, int]:
+        """(timeline, epoch) of the last whole epoch; locked until the transaction ends."""
+        found = self._read(connection, lock=True)
+        assert found is not None, "`ensure` has made it"
+        return found
+
+    def move(self, connection: Connection, timeline: int, epoch: int) -> None:
+        table = self._table
+        connection.execute(
+            table.update().where(table.c.id == self.id).values(timeline=timeline, epoch=epoch)
+        )
+
+    @property
+    def _table(self) -> Any:
+        return self.markers.tables()[EPOCHS]
+
+    def _read(self, connection: Connection, *, lock: bool) -> tuple[int, int] | None:
+        table = self._table
+        chosen = sqlalchemy().select(table.c.timeline, table.c.epoch).where(table.c.id == self.id)
+        row = connection.execute(chosen.with_for_update() if lock else chosen).one_or_none()
+        return None if row is None else (row[0], row[1])

@@ -1,0 +1,164 @@
+"""One table of one database: its address, and connections to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.core.secret import Secret, Url, named, shown, text_of
+from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine, TableClause
+    from sqlalchemy.engine import URL
+
+CONNECT_S, LOCK_S = 10, 20
+"""How long we wait for an answer, and for a lock of somebody else."""
+_DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
+_PACKAGES = {
+    "psycopg": "dagster-jet[postgres]",
+    "pymysql": "pymysql",
+    "sqlalchemy": "dagster-jet[sql]",
+}
+# A frozen process must not keep the fence for ever; the server ends its session.
+_POSTGRES = f"-c lock_timeout={LOCK_S}s -c idle_in_transaction_session_timeout=120s -c timezone=UTC"
+
+
+@dataclass(frozen=True)
+class SqlPlace:
+    """Where a sink writes. Shows no password."""
+
+    url: Url
+    table: str
+    """`table` or `schema.table`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", named(self.url))
+        if not self.table.strip() or self.table.count(".") > 1:
+            raise ConfigurationError(
+                f"table: {self.table!r} is no name of a table.", cure="Use table or schema.table."
+            )
+        if not isinstance(self.url, Secret):
+            self.parsed()
+
+    def __repr__(self) -> str:
+        return f"SqlPlace({shown(self.url)!r}, {self.table!r})"
+
+    @property
+    def schema(self) -> str | None:
+        return self.table.rpartition(".")[0] or None
+
+    @property
+    def name(self) -> str:
+        return self.table.rpartition(".")[2]
+
+    def parsed(self) -> URL:
+        """The URL with a driver. Raises `ConfigurationError`: it is none; without showing it."""
+        url = sqlalchemy().engine.make_url
+        try:
+            found: URL = url(text_of(self.url))
+        except (sqlalchemy().exc.ArgumentError, ValueError):
+            raise ConfigurationError(
+                "url: this is no URL of a database.",
+                cure="Use SQLAlchemy's form, such as postgresql://user@host/database.",
+            ) from None
+        if "+" not in found.drivername and (driver := _DRIVERS.get(found.drivername)):
+            found = found.set(drivername=f"{found.drivername}+{driver}")
+        return found
+
+    def engine(self) -> Engine:
+        """Makes connections; keeps none."""
+        alchemy, url = sqlalchemy(), self.parsed()
+        arguments: dict[str, Any] = {}
+        family = url.get_backend_name()
+        if family == "postgresql":
+            own = url.query.get("options", "")
+            arguments = {
+                "connect_timeout": CONNECT_S, "tcp_user_timeout": 30_000, "keepalives_idle": 10,
+                "keepalives_interval": 5, "keepalives_count": 3,
+                "options": f"{_POSTGRES} {own}".strip(),
+            }  # fmt: skip
+        elif family in ("mysql", "mariadb"):
+            arguments = {"connect_timeout": CONNECT_S, "read_timeout": 60, "write_timeout": 60}
+        elif family == "sqlite":
+            arguments = {"timeout": 2, "isolation_level": None}
+        try:
+            engine: Engine = alchemy.create_engine(
+                url, poolclass=alchemy.pool.NullPool, connect_args=arguments, hide_parameters=True
+            )
+        except (ImportError, alchemy.exc.NoSuchModuleError) as error:
+            driver = url.drivername.rpartition("+")[2]
+            raise MissingEnvironmentError(
+                f"databases of the kind {url.drivername!r} need a driver: {error}.",
+                cure=f"pip install '{_PACKAGES.get(driver, driver)}'",
+            ) from None
+        if family == "sqlite":
+            # The driver would begin a transaction later than we mean it, and without its lock.
+            alchemy.event.listen(
+                engine, "begin", lambda c: c.exec_driver_sql("begin immediate") and None
+            )
+        elif family in ("mysql", "mariadb"):
+            alchemy.event.listen(engine, "connect", _prepare_mysql)
+        return engine
+
+    @contextmanager
+    def connected(self, *, autocommit: bool = False) -> Iterator[Connection]:
+        """A connection, closed at the end.
+
+        Args:
+            autocommit: every statement is a transaction, unless one is begun by a statement.
+        """
+        engine = self.engine()
+        try:
+            with engine.connect() as connection:
+                if autocommit:
+                    connection.execution_options(isolation_level="AUTOCOMMIT")
+                yield connection
+        finally:
+            engine.dispose()
+
+    def clause(self, *columns: str) -> TableClause:
+        """The table for statements; values are taken as they are."""
+        alchemy = sqlalchemy()
+        found: TableClause = alchemy.table(
+            self.name, *map(alchemy.column, columns), schema=self.schema
+        )
+        return found
+
+    def cleansed(self, text: str) -> str:
+        """A message of a client library without what is secret in the URL."""
+        try:
+            url = text_of(self.url)
+            password = self.parsed().password
+        except ConfigurationError:
+            return text
+        text = text.replace(url, shown(self.url) if isinstance(self.url, Secret) else shown(url))
+        for secret in (password, url.partition("://")[2].partition("@")[0].partition(":")[2]):
+            text = text.replace(str(secret), "***") if secret else text
+        return text
+
+
+def is_postgres(connection: Connection) -> bool:
+    return connection.dialect.name == "postgresql"
+
+
+def is_mysql(connection: Connection) -> bool:
+    return connection.dialect.name in ("mysql", "mariadb")
+
+
+def _prepare_mysql(connection: Any, record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"set time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_S}")
+
+
+def sqlalchemy() -> Any:
+    """The library. Raises `MissingEnvironmentError`."""
+    try:
+        import sqlalchemy as library
+    except ImportError:
+        raise MissingEnvironmentError(
+            "SQL databases need the package 'sqlalchemy'.", cure="pip install 'dagster-jet[sql]'"
+        ) from None
+    return library

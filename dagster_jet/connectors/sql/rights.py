@@ -1,0 +1,56 @@
+"""What we may do with a table: asked before a row is on its way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
+from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_NEEDED = {
+    "append": ("INSERT",),
+    "upsert": ("INSERT", "UPDATE", "SELECT"),
+    "delete": ("DELETE", "SELECT"),
+}
+
+
+def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | None:
+    """What we may not do, as a part of a sentence; None: we may do all. No table: nothing."""
+    alchemy = sqlalchemy()
+    if not alchemy.inspect(connection).has_table(place.name, schema=place.schema):
+        return None
+    if is_postgres(connection):
+        quoted = connection.dialect.identifier_preparer
+        name = ".".join(quoted.quote(part) for part in place.table.split("."))
+        asked = alchemy.text("select has_table_privilege(:table, :right)")
+        lacking = [
+            right
+            for right in _NEEDED[mode]
+            if not connection.execute(asked, {"table": name, "right": right}).scalar()
+        ]
+        return f"{' and '.join(lacking)} the table {place.table!r}" if lacking else None
+    # Elsewhere it is tried, with no row.
+    column = alchemy.inspect(connection).get_columns(place.name, place.schema)[0]["name"]
+    table, never = place.clause(column), alchemy.text("1 = 0")
+    nothing = alchemy.select(table.c[column]).where(never)
+    tried: dict[str, list[Any]] = {
+        "append": [table.insert().from_select([column], nothing)],
+        "upsert": [
+            table.insert().from_select([column], nothing),
+            table.update().where(never).values({column: table.c[column]}),
+        ],
+        "delete": [table.delete().where(never)],
+    }
+    for statement in tried[mode]:
+        try:
+            connection.execute(statement)
+        except alchemy.exc.DBAPIError as error:
+            if trouble(error) is not Trouble.DENIED:
+                raise
+            return f"write the table {place.table!r}: {sentence(error, place)}"
+        finally:
+            connection.rollback()
+    return None

@@ -1,0 +1,192 @@
+"""Rows into a table, inside a transaction that somebody else has begun."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_STAGED = "jet_rows"
+_AT_ONCE = 1_000
+
+
+def write_rows(
+    connection: Connection,
+    place: SqlPlace,
+    mode: str,
+    key: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+) -> None:
+    """Writes batches, which may have different columns; of one key there is one row."""
+    for given in batches:
+        batch = given.select(list(key)) if mode == "delete" else given
+        if is_postgres(connection):
+            _by_copy(connection, place, mode, key, batch)
+        else:
+            _by_statements(connection, place, mode, key, batch)
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------
+
+
+def _by_copy(
+    connection: Connection, place: SqlPlace, mode: str, key: Sequence[str], batch: pa.RecordBatch
+) -> None:
+    from psycopg import sql
+
+    raw: Any = connection.connection.driver_connection
+    target = sql.Identifier(*place.table.split("."))
+    names = sql.SQL(", ").join(map(sql.Identifier, batch.schema.names))
+    with raw.cursor() as cursor:
+        into = target
+        if mode != "append":
+            into = sql.Identifier(_STAGED)
+            cursor.execute(
+                sql.SQL(
+                    "create temporary table {} on commit drop as select {} from {} limit 0"
+                ).format(into, names, target)
+            )
+        copy = sql.SQL("copy {} ({}) from stdin (format csv)").format(into, names)
+        with cursor.copy(copy) as writing:
+            writing.write(as_csv(batch))
+        if mode == "append":
+            return
+        keys = sql.SQL(", ").join(map(sql.Identifier, key))
+        if mode == "delete":
+            same = sql.SQL(" and ").join(
+                sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in key
+            )
+            cursor.execute(
+                sql.SQL("delete from {} t using {} s where {}").format(target, into, same)
+            )
+        else:
+            others = [name for name in batch.schema.names if name not in key]
+            changes = sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
+            )
+            action = sql.SQL("update set {}").format(changes) if others else sql.SQL("nothing")
+            cursor.execute(
+                sql.SQL("insert into {} ({}) select {} from {} on conflict ({}) do {}").format(
+                    target, names, names, into, keys, action
+                )
+            )
+        cursor.execute(sql.SQL("drop table {}").format(into))
+
+
+def as_csv(batch: pa.RecordBatch) -> bytes:
+    """As `COPY ... (FORMAT csv)` reads it: a null is nothing, an empty text is in quotes."""
+    columns = [_csv_column(column) for column in batch.columns]
+    plain = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    sink = io.BytesIO()
+    options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
+    pa_csv.write_csv(plain, sink, options)
+    return sink.getvalue()
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        values = (None if v is None else f"\\x{v.hex()}" for v in column.to_pylist())
+        return pa.array(values, pa.string())
+    if pa.types.is_timestamp(kind):
+        return pc.cast(column, pa.string())
+    if pa.types.is_decimal(kind) or pa.types.is_floating(kind):
+        return pa.array((None if v is None else str(v) for v in column.to_pylist()), pa.string())
+    if pa.types.is_nested(kind):
+        return pa.array(map(_as_json, column.to_pylist()), pa.string())
+    return column
+
+
+# --- any other ------------------------------------------------------------------------------------
+
+
+def _by_statements(
+    connection: Connection, place: SqlPlace, mode: str, key: Sequence[str], batch: pa.RecordBatch
+) -> None:
+    names = batch.schema.names
+    table = place.clause(*names)
+    rows = _values(connection, batch)
+    if mode == "append":
+        statements = [table.insert()]
+    elif mode == "upsert" and (upsert := _upsert(connection, table, names, key)) is not None:
+        statements = [upsert]
+    else:
+        # Whoever has no statement for it: the old row goes, the new one comes.
+        statements = [_deletion(table, key)] + ([table.insert()] if mode == "upsert" else [])
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        for statement in statements:
+            is_deletion = statement.is_delete
+            values = [{f"key_{n}": row[n] for n in key} for row in some] if is_deletion else some
+            connection.execute(statement, values)
+
+
+def _upsert(connection: Connection, table: Any, names: list[str], key: Sequence[str]) -> Any:
+    others = [name for name in names if name not in key] or list(key)
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        insertion = sqlite.insert(table)
+        changes = {name: insertion.excluded[name] for name in others}
+        return insertion.on_conflict_do_update(index_elements=list(key), set_=changes)
+    if is_mysql(connection):
+        from sqlalchemy.dialects import mysql
+
+        change = mysql.insert(table)
+        return change.on_duplicate_key_update({name: change.inserted[name] for name in others})
+    return None
+
+
+def _deletion(table: Any, key: Sequence[str]) -> Any:
+    alchemy = sqlalchemy()
+    same = [table.c[name] == alchemy.bindparam(f"key_{name}") for name in key]
+    return table.delete().where(*same)
+
+
+def _values(connection: Connection, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """As the driver takes them; times are UTC."""
+    as_text = connection.dialect.name == "sqlite"
+    columns = []
+    for column in batch.columns:
+        values = column.to_pylist()
+        if pa.types.is_nested(column.type):
+            values = [_as_json(value) for value in values]
+        elif pa.types.is_timestamp(column.type):
+            values = [_naive(value, as_text) for value in values]
+        elif as_text and (pa.types.is_decimal(column.type) or pa.types.is_date(column.type)):
+            values = [None if value is None else str(value) for value in values]
+        columns.append(values)
+    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _naive(value: datetime | None, as_text: bool) -> Any:
+    if value is None:
+        return None
+    at = value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+    return at.isoformat(" ", "microseconds") if as_text else at
+
+
+def _as_json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{value!r} has no form in JSON")

@@ -1,0 +1,200 @@
+"""A table of a database as a transactional sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import (
+    Committer,
+    SinkWriter,
+    TransactionId,
+    shown_guarantee,
+)
+from dagster_jet.connectors.sql.columns import Shape, shape_of
+from dagster_jet.connectors.sql.committer import SqlCommitter
+from dagster_jet.connectors.sql.failures import as_sink_errors
+from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.rights import lacking_rights
+from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
+from dagster_jet.core.secret import Secret, Url, shown
+from dagster_jet.errors import ConfigurationError, PipelineError
+from dagster_jet.snapshot.protocol import Guarantee
+from dagster_jet.store import Store, StoreHandle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from sqlalchemy import Connection
+
+MODES = ("append", "upsert", "delete")
+
+
+@dataclass(frozen=True)
+class SqlSink:
+    """Writes a stream into a table: staged in the job's store, then applied with a marker."""
+
+    place: SqlPlace
+    mode: str = "append"
+    key: tuple[str, ...] = ()
+    order_by: str | None = None
+    creates_table: bool = False
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
+    home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
+    """The store's id, and the namespace in it."""
+    shape: Shape | None = field(default=None, compare=False, repr=False)
+    """The table's, as of this start."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigurationError(
+                f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
+            )
+        if (self.mode == "append") == bool(self.key):
+            needs = "needs no" if self.key else "needs a"
+            raise ConfigurationError(
+                f"key: mode {self.mode!r} {needs} key.",
+                cure='Name the columns of a unique index: sql(..., mode="upsert", key=["id"]).',
+            )
+        if self.order_by is not None and self.mode == "append":
+            raise ConfigurationError("order_by: every row is appended, none is chosen.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get a handle of the store."""
+        store = self.store.handle() if isinstance(self.store, Store) else self.store
+        return {**self.__dict__, "store": store}
+
+    def describe(self) -> dict[str, str]:
+        described = {"kind": "sql", "url": shown(self.place.url), "table": self.place.table}
+        described["mode"] = self.mode
+        if self.key:
+            described["key"] = ", ".join(self.key)
+        return {**described, **shown_guarantee(self.max_guarantee)}
+
+    def destination(self) -> dict[str, Any]:
+        url = self.place.url
+        return {
+            # A password in a URL is not written down: such a sink is reopened without it.
+            "url": {"env": url.env} if isinstance(url, Secret) else shown(url),
+            "table": self.place.table,
+            "mode": self.mode,
+            "key": list(self.key),
+            "creates_table": self.creates_table,
+        }
+
+    @classmethod
+    def reopen(cls, destination: Mapping[str, Any]) -> SqlSink:
+        place = SqlPlace(url_of(destination), destination["table"])
+        key = tuple(destination["key"])
+        return cls(place, destination["mode"], key, creates_table=destination["creates_table"])
+
+    def with_store(self, store: Store) -> SqlSink:
+        return replace(self, store=store, home=(store.store_id, store.config.namespace))
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> SqlSink:
+        """Looks at the table, so that what does not fit ends the start in a sentence."""
+        with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
+            shape = shape_of(connection, self.place)
+        if shape is None and not self.creates_table:
+            raise ConfigurationError(
+                f"there is no table {self.place.table!r} at {shown(self.place.url)}.",
+                job=job,
+                stage=stage,
+                cure="Correct its name, create it, or let the sink do that: "
+                "sql(..., create_table=True).",
+            )
+        return replace(self, shape=shape)
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
+            self._check_rights(connection, job, stage)
+            connection.rollback()
+            markers, owner = Markers(self.place), self._owner(job, stage)
+            markers.create(connection, EPOCHS)
+            if is_new_job and Fence(markers, owner, owner.id()).exists(connection):
+                raise ConfigurationError(
+                    f"the table {EPOCHS!r} has epochs of an earlier life of this job, but the "
+                    "store knows nothing of it: its epochs would be taken for those.",
+                    job=job,
+                    stage=stage,
+                    cure="Use another name for the job or the sink.",
+                )
+
+    def _check_rights(self, connection: Connection, job: str, stage: str) -> None:
+        lacking = lacking_rights(connection, self.place, self.mode)
+        if lacking:
+            raise ConfigurationError(
+                f"we may not {lacking} at {shown(self.place.url)}.",
+                job=job,
+                stage=stage,
+                cure="Grant the right to the user of the URL.",
+            )
+
+    def takes(self, schema: pa.Schema) -> bool:
+        self._check_columns(schema)
+        return self.mode == "append"  # else rows of one key must meet first: `render`
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        """One row per key, unless rows are appended."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._check_columns(to_arrow_schema(frame.schema, timezone="UTC"))
+        if self.mode == "append":
+            return frame
+        from pyspark.sql import functions as F
+
+        keys = list(self.key)
+        others = [name for name in frame.columns if name not in keys]
+        if self.mode == "delete" or not others:
+            return frame.select(*keys).distinct()
+        # Never null, so that the row with the highest order is found also where that is null.
+        order = F.lit(0)
+        if self.order_by is not None:
+            order = F.struct(F.col(self.order_by).isNotNull(), F.col(self.order_by))
+        newest = F.max_by(F.struct(*others), order).alias("__newest")
+        return frame.groupBy(*keys).agg(newest).select(*keys, "__newest.*")
+
+    def open_writer(self, transaction: TransactionId) -> SinkWriter:
+        area = self.area(transaction.job, transaction.sink)
+        return RowsWriter(SegmentWriter(area, transaction, f"table {self.place.table}"))
+
+    def open_committer(self, job: str, stage: str) -> Committer:
+        return SqlCommitter(
+            self.place,
+            self.mode,
+            self.key,
+            self.creates_table,
+            self.area(job, stage),
+            self._owner(job, stage),
+        )
+
+    def area(self, job: str, sink: str) -> StoreArea:
+        assert self.store is not None, "the engine puts it on the job's store first"
+        return StoreArea(self.store, job, sink)
+
+    def _owner(self, job: str, stage: str) -> Owner:
+        return Owner(*self.home, job, stage)
+
+    def _check_columns(self, rows: pa.Schema) -> None:
+        kinds = dict(zip(rows.names, rows.types, strict=True))
+        if self.order_by is not None and self.order_by not in kinds:
+            raise PipelineError(f"order_by: the rows have no column {self.order_by!r}.")
+        missing = [name for name in self.key if name not in kinds]
+        wrong = f"the rows have no column {', '.join(missing)}" if missing else None
+        if self.shape is not None:
+            wrong = self.shape.misfit(kinds, self.mode, self.key)
+        if wrong is not None:
+            raise PipelineError(
+                f"the rows do not fit the table {self.place.table!r}: {wrong}.",
+                cure="Change the rows with select(), or the table.",
+            )
+
+
+def url_of(destination: Mapping[str, Any]) -> Url:
+    """As `SqlSink.destination` has written it down."""
+    url: Any = destination["url"]
+    return Secret(url["env"]) if isinstance(url, dict) else str(url)

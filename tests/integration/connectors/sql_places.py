@@ -1,0 +1,55 @@
+"""Sinks for a table, as conformance suites make them: picklable, each on a store of its own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dagster_jet import Secret, sinks
+from dagster_jet.store import Store, StoreConfig
+
+COLUMNS = {
+    "postgresql": "id bigint primary key, text text, number double precision, flag boolean, "
+    "at timestamptz, day date, raw bytea, price numeric(10, 2)",
+    "mariadb": "id bigint primary key, text longtext, number double, flag boolean, "
+    "at datetime(6), day date, raw longblob, price decimal(10, 2)",
+    "sqlite": "id integer primary key, text text, number double, flag boolean, "
+    "at timestamp, day date, raw blob, price decimal(10, 2)",
+}
+"""Of `check_sink`'s rows."""
+
+
+@dataclass(frozen=True)
+class MadeSink:
+    """Makes sinks of one table, in this process and in others."""
+
+    folder: str
+    env: str
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of(cls, folder: Any, url: str, **options: Any) -> MadeSink:
+        """The URL is a secret: its variable is inherited by other processes."""
+        env = f"JET_TEST_{abs(hash((str(folder), url)))}"
+        os.environ[env] = url
+        return cls(str(folder), env, options)
+
+    @cached_property
+    def _stores(self) -> list[Store]:
+        return []
+
+    def __call__(self) -> Any:
+        if not self._stores:
+            config = StoreConfig((f"file://{self.folder}/store",), backup_count=0)
+            self._stores.append(Store.open(config))
+        sink = sinks.sql(Secret(self.env), **{"table": "results", **self.options})
+        return sink.with_store(self._stores[0])
+
+    def __reduce__(self) -> Any:
+        return MadeSink, (self.folder, self.env, self.options)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()

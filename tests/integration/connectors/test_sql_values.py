@@ -1,0 +1,298 @@
+"""Values and modes of table sinks on real databases, and the sentences for what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_jet import Reaction, Secret, sinks
+from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.errors import (
+    ConfigurationError,
+    JetError,
+    PipelineError,
+    SinkMismatchError,
+    SinkUnavailableError,
+)
+from tests.integration.connectors.sql_places import MadeSink
+from tests.servers import free_port
+from tests.servers.mariadb import mariadb
+from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
+
+ROWS = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+
+class Sink:
+    """A sink as an execution uses it."""
+
+    def __init__(self, folder: Path, url: str, **options: Any) -> None:
+        folder.mkdir()
+        self.made = MadeSink.of(folder, url, **options)
+        self.sink = self.made()
+        self.epoch = 0
+
+    def start(self) -> Any:
+        self.sink = self.sink.at_start("j", "out", on_one_host=True)
+        self.sink.check("j", "out", is_new_job=True)
+        return self.sink
+
+    def write(self, table: pa.Table) -> None:
+        self.epoch += 1
+        writer = self.sink.open_writer(TransactionId("j", "out", 1, 1, self.epoch, 0, "a"))
+        for batch in table.to_batches():
+            writer.write(batch)
+        artifacts = writer.prepare()
+        self.sink.open_committer("j", "out").commit(
+            artifacts, CommitContext("j", "out", 1, 1, recovering=False)
+        )
+
+
+@pytest.fixture
+def database() -> PostgresDatabase:
+    return postgres()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Any]:
+    made: list[Sink] = []
+
+    def new(url: str, **options: Any) -> Sink:
+        made.append(Sink(tmp_path / str(len(made)), url, **options))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.made.close()
+
+
+VALUES = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "small": pa.array([-(2**15), 2**15 - 1, None], pa.int16()),
+        "real": pa.array([0.5, -3.0, None], pa.float32()),
+        "double": pa.array([0.1, -1e300, None], pa.float64()),
+        "price": pa.array([Decimal("-0.01"), Decimal("12345678.90"), None], pa.decimal128(10, 2)),
+        "text": pa.array(["é ☃ 🜚 \\. \n\t\"',", "", None], pa.string()),
+        "flag": pa.array([True, False, None], pa.bool_()),
+        "at": pa.array(
+            [
+                datetime(1969, 12, 31, 23, 59, 59, 999_999, timezone.utc),
+                datetime(2200, 1, 1, 0, 0, 0, 1, timezone.utc),
+                None,
+            ],
+            pa.timestamp("us", "UTC"),
+        ),
+        "day": pa.array([date(1001, 1, 1), date(9999, 12, 31), None], pa.date32()),
+        "raw": pa.array([b"\x00\xff", b"", None], pa.binary()),
+        "list": pa.array([[1, None], [], None], pa.list_(pa.int64())),
+    }
+)
+
+
+def test_every_type_into_a_table_that_postgres_has_created(
+    make: Any, database: PostgresDatabase
+) -> None:
+    sink = make(database.url, create_table=True)
+    sink.start()
+    sink.write(VALUES)
+    sink.write(VALUES.slice(0, 0))
+    found = database.run("select * from results order by id")
+    expected = [tuple(row.values()) for row in VALUES.to_pylist()]
+    as_json = {1: "[1, null]", 2: "[]", 3: None}
+    assert found == [(*row[:-1], as_json[row[0]]) for row in expected]
+    sink.sink.at_start("j", "out", on_one_host=True).takes(
+        VALUES.schema
+    )  # what it has created fits
+
+
+def test_every_type_into_a_table_that_mariadb_has_created(make: Any) -> None:
+    database = mariadb()
+    sink = make(database.url, create_table=True)
+    sink.start()
+    sink.write(VALUES)
+    found = database.run("select * from results order by id")
+    for row, wanted in zip(found, VALUES.to_pylist(), strict=True):
+        at = wanted["at"] and wanted["at"].replace(tzinfo=None)
+        assert row[7] == at and row[0] == wanted["id"] and row[5] == wanted["text"]
+        assert row[4] == wanted["price"] and row[9] == wanted["raw"] and row[8] == wanted["day"]
+        assert row[3] == wanted["double"]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+def test_upserts_and_deletions(make: Any, kind: str, tmp_path: Path) -> None:
+    import sqlalchemy as sa
+
+    server = {"postgresql": postgres, "mariadb": mariadb}.get(kind)
+    url = f"sqlite:///{tmp_path}/a.db" if server is None else server().url
+    upsert = make(url, mode="upsert", key="id", create_table=True)
+    upsert.start()
+    upsert.write(pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"]}))
+    upsert.write(pa.table({"id": [2, 4], "text": ["B", None]}))
+    delete = make(url, mode="delete", key="id")
+    delete.start()
+    delete.write(pa.table({"id": [1, 99], "text": ["ignored", "ignored"]}))
+    engine = sa.create_engine(upsert.sink.place.parsed())
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("select id, text from results order by id").all()
+    engine.dispose()
+    assert [tuple(row) for row in found] == [(2, "B"), (3, "c"), (4, None)]
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+def told(make: Any, url: str, **options: Any) -> JetError:
+    with pytest.raises(JetError) as caught:
+        make(url, **options).start().takes(ROWS)
+    assert PASSWORD not in str(caught.value)
+    return caught.value
+
+
+def test_a_missing_table(make: Any, database: PostgresDatabase) -> None:
+    error = told(make, database.url)
+    assert isinstance(error, ConfigurationError)
+    assert "there is no table 'results'" in str(error) and "create_table=True" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "says"),
+    [
+        ("id bigint", {}, "the table has no column text; it has id"),
+        ("id integer, text text", {}, "the column id is integer, and the rows have int64"),
+        ("id bigint, text bytea", {}, "the column text is bytea, and the rows have string"),
+        ("id bigint, text text, x int not null", {}, "needs a value for x"),
+        ("id bigint, text text", {"mode": "upsert", "key": "id"}, "no unique index"),
+        ("id bigint, text text", {"mode": "upsert", "key": "no"}, "the rows have no column no"),
+    ],
+)
+def test_a_table_that_does_not_fit(
+    make: Any, database: PostgresDatabase, columns: str, options: dict[str, Any], says: str
+) -> None:
+    database.run(f"create table results ({columns})")
+    error = told(make, database.url, **options)
+    assert isinstance(error, PipelineError) and says in str(error)
+
+
+def test_a_default_or_an_identity_needs_no_value(make: Any, database: PostgresDatabase) -> None:
+    database.run(
+        "create table results (n bigserial, m int generated always as identity, "
+        "d int not null default 1, id bigint, text text)"
+    )
+    assert make(database.url).start().takes(ROWS)
+
+
+def test_missing_rights(make: Any, database: PostgresDatabase) -> None:
+    database.run("create table results (id bigint primary key, text text)")
+    database.run(f"create role {database.name} login password '{PASSWORD}'")
+    database.run(f"grant select, insert on results to {database.name}")
+    url = database.url.replace("jet:", f"{database.name}:")
+    error = told(make, url, mode="upsert", key="id")
+    assert "we may not UPDATE the table 'results'" in str(error)
+    error = told(make, url)
+    assert "permission denied for schema public" in str(error), "of the table of markers"
+    assert error.reaction is Reaction.FAIL
+
+
+def test_missing_rights_on_mariadb(make: Any) -> None:
+    database = mariadb()
+    database.run("create table results (id bigint primary key, text text)")
+    database.run(f"create user {database.name}@'127.0.0.1' identified by '{PASSWORD}'")
+    database.run(f"grant select on {database.name}.* to {database.name}@'127.0.0.1'")
+    error = told(make, database.url.replace("jet:", f"{database.name}:"))
+    assert "we may not write the table 'results': INSERT command denied" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_wrong_credentials_fail(make: Any, kind: str) -> None:
+    database = postgres() if kind == "postgresql" else mariadb()
+    for wrong in (
+        database.url.replace(PASSWORD, "another-word"),
+        database.url.replace(database.name, "no_such_db"),
+    ):
+        with pytest.raises(JetError) as caught:
+            make(wrong).start()
+        assert caught.value.reaction is Reaction.FAIL, caught.value
+        assert "refuses us" in str(caught.value) and "another-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mariadb"])
+def test_an_unreachable_server_is_tried_again(make: Any, scheme: str) -> None:
+    error = told(make, f"{scheme}://jet:{PASSWORD}@127.0.0.1:{free_port()}/db")
+    assert isinstance(error, SinkUnavailableError) and "cannot be written now" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("alter table results drop column text", 'column "text"'),
+        ("alter table results alter column id type int", "out of range"),
+        ("alter table results alter column text set not null", "null value"),
+        ("drop table results", "does not exist"),
+    ],
+)
+def test_a_table_that_changes_while_it_runs_ends_the_job_and_loses_nothing(
+    make: Any, database: PostgresDatabase, change: str, says: str
+) -> None:
+    create = "create table results (id bigint, text text)"
+    database.run(create)
+    sink = make(database.url)
+    sink.start()
+    sink.write(pa.table({"id": [1], "text": ["a"]}, ROWS))
+    database.run(change)
+    rows = pa.table({"id": [2, 2**40], "text": ["b", None]}, ROWS)
+    with pytest.raises(SinkMismatchError) as caught:
+        sink.write(rows)
+    assert caught.value.reaction is Reaction.FAIL
+    assert says in str(caught.value) and "Nothing of the epoch is written" in str(caught.value)
+    if not change.startswith("drop"):
+        assert database.run("select id from results") == [(1,)], "nothing half-written"
+    database.run("drop table if exists results")
+    database.run(create)
+    sink.epoch -= 1
+    sink.write(rows)
+    assert database.run("select id from results order by id") == [(2,), (2**40,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mode": "merge"}, "mode: 'merge' is unknown"),
+        ({"mode": "upsert"}, "needs a key"),
+        ({"key": "id"}, "needs no key"),
+        ({"order_by": "id"}, "order_by"),
+        ({"transactions": "kept"}, "transactions: 'kept' is unknown"),
+        ({"transactions": "held", "mode": "upsert", "key": "id"}, "stay locked"),
+        ({"transactions": "held", "create_table": True}, "create_table"),
+        ({"transactions": "held", "writers": 0}, "writers"),
+        ({"table": "a.b.c"}, "is no name of a table"),
+    ],
+)
+def test_options_that_are_none(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        sinks.sql("postgresql://host/db", **{"table": "results", **options})
+
+
+def test_a_url_that_is_none_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        sinks.sql(f"me:{PASSWORD}@host", table="results")
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_driver_that_is_missing_is_named() -> None:
+    sink = sinks.sql("oracle+cx_oracle://me@host/db", table="results")
+    with pytest.raises(ConfigurationError, match="pip install 'cx_oracle'"):
+        sink.at_start("j", "out", on_one_host=True)
+
+
+def test_no_password_in_what_is_shown() -> None:
+    for sink in (
+        sinks.sql(f"postgresql://me:{PASSWORD}@host/db", table="t"),
+        sinks.sql(Secret("RESULTS"), table="t"),
+    ):
+        assert PASSWORD not in f"{sink!r} {sink.describe()} {sink.destination()}"
