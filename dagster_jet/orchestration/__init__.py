@@ -1,5 +1,6 @@
 """Dagster: the only place of the library that imports it. Executors never load this package."""
 
+from dagster_jet.orchestration.asset_checks import build_jet_asset_checks
 from dagster_jet.orchestration.asset_decorator import jet_assets
 from dagster_jet.orchestration.asset_job import build_jet_job
 from dagster_jet.orchestration.asset_specs import (
@@ -16,6 +17,7 @@ __all__ = [
     "JetEventIterator",
     "JetResource",
     "JetStageData",
+    "build_jet_asset_checks",
     "build_jet_asset_specs",
     "build_jet_job",
     "build_jet_source_assets",

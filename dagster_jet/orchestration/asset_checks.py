@@ -1,0 +1,147 @@
+"""Asset checks of a pipeline: green while its job is well, red with the reason and the cure."""
+
+# Annotations are values here: Dagster reads that of the context.
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.jet import Jet
+from dagster_jet.orchestration import health
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.asset_job import pipeline_of
+from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.health import Health, Limits
+from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.pipeline import Pipeline
+from dagster_jet.pipeline.stage_kind import StageKind
+
+_OF_SINKS = ("snapshot_age", "committed", "store_safe", "rejected_rows")
+_WARNINGS = ("late_rows", "rejected_rows", "watermark_lag")
+
+
+def build_jet_asset_checks(
+    assets: dg.AssetsDefinition,
+    *,
+    jet: JetResource | str = "jet",
+    max_snapshot_age: Duration = "10 minutes",
+    max_watermark_lag: Duration | None = None,
+    max_late_ratio: float = 0.01,
+    max_rejected_ratio: float = 0.01,
+    name: str | None = None,
+    automation_condition: dg.AutomationCondition[Any] | None = None,
+) -> dg.AssetChecksDefinition:
+    """Return the checks of a pipeline's assets. They look into the store, and start no Spark.
+
+    Of every sink: ``snapshot_age`` (a job that is alive and waits for input is well however old its
+    snapshot is), ``committed`` (all sinks have what is decided), ``store_safe`` (no copy is
+    missing), ``rejected_rows``. Of every stateful stage: ``late_rows``, and ``watermark_lag`` if
+    there is a limit. Rows and lag that exceed their limits are warnings, the others errors.
+
+    They run when something runs them: a job over ``AssetSelection.checks(...)`` on a schedule, or
+    the automation condition.
+
+    Args:
+        assets: what `@jet_assets` made.
+        jet: the `JetResource`, or the key it has in the definitions.
+        max_snapshot_age: of a job that has input; also how long a commit may be pending.
+        max_watermark_lag: how far event time may be behind the clock; by default any.
+        max_late_ratio: of a stage's rows since the job began.
+        max_rejected_ratio: of the sources' rows since the job began.
+        name: of the op; the pipeline's name plus ``_checks`` by default.
+        automation_condition: of all of these checks, for example
+            ``AutomationCondition.cron_tick_passed("*/5 * * * *")``.
+
+    Raises:
+        ConfigurationError: `assets` was not made by `jet_assets`; a limit cannot be read.
+    """
+    pipeline = pipeline_of(assets)
+    limits = Limits(
+        to_ms(max_snapshot_age, "max_snapshot_age"),
+        None if max_watermark_lag is None else to_ms(max_watermark_lag, "max_watermark_lag"),
+        _ratio(max_late_ratio, "max_late_ratio"),
+        _ratio(max_rejected_ratio, "max_rejected_ratio"),
+    )
+    kinds = {node.name: node.kind for node in pipeline.graph}
+    checks: list[tuple[str, str, dg.AssetKey]] = []
+    for key, metadata in assets.metadata_by_key.items():
+        stage = metadata[keys.META_STAGE]
+        if kinds[stage] is StageKind.SINK:
+            checks += [(check, stage, key) for check in _OF_SINKS]
+        else:
+            lag = [] if limits.watermark_lag_ms is None else ["watermark_lag"]
+            checks += [(check, stage, key) for check in ["late_rows", *lag]]
+    stage_of = {(check, key): stage for check, stage, key in checks}
+
+    def evaluate(context: dg.AssetCheckExecutionContext) -> Iterable[dg.AssetCheckResult]:
+        wanted = context.selected_asset_check_keys
+        asked = [(key.name, stage_of[key.name, key.asset_key], key.asset_key) for key in wanted]
+        if isinstance(jet, JetResource):
+            with jet.process_config_and_initialize_cm() as resource:
+                yield from _results(resource.jet, pipeline, limits, asked)
+        else:
+            yield from _results(getattr(context.resources, jet).jet, pipeline, limits, asked)
+
+    return dg.multi_asset_check(
+        name=name or f"{dagster_name(pipeline.name)}_checks",
+        specs=[
+            dg.AssetCheckSpec(check, asset=key, automation_condition=automation_condition)
+            for check, _, key in checks
+        ],
+        can_subset=True,
+        required_resource_keys={jet} if isinstance(jet, str) else None,
+    )(evaluate)
+
+
+def _results(
+    jet: Jet, pipeline: Pipeline, limits: Limits, asked: Iterable[tuple[str, str, dg.AssetKey]]
+) -> Iterator[dg.AssetCheckResult]:
+    """Everything is read once, however many checks there are."""
+    now_ms = time.time_ns() // 1_000_000
+    record = jet.observed(pipeline.name)
+    has_snapshot = record is not None and record.snapshot is not None
+    manifest = jet.manifest(pipeline.name) if has_snapshot else None
+    counters = {} if manifest is None else manifest.counters
+    marks = {} if manifest is None else manifest.watermarks
+    reached, held = marks.get("reached_ms", {}), marks.get("held_back_by", {})
+    sources = {node.name for node in pipeline.graph.sources}
+    of_pipeline: dict[str, Callable[[], Health]] = {
+        "snapshot_age": partial(health.snapshot_age, record, now_ms, limits),
+        "committed": partial(health.committed, record, now_ms, limits),
+        "store_safe": lambda: health.store_safe(jet.store.status()),
+        "rejected_rows": partial(
+            health.rejected_rows, {n: c for n, c in counters.items() if n in sources}, limits
+        ),
+    }
+    known: dict[str, Health] = {}
+    for check, stage, key in asked:
+        if check in of_pipeline:
+            found = known.get(check) or known.setdefault(check, of_pipeline[check]())
+        elif check == "late_rows":
+            found = health.late_rows(counters.get(stage), limits)
+        else:
+            by = (held.get(stage) or {}).get("source")
+            found = health.watermark_lag(reached.get(stage), by, now_ms, limits)
+        yield dg.AssetCheckResult(
+            passed=found.is_well,
+            check_name=check,
+            asset_key=key,
+            description=found.why,
+            severity=_severity(check),
+            metadata=dict(found.numbers),
+        )
+
+
+def _severity(check: str) -> dg.AssetCheckSeverity:
+    is_warning = check in _WARNINGS
+    return dg.AssetCheckSeverity.WARN if is_warning else dg.AssetCheckSeverity.ERROR
+
+
+def _ratio(value: float, field: str) -> float:
+    if not 0 <= value <= 1:
+        raise ConfigurationError(f"{field}: {value} is not between 0 and 1.")
+    return value
