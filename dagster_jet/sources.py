@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.generated import ItemsSource, NexmarkSource, SequenceSource
     from dagster_jet.connectors.kafka import KafkaSource
     from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
+    from dagster_jet.connectors.postgres import ChangesSource
     from dagster_jet.core.secret import Secret
 
 Format: TypeAlias = Literal["json", "csv", "parquet"]
@@ -214,6 +215,33 @@ def kafka(
         lost,
         group,
     )
+
+
+def postgres_changes(url: str | Secret, *, slot: str, publication: str) -> ChangesSource:
+    """Return a source of the changes of a table of PostgreSQL, exactly once, by logical decoding.
+
+    Columns: ``op`` ("insert", "update", "delete" or "truncate"), then those of the table, as they
+    are when the job starts. A deleted row has the columns of the table's replica identity, by
+    default its primary key; the others are null. Times without a zone are UTC; what Spark has no
+    type for is text. Rows of a transaction come in order, one transaction after the other.
+
+    Args:
+        url: of the database, as text or `Secret(env=...)`. The user needs REPLICATION.
+        slot: the name of a logical replication slot for this job alone; made if there is none: what
+            is committed from then on is read.
+        publication: of one table: ``create publication p for table t``.
+
+    Raises:
+        ConfigurationError: the URL or a name is none.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> orders = postgres_changes("postgresql://me@host/db", slot="jet", publication="orders")
+    """
+    from dagster_jet.connectors.postgres import ChangesSource
+    from dagster_jet.connectors.sql.place import SqlPlace
+
+    return ChangesSource(SqlPlace(url, publication or "publication"), slot, publication)
 
 
 def items(

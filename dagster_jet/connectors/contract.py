@@ -233,6 +233,13 @@ class KeepsAcknowledged(Acknowledging, Protocol):
     keeps_acknowledged: bool
 
 
+@runtime_checkable
+class AcknowledgesPositions(Acknowledging, Protocol):
+    """An acknowledging reader of a log: one position, as an id, stands for all rows before it."""
+
+    acknowledges_positions: bool
+
+
 class InputFate(Enum):
     """What has become of input that an execution had read, seen from a position before it."""
 

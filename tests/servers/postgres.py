@@ -24,7 +24,6 @@ _SETTINGS = {
     "shared_buffers": "32MB",
     "fsync": "off",  # processes are killed here, machines are not
     "full_page_writes": "off",
-    "synchronous_commit": "off",
     "unix_socket_directories": "",
     "listen_addresses": "127.0.0.1",
     "max_wal_size": "256MB",

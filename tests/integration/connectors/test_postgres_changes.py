@@ -1,0 +1,324 @@
+"""The changes of a table, from a logical slot of a real PostgreSQL."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from dagster_jet import sources
+from dagster_jet.connectors.postgres.reader import ChangesReader, lsn_of, lsn_text
+from dagster_jet.errors import (
+    BadRowError,
+    ConfigurationError,
+    InputLostError,
+    JetError,
+    Reaction,
+    SourceError,
+    SourceUnavailableError,
+)
+from dagster_jet.testing.check_source import Typed, check_source
+from tests.servers import launch, stop
+from tests.servers import postgres as server
+from tests.servers.postgres import PASSWORD, PostgresDatabase, new_database, postgres
+from tests.servers.proxy import Proxy
+
+TYPES = {
+    "boolean": "boolean",
+    "short": "smallint",
+    "int": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "decimal(38,9)": "numeric(38, 9)",
+    "string": "text",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "binary": "bytea",
+}
+
+
+@pytest.fixture
+def database() -> Iterator[PostgresDatabase]:
+    found = postgres()
+    found.run("create table t (id bigint primary key, text text)")
+    found.run("create publication p for table t")
+    yield found
+    drop_slots(found)
+
+
+def drop_slots(database: PostgresDatabase) -> None:
+    """They are the server's: few are allowed, and each keeps its log."""
+    database.run(
+        "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
+        "where database = current_database()"
+    )
+
+
+def changes(database: PostgresDatabase, port: int | None = None, **options: Any) -> Any:
+    url = database.through(port or database.port)
+    named = {"slot": f"s_{database.name}", "publication": "p", **options}
+    return sources.postgres_changes(url, **named)
+
+
+def insert(database: PostgresDatabase, table: str, rows: list[dict[str, Any]]) -> None:
+    """One transaction."""
+    names = ", ".join(rows[0])
+    places = ", ".join(["%s"] * len(rows[0]))
+    with psycopg.connect(database.url) as connection, connection.cursor() as cursor:
+        statement = f"insert into {table} ({names}) values ({places})"
+        cursor.executemany(statement, [tuple(row.values()) for row in rows])
+
+
+def read(reader: ChangesReader, max_rows: int = 1_000) -> list[dict[str, Any]]:
+    """All that is there now."""
+    reader.accept(reader.poll())
+    rows: list[dict[str, Any]] = []
+    while (split := reader.plan(max_rows)) is not None:
+        rows += reader._table(split).to_pylist()
+    return rows
+
+
+def test_the_contract_is_kept(database: PostgresDatabase, spark: Any) -> None:
+    def row_of(row: Any) -> Any:
+        assert row["op"] == "insert"
+        return row["id"], row["text"]
+
+    with Proxy(database.port) as proxy:
+        check_source(
+            lambda: changes(database, proxy.port).at_start("j", "in", on_one_host=True),
+            lambda rows: insert(database, "t", rows),
+            spark,
+            row_of=row_of,
+            outages={"a connection that is cut": proxy.cut},
+        )
+
+
+def test_values_of_every_type() -> None:
+    database = postgres()
+    columns = ", ".join(f"v{n} {kind}" for n, kind in enumerate(TYPES.values()))
+    database.run(f"create table typed (id bigint primary key, {columns})")
+    database.run("create publication p for table typed")
+    rows = Typed(changes, lambda sent: None, tuple(TYPES)).rows()
+    reader = changes(database).open("j", "in", None)
+    insert(database, "typed", rows)
+    found = [{name: row[name] for name in row if name != "op"} for row in read(reader)]
+    reader.close()
+    drop_slots(database)
+    assert sorted(map(shown, found)) == sorted(map(shown, rows))
+
+
+def shown(row: dict[str, Any]) -> str:
+    """Comparable: NaN is not equal to itself, and zones have several names."""
+    return repr([v.isoformat() if isinstance(v, datetime) else v for v in row.values()])
+
+
+def test_inserts_updates_and_deletions_in_order(database: PostgresDatabase) -> None:
+    reader = changes(database).open("j", "in", None)
+    database.run("insert into t values (1, 'a'), (2, null)")
+    database.run("update t set text = 'b' where id = 1")
+    database.run("update t set id = 3 where id = 2")
+    database.run("delete from t where id = 3")
+    database.run("truncate t")
+    assert [tuple(row.values()) for row in read(reader)] == [
+        ("insert", 1, "a"),
+        ("insert", 2, None),
+        ("update", 1, "b"),
+        ("update", 3, None),
+        ("delete", 3, None),
+        ("truncate", None, None),
+    ]
+    reader.close()
+
+
+def test_a_slot_is_advanced_by_the_acknowledgement_alone(database: PostgresDatabase) -> None:
+    reader = changes(database).open("j", "in", None)
+    confirmed = "select confirmed_flush_lsn::text from pg_replication_slots where database = %s"
+    before = database.run(confirmed, database.name)
+    database.run("insert into t values (1, 'a')")
+    read(reader)
+    messages = reader.unacknowledged()
+    assert database.run(confirmed, database.name) == before
+    reader.acknowledge(messages)
+    [(after,)] = database.run(confirmed, database.name)
+    assert lsn_of(after) >= lsn_of(next(iter(messages))) > lsn_of(before[0][0])
+    assert reader.unacknowledged() == {} and read(reader) == []
+    reader.close()
+
+
+def test_a_transaction_that_a_snapshot_divides_is_read_once(database: PostgresDatabase) -> None:
+    reader = changes(database).open("j", "in", None)
+    insert(database, "t", [{"id": n, "text": "x"} for n in range(10)])
+    reader.accept(reader.poll())
+    first = reader.plan(4)
+    assert first is not None and [change.values["id"] for change in first] == ["0", "1", "2", "3"]
+    assert reader.unacknowledged() == {}, "the slot keeps a transaction until it is read whole"
+    position = reader.position()
+    reader.close()
+    successor = changes(database).open("j", "in", None)
+    successor.restore(position, None)
+    assert [row["id"] for row in read(successor, 3)] == [4, 5, 6, 7, 8, 9]
+    assert len(successor.unacknowledged()) == 1
+    successor.close()
+
+
+def test_more_than_a_poll_takes_comes_with_the_next(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_jet.connectors.postgres.reader.MESSAGES_AT_ONCE", 5)
+    reader = changes(database).open("j", "in", None)
+    for n in range(6):
+        insert(database, "t", [{"id": 10 * n + m, "text": "x"} for m in range(3)])
+    ids = [[row["id"] for row in read(reader)] for _ in range(7)]
+    assert Counter(id for some in ids for id in some) == Counter(
+        10 * n + m for n in range(6) for m in range(3)
+    )
+    assert len(ids[0]) < 18, "a poll is bounded"
+    reader.close()
+
+
+@contextmanager
+def own_server(folder: Path) -> Iterator[list[Any]]:
+    for place in (folder, *folder.parents[:2]):
+        place.chmod(0o755)  # the server's user passes through
+    home = folder / "server"
+    home.mkdir()
+    running = [launch("postgres", home, server.prepared(home)), home]
+    try:
+        yield running
+    finally:
+        stop(running[0])
+
+
+def test_the_server_starts_again_in_the_middle(tmp_path: Path) -> None:
+    with own_server(tmp_path) as running:
+        database = new_database(running[0])
+        database.run("create table t (id bigint primary key, text text)")
+        database.run("create publication p for table t")
+        reader = changes(database).open("j", "in", None)
+        database.run("insert into t values (1, 'a')")
+        assert [row["id"] for row in read(reader)] == [1]
+        stop(running[0])
+        with pytest.raises(SourceUnavailableError):
+            reader.poll()
+        running[0] = launch("postgres", running[1], server.prepared(running[1]))
+        database.run("insert into t values (2, 'b')")
+        assert [row["id"] for row in read(reader)] == [2]
+        reader.acknowledge(reader.unacknowledged())
+        reader.close()
+
+
+# --- what is gone, or does not fit ----------------------------------------------------------------
+
+
+def test_changes_that_the_slot_has_forgotten_end_the_job(database: PostgresDatabase) -> None:
+    reader = changes(database).open("j", "in", None)
+    database.run("insert into t values (1, 'a')")
+    read(reader)
+    position = reader.position()
+    reader.close()
+    database.run("insert into t values (2, 'b')")
+    database.run(f"select pg_replication_slot_advance('s_{database.name}', pg_current_wal_lsn())")
+    successor = changes(database).open("j", "in", None)
+    successor.restore(position, None)
+    with pytest.raises(InputLostError, match="has been advanced to"):
+        successor.poll()
+    drop_slots(database)
+    with pytest.raises(InputLostError, match="does not exist any more"):
+        successor.poll()
+    successor.close()
+
+
+def test_a_large_value_that_an_update_leaves_alone(database: PostgresDatabase) -> None:
+    reader = changes(database).open("j", "in", None)
+    database.run("alter table t add n int")
+    database.run(
+        "insert into t select 1, string_agg(md5(i::text), '') from generate_series(1, 1000) i"
+    )
+    read(reader)
+    database.run("alter table t replica identity full")
+    database.run("update t set n = 1")
+    [row] = read(reader)
+    assert row["op"] == "update" and len(row["text"]) == 32_000
+    database.run("alter table t replica identity default")
+    database.run("update t set n = 2")
+    with pytest.raises(SourceError, match="replica identity full"):
+        reader.poll()
+    reader.close()
+
+
+def test_a_value_that_spark_does_not_have(database: PostgresDatabase) -> None:
+    database.run("alter table t add d date")
+    reader = changes(database).open("j", "in", None)
+    database.run("insert into t values (1, 'a', 'infinity')")
+    with pytest.raises(BadRowError, match=r"d of public\.t has the value 'infinity'"):
+        read(reader)
+    reader.close()
+
+
+def failure(source: Any) -> JetError:
+    with pytest.raises(JetError) as caught:
+        source.at_start("j", "in", on_one_host=True)
+    assert PASSWORD not in str(caught.value)
+    return caught.value
+
+
+def test_what_a_start_finds(database: PostgresDatabase) -> None:
+    assert "has no table, or does not exist" in str(failure(changes(database, publication="no")))
+    database.run("create table u (id bigint primary key, op text)")
+    database.run("create publication two for table t, u")
+    assert "has 2 tables: public.t, public.u" in str(failure(changes(database, publication="two")))
+    database.run("create publication op for table u")
+    assert "has a column op" in str(failure(changes(database, publication="op")))
+    database.run("select pg_create_logical_replication_slot('other', 'test_decoding')")
+    assert "is one of test_decoding" in str(failure(changes(database, slot="other")))
+
+
+def test_credentials_rights_and_servers_that_are_away(database: PostgresDatabase) -> None:
+    database.run(f"create role {database.name} login password '{PASSWORD}'")
+    poor = PostgresDatabase(database.port, database.name, database.name)
+    error = failure(changes(poor))
+    assert "must be superuser or replication role" in str(error)
+    assert error.reaction is Reaction.FAIL
+    error = failure(changes(PostgresDatabase(database.port, database.name, password="wrong")))
+    assert error.reaction is Reaction.FAIL and "password authentication failed" in str(error)
+    assert failure(changes(database, 1)).reaction is Reaction.RETRY
+
+
+def test_a_server_without_logical_decoding_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    for place in (tmp_path, *tmp_path.parents[:2]):
+        place.chmod(0o755)
+    running = launch("postgres", folder, server.prepared(folder, wal_level="replica"))
+    try:
+        database = new_database(running)
+        database.run("create table t (id bigint primary key, text text)")
+        database.run("create publication p for table t")
+        assert "wal_level is replica" in str(failure(changes(database)))
+    finally:
+        stop(running)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("mysql://host/db", {"slot": "s", "publication": "p"}),
+        ("postgresql://host/db", {"slot": "", "publication": "p"}),
+        ("postgresql://host/db", {"slot": "s", "publication": ""}),
+    ],
+)
+def test_arguments_that_are_none(url: str, options: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError):
+        sources.postgres_changes(url, **options)
+
+
+def test_positions_are_written_as_the_server_writes_them() -> None:
+    assert lsn_text(lsn_of("16/B374D848")) == "16/B374D848" and lsn_of("0/0") == 0
+    assert lsn_of("1/0") == 2**32
