@@ -75,7 +75,8 @@ def sentence(error: Exception, place: SqlPlace) -> str:
     """What the database has said, on one line, without secrets."""
     original = getattr(error, "orig", None) or error
     said = original.args[1] if len(original.args) > 1 else original
-    lines = [line.strip() for line in place.cleansed(str(said)).splitlines() if line.strip()]
+    text = place.cleansed(str(said)).partition("\nLINE ")[0]  # then comes our own statement
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines[:2]).rstrip(".")
 
 

@@ -19,6 +19,7 @@ from dagster_jet.connectors.sql.held_rows import (
 from dagster_jet.connectors.sql.markers import HELD, Markers
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.prepared import prepared_transactions
+from dagster_jet.connectors.sql.rights import create_markers
 from dagster_jet.connectors.sql.sink import SqlSink, url_of
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError
@@ -97,7 +98,7 @@ class HeldSqlSink(SqlSink):
                     stage=stage,
                     cure='Or use transactions="roll-forward", which needs nothing of the kind.',
                 )
-            Markers(self.place).create(connection, HELD)
+            create_markers(connection, Markers(self.place), job, stage, HELD)
 
     def takes(self, schema: pa.Schema) -> bool:
         self._check_columns(schema)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
+from dagster_jet.connectors.sql.markers import Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
+from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -54,3 +56,26 @@ def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | 
         finally:
             connection.rollback()
     return None
+
+
+def create_markers(
+    connection: Connection, markers: Markers, job: str, stage: str, *names: str
+) -> None:
+    """At a start: creates our own tables where they are missing.
+
+    Raises:
+        ConfigurationError: we may not; says how somebody else creates them.
+    """
+    try:
+        markers.create(connection, *names)
+    except sqlalchemy().exc.DBAPIError as error:
+        if trouble(error) is not Trouble.DENIED:
+            raise
+        ddl = "; ".join(" ".join(markers.ddl(connection)[name].split()) for name in names)
+        raise ConfigurationError(
+            f"we may not create the table {' and '.join(names)}: {sentence(error, markers.place)}.",
+            job=job,
+            stage=stage,
+            cure="Have it created once, with the rights SELECT, INSERT, UPDATE and DELETE for the "
+            f"user of the URL: {ddl}",
+        ) from None

@@ -19,7 +19,7 @@ from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
 from dagster_jet.connectors.sql.place import SqlPlace
-from dagster_jet.connectors.sql.rights import lacking_rights
+from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
 from dagster_jet.core.secret import Secret, Url, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
@@ -114,7 +114,7 @@ class SqlSink:
             self._check_rights(connection, job, stage)
             connection.rollback()
             markers, owner = Markers(self.place), self._owner(job, stage)
-            markers.create(connection, EPOCHS)
+            create_markers(connection, markers, job, stage, EPOCHS)
             if is_new_job and Fence(markers, owner, owner.id()).exists(connection):
                 raise ConfigurationError(
                     f"the table {EPOCHS!r} has epochs of an earlier life of this job, but the "
