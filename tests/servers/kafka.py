@@ -18,10 +18,10 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{proxied}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{proxy}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
 log.dirs={folder}/data
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
@@ -52,11 +52,12 @@ def kafka_server() -> SharedServer:
     return shared_server("kafka", prepared)
 
 
-def prepared(folder: Path, *, behind: int | None = None) -> ToStart:
+def prepared(folder: Path, *, proxied: int | None = None, proxy: int | None = None) -> ToStart:
     """How a broker is started in a folder; one that was there before keeps its data and ports.
 
     Args:
-        behind: the port that clients are told to use: of a proxy.
+        proxied: the port of a second listener.
+        proxy: where clients of that one are told to connect to.
     """
     jars = fetch_jars("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
     properties = folder / "server.properties"
@@ -65,10 +66,14 @@ def prepared(folder: Path, *, behind: int | None = None) -> ToStart:
     if properties.exists():
         port = int((folder / "port").read_text())
     else:
-        port = free_port()
+        port, proxied = free_port(), proxied or free_port()
         properties.write_text(
             _PROPERTIES.format(
-                port=port, controller=free_port(), advertised=behind or port, folder=folder
+                port=port,
+                controller=free_port(),
+                proxied=proxied,
+                proxy=proxy or proxied,
+                folder=folder,
             )
         )
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

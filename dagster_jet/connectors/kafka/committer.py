@@ -23,7 +23,13 @@ from dagster_jet.connectors.kafka.cluster import (
     error_of,
     is_lasting,
 )
-from dagster_jet.connectors.kafka.markers import Marker, Owner, partition_of, read_markers
+from dagster_jet.connectors.kafka.markers import (
+    Marker,
+    Owner,
+    marker_partitions,
+    partition_of,
+    read_markers,
+)
 from dagster_jet.connectors.staging import (
     Segment,
     StoreArea,
@@ -164,12 +170,12 @@ class KafkaCommitter(Committer):
         settings = self.cluster.settings(
             **{
                 "transactional.id": self.owner.transactional_id,
-                "transaction.timeout.ms": TRANSACTION_S * 1000,
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "error_cb": self._troubles,
             }
         )
+        settings.setdefault("transaction.timeout.ms", TRANSACTION_S * 1000)
         # How large a message may be is the topic's business.
         settings.setdefault("message.max.bytes", MESSAGE_BYTES_MAX)
         producer = client_library().Producer(settings)
@@ -177,8 +183,7 @@ class KafkaCommitter(Committer):
         producer.init_transactions(_INIT_S)
         fail_point("kafka.fenced")
         self._markers = read_markers(self.cluster, self.marker_topic, self.owner)
-        found = producer.list_topics(self.marker_topic, timeout=_INIT_S).topics
-        self._marker_partitions = len(found[self.marker_topic].partitions)
+        self._marker_partitions = len(marker_partitions(producer, self.marker_topic))
         return producer
 
     def _give_up(self) -> None:
@@ -199,12 +204,20 @@ class KafkaCommitter(Committer):
                 job=self.owner.job,
                 stage=self.owner.sink,
             )
+        cure = (
+            "Correct the credentials, the rights (WRITE on the topic, the marker topic and the "
+            "transactional id) or the topic's settings."
+        )
+        if explained.code() == client_library().KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            cure = (
+                f"The broker's transaction.max.timeout.ms is below {TRANSACTION_S} s: raise it, or "
+                'ask for less: options={"transaction.timeout.ms": "60000"}.'
+            )
         found = SinkError(
             f"the topic {self.topic!r} cannot be written: {explained.str()}.",
             job=self.owner.job,
             stage=self.owner.sink,
-            cure="Correct the credentials, the rights (WRITE on the topic, the marker topic and "
-            "the transactional id) or the topic's settings.",
+            cure=cure,
         )
         found.reaction = Reaction.FAIL
         return found

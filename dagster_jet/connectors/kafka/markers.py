@@ -48,6 +48,10 @@ class Marker:
         content = json.loads(value)
         return cls(content["epoch"], content["execution"], content["by"])
 
+    def is_after(self, other: Marker) -> bool:
+        """Who commits is never older than who has committed before."""
+        return (self.by_execution, self.epoch_id) > (other.by_execution, other.epoch_id)
+
     def covers(self, epoch_id: int, execution_id: int) -> bool:
         return self.execution_id == execution_id and self.epoch_id >= epoch_id
 
@@ -84,7 +88,7 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
 
     Raises:
         KafkaException: nobody answers.
-        TimeoutError: a transaction of another job stays open.
+        TimeoutError: a transaction of another job stays open, or the topic is not there.
     """
     library = client_library()
     code = library.KafkaError
@@ -102,7 +106,7 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
     newest: dict[int, Marker] = {}
     consumer = library.Consumer(settings)
     try:
-        partitions = _partitions(consumer, topic)
+        partitions = marker_partitions(consumer, topic)
         ends = _ends(cluster, topic, partitions)
         starts = [library.TopicPartition(topic, number, 0) for number in ends]
         consumer.assign(starts)
@@ -128,12 +132,22 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
 
 def _note(newest: dict[int, Marker], message: Any, owner: Owner) -> None:
     *of, timeline = json.loads(message.key())
-    if of == owner.as_list() and message.value() is not None:
-        newest[timeline] = Marker.of(message.value())
+    if of != owner.as_list() or message.value() is None:
+        return
+    marker, before = Marker.of(message.value()), newest.get(timeline)
+    # Where the topic has got more partitions, an old one may stand in another, and be read later.
+    if before is None or marker.is_after(before):
+        newest[timeline] = marker
 
 
-def _partitions(consumer: Any, topic: str) -> list[int]:
-    return list(consumer.list_topics(topic, timeout=_CALL_S).topics[topic].partitions)
+def marker_partitions(client: Any, topic: str) -> list[int]:
+    """Raises `TimeoutError`: it is not there now. No partition would mean that nothing is
+    committed."""
+    found = client.list_topics(topic, timeout=_CALL_S).topics.get(topic)
+    if found is None or found.error is not None or not found.partitions:
+        said = "" if found is None or found.error is None else f": {found.error.str()}"
+        raise TimeoutError(f"the topic {topic} is not there{said}")
+    return list(found.partitions)
 
 
 def _ends(cluster: Cluster, topic: str, partitions: list[int]) -> dict[int, int]:

@@ -62,6 +62,7 @@ class ReadTask:
     stage: str
     with_metadata: bool
     with_position: bool
+    skips_lost: bool = False
 
     @property
     def ddl(self) -> str:
@@ -128,6 +129,13 @@ class ReadTask:
         if error.code() == code._PARTITION_EOF:
             return bool(message.offset() >= range_.stop)
         if error.code() in (code._AUTO_OFFSET_RESET, code.OFFSET_OUT_OF_RANGE):
+            if self.skips_lost:  # it was there when the epoch was planned
+                raise ExecutorLostError(
+                    "retention has removed messages while they were read.",
+                    stage=self.stage,
+                    position=f"{range_.partition.name}@{range_.start}",
+                    cure="The job restarts from its last snapshot, and goes on without them.",
+                )
             raise InputLostError(
                 f"retention has removed messages that were not read yet: {error.str()}.",
                 stage=self.stage,

@@ -135,6 +135,7 @@ class KafkaReader(SourceReader):
             self._next.setdefault(partition, start)
         for partition, first in found.first.items():
             self._check_retention(partition, first)
+            self._check_end(partition, first, found.last.get(partition))
         self._last.update(found.last)
 
     def _check_retention(self, partition: Partition, first: int) -> None:
@@ -150,6 +151,21 @@ class KafkaReader(SourceReader):
                 cure='Keep them for longer, or go on without them: sources.kafka(lost="skip").',
             )
         self._lost += first - at
+        self._next[partition] = first
+
+    def _check_end(self, partition: Partition, first: int, last: int | None) -> None:
+        """A last stable offset never goes back, unless it is another log than the one we read."""
+        at = self._next[partition]
+        if last is None or at <= last:
+            return
+        if not self.source.skips_lost:
+            raise InputLostError(
+                f"the topic ends before that, at {last}: it was made anew, or its end was lost.",
+                job=self.job,
+                stage=self.stage,
+                position=f"{partition.name}@{at}",
+                cure='sources.kafka(lost="skip") reads what is there now from its beginning.',
+            )
         self._next[partition] = first
 
     def waiting(self) -> Lag:
@@ -207,6 +223,7 @@ class KafkaReader(SourceReader):
             self.stage,
             self.source.metadata,
             with_position,
+            self.source.skips_lost,
         )
         numbers = spark.range(0, len(ranges), 1, len(ranges))
         return numbers.mapInArrow(task, task.ddl), names

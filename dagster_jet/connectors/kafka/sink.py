@@ -106,6 +106,12 @@ class KafkaSink:
                 )
         except SourceUnavailableError as error:
             raise SinkUnavailableError(error.message, job=job, stage=stage) from None
+        except (client_library().KafkaException, TimeoutError) as error:
+            raise SinkUnavailableError(
+                f"the topic {self.marker_topic!r} cannot be read now: {error}.",
+                job=job,
+                stage=stage,
+            ) from None
         except SourceError as error:
             raise ConfigurationError(error.message, job=job, stage=stage, cure=error.cure) from None
 

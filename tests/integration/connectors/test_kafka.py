@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -26,8 +28,9 @@ from dagster_jet.execution.events import ExecutionRestarting, ItemsLost, SourceU
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_sink, check_source, collected
 from tests.long import long
-from tests.servers import launch, stop, wait_until
+from tests.servers import SharedServer, free_port, launch, stop, wait_until
 from tests.servers.kafka import prepared
+from tests.servers.proxy import Proxy
 
 from .. import child
 from ..oracle import windowed
@@ -180,6 +183,39 @@ def test_killed(world: KafkaPipelineWorld, rules: str):
     assert world.found() == world.wanted()
 
 
+@long
+@pytest.mark.usefixtures("interpreted")
+def test_fifty_kills(world: KafkaPipelineWorld, tmp_path: Path):
+    """Of the driver at random steps; every fifth time the broker is killed while it runs."""
+    rng = random.Random(20261123)
+    steps = ("record.snapshot.after", "kafka.fenced", "kafka.commit.before", "epoch.acked")
+    steps += ("kafka.commit.produced", "kafka.commit.after", "staging.finished")
+    folder = tmp_path / "broker"
+    folder.mkdir()
+    brokers = [launch("kafka", folder, prepared(folder))]
+    try:
+        world.set_up(KafkaWorld(brokers[0].facts["servers"]))
+        for number in range(50):
+            world.send(2, first=number * 2)
+            killer = threading.Timer(rng.uniform(0.5, 2), _restart, (brokers, folder))
+            if number % 5 == 4:
+                killer.start()
+            world.run_child(f"{rng.choice(steps)}=kill", config={"max_items_per_epoch": 12})
+            if number % 5 == 4:
+                killer.join()
+            for name, rows in world.found().items():
+                assert not rows - world.wanted()[name], "nothing is there twice, or too early"
+        world.run()
+        assert world.found() == world.wanted()
+    finally:
+        stop(brokers[-1])
+
+
+def _restart(brokers: list[SharedServer], folder: Path) -> None:
+    stop(brokers[-1], signal.SIGKILL)
+    brokers.append(launch("kafka", folder, prepared(folder)))
+
+
 # --- what is read ---------------------------------------------------------------------------------
 
 
@@ -296,6 +332,20 @@ def test_messages_that_retention_has_removed_end_the_job_or_are_counted(
     assert [event.lost for event in events if isinstance(event, ItemsLost)] == [3]
 
 
+def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):
+    topic = kafka.topic()
+    source = partial(sources.kafka, kafka.servers, topics=[topic], schema="v long")
+    kafka.send(topic, [{"v": v} for v in range(3)])
+    assert values(read(jet, source())) == [0, 1, 2]
+    kafka.admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in kafka.admin.list_topics(timeout=5).topics, within=10)
+    kafka.create(topic)
+    kafka.send(topic, [{"v": 3}])
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@3': the topic ends before that, at 1"):
+        read(jet, source())
+    assert values(read(jet, source(lost="skip"))) == [3]
+
+
 def test_offsets_are_written_for_dashboards(kafka: KafkaWorld, jet: Jet):
     from confluent_kafka import Consumer, TopicPartition
 
@@ -391,32 +441,62 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch):
 # --- what a cluster may do meanwhile --------------------------------------------------------------
 
 
-def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path, spark: Any):
+def test_connections_that_are_cut_and_a_broker_that_is_killed(tmp_path: Path, spark: Any):
     """The job waits in place, and every row is there once."""
     folder = tmp_path / "broker"
     folder.mkdir()
-    broker = launch("kafka", folder, prepared(folder))
-    kafka = KafkaWorld(broker.facts["servers"])
+    proxied = free_port()
+    with Proxy(proxied) as proxy:
+        broker = launch("kafka", folder, prepared(folder, proxied=proxied, proxy=proxy.port))
+        try:
+            broker = _cut_and_killed(tmp_path, proxy, broker)
+        finally:
+            stop(broker)
+
+
+def _cut_and_killed(tmp_path: Path, proxy: Proxy, broker: SharedServer) -> SharedServer:
+    kafka, through_proxy = KafkaWorld(broker.facts["servers"]), f"127.0.0.1:{proxy.port}"
     read_from, write_to = kafka.topic(), kafka.topic()
-    kafka.send(read_from, [{"v": v} for v in range(100)])
     p = Pipeline("outage")
-    source = sources.kafka(kafka.servers, topics=[read_from], schema="v long")
+    source = sources.kafka(through_proxy, topics=[read_from], schema="v long")
     p.read_from(source, name="rows").write_to(
-        sinks.kafka(kafka.servers, topic=write_to), name="out"
+        sinks.kafka(through_proxy, topic=write_to), name="out"
     )
     events: list[Any] = []
     with Jet(store=[f"file://{tmp_path}/store"], backup_count=0, show_progress=False) as jet:
         job = jet.submit(p, JobConfig(snapshot_interval="100 ms"), on_event=events.append)
+
+        def arrive(first: int, last: int) -> None:
+            kafka.send(read_from, [{"v": v} for v in range(first, last)])
+
+        def arrived(count: int) -> None:
+            wait_until(lambda: len(kafka.rows(write_to)) >= count, within=90)
+
+        def outage() -> None:
+            before = sum(isinstance(e, SourceUnavailable) for e in events)
+            wait_until(
+                lambda: sum(isinstance(e, SourceUnavailable) for e in events) > before, within=60
+            )
+
         try:
-            wait_until(lambda: len(kafka.rows(write_to)) == 100, within=60)
+            arrive(0, 100)
+            arrived(100)
+            for number, sent in enumerate((500, 1500, 4000), start=1):
+                proxy.cut_after(sent)  # of a request, or of what is produced
+                arrive(number * 100, number * 100 + 100)
+                outage()
+                proxy.restore()
+                arrived(number * 100 + 100)
             stop(broker, signal.SIGKILL)
-            wait_until(lambda: any(isinstance(e, SourceUnavailable) for e in events), within=60)
-            broker = launch("kafka", folder, prepared(folder))
-            kafka.send(read_from, [{"v": v} for v in range(100, 200)])
-            wait_until(lambda: len(kafka.rows(write_to)) >= 200, within=90)
+            outage()
+            broker = launch("kafka", tmp_path / "broker", prepared(tmp_path / "broker"))
+            arrive(400, 500)
+            arrived(500)
             job.cancel()
             job.join(timeout=60)
-            assert Counter(row["v"] for row in kafka.rows(write_to)) == Counter(range(200))
-        finally:
+            assert Counter(row["v"] for row in kafka.rows(write_to)) == Counter(range(500))
+        except BaseException:
             stop(broker)
+            raise
     assert not any(isinstance(event, ExecutionRestarting) for event in events)
+    return broker

@@ -1,0 +1,82 @@
+"""Offsets are shared evenly, markers are the newest wherever they stand: without a broker."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_jet.connectors.kafka.markers import Marker, Owner, _note, marker_partitions
+from dagster_jet.connectors.kafka.offsets import Partition
+from dagster_jet.connectors.kafka.ranges import ROWS_PER_TASK, Range, by_task, share
+from dagster_jet.connectors.kafka.read_task import _rounds
+
+LENGTHS = st.lists(st.integers(0, 3 * ROWS_PER_TASK), max_size=5)
+
+
+@given(LENGTHS, st.integers(1, 4 * ROWS_PER_TASK))
+def test_an_epoch_has_as_many_as_it_may_and_the_same_of_each(lengths: list[int], most: int) -> None:
+    waiting = {Partition("t", number): count for number, count in enumerate(lengths)}
+    taken = share(waiting, most)
+    assert min(most, sum(lengths)) <= sum(taken.values()) < most + len(lengths) + 1
+    for partition, count in waiting.items():
+        others = max(taken.values(), default=0)
+        assert taken.get(partition, 0) in (count, others, others - 1)
+
+
+@given(LENGTHS, st.integers(1, 8))
+def test_tasks_read_every_offset_once(lengths: list[int], tasks: int) -> None:
+    ranges = [Range(Partition("t", n), 7, 7 + count) for n, count in enumerate(lengths) if count]
+    found = by_task(ranges, tasks)
+    assert len(found) <= tasks
+    pieces = sorted((one.partition, one.start, one.stop) for each in found for one in each)
+    for whole in ranges:
+        at = whole.start
+        for partition, start, stop in pieces:
+            if partition == whole.partition:
+                assert start == at and stop > start
+                at = stop
+        assert at == whole.stop
+
+
+def test_a_consumer_has_one_place_in_a_partition() -> None:
+    first, second = Partition("t", 0), Partition("t", 1)
+    ranges = [Range(first, 0, 2), Range(second, 0, 2), Range(first, 5, 7)]
+    assert list(_rounds(ranges)) == [ranges[:2], ranges[2:]]
+
+
+@dataclass
+class Message:
+    of: list[Any]
+    marker: Marker
+
+    def key(self) -> bytes:
+        return json.dumps(self.of).encode()
+
+    def value(self) -> bytes:
+        return self.marker.value()
+
+
+def test_the_newest_marker_counts_wherever_it_stands() -> None:
+    """A topic that got more partitions has an old one in another; it may be read later."""
+    owner, newest = Owner("store", "jet", "job", "sink"), dict[int, Marker]()
+    old, new = Marker(7, 0, 1), Marker(9, 0, 2)
+    for marker in (new, old):
+        _note(newest, Message([*owner.as_list(), 0], marker), owner)
+    _note(newest, Message(["store", "jet", "job", "other", 0], Marker(99, 0, 9)), owner)
+    assert newest == {0: new}
+
+
+def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:
+    class Client:
+        topics: dict[str, Any] = {}  # noqa: RUF012
+
+        def list_topics(self, *_: Any, **__: Any) -> Client:
+            return self
+
+    with pytest.raises(TimeoutError, match="the topic markers is not there"):
+        marker_partitions(Client(), "markers")
