@@ -1,6 +1,6 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, costs, pass_through, snapshot_cost, profile_small_epoch, state, store,
-nexmark."""
+operators, functions, costs, pass_through, kafka_read, snapshot_cost, profile_small_epoch, state,
+store, nexmark."""
 
 from __future__ import annotations
 
@@ -225,6 +225,19 @@ def pass_through(
     """Rows that only pass through: our writer against Spark's own."""
     with scratch() as folder:
         save(json, passing.run(folder, files=files, rounds=rounds, console=console))
+
+
+@app.command("kafka_read")
+def read_kafka(
+    servers: Annotated[str, typer.Option(help="Of a broker; a topic is made there, and deleted.")],
+    messages: Annotated[int, typer.Option(help="Of about 40 bytes.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(help="Each has one run of either reader.")] = 5,
+    json: Json = None,
+) -> None:
+    """Messages of a topic into Arrow: our tasks' reader against a bare consumer."""
+    from benchmarks import kafka_read
+
+    save(json, kafka_read.run(servers, messages=messages, rounds=rounds, console=console))
 
 
 @app.command("state")

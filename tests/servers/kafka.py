@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import shutil
 import subprocess
-import uuid
 from pathlib import Path
 
 from .packages import fetch_jars
 from .shared import SharedServer, ToStart, free_port, shared_server
 
 VERSION = "4.1.0"
+_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+"""A random one may begin with a dash, and is taken for an option then."""
 _JAVA = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PROPERTIES = """
 process.roles=broker,controller
@@ -76,9 +76,8 @@ def prepared(folder: Path, *, proxied: int | None = None, proxy: int | None = No
                 folder=folder,
             )
         )
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         subprocess.run(
-            [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
+            [*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(properties)],
             check=True,
             capture_output=True,
         )

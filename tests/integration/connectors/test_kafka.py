@@ -472,23 +472,22 @@ def _cut_and_killed(tmp_path: Path, proxy: Proxy, broker: SharedServer) -> Share
         def arrived(count: int) -> None:
             wait_until(lambda: len(kafka.rows(write_to)) >= count, within=90)
 
-        def outage() -> None:
-            before = sum(isinstance(e, SourceUnavailable) for e in events)
-            wait_until(
-                lambda: sum(isinstance(e, SourceUnavailable) for e in events) > before, within=60
-            )
+        def outages() -> int:
+            return sum(isinstance(event, SourceUnavailable) for event in events)
 
         try:
             arrive(0, 100)
             arrived(100)
             for number, sent in enumerate((500, 1500, 4000), start=1):
+                before = outages()
                 proxy.cut_after(sent)  # of a request, or of what is produced
                 arrive(number * 100, number * 100 + 100)
-                outage()
+                wait_until(lambda seen=before: outages() > seen, within=60)
                 proxy.restore()
                 arrived(number * 100 + 100)
+            before = outages()
             stop(broker, signal.SIGKILL)
-            outage()
+            wait_until(lambda: outages() > before, within=60)
             broker = launch("kafka", tmp_path / "broker", prepared(tmp_path / "broker"))
             arrive(400, 500)
             arrived(500)
