@@ -212,7 +212,9 @@ def _consumer(cluster: Cluster) -> tuple[Any, Troubles]:
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 100,
-            "queued.min.messages": BATCH,
+            "queued.min.messages": 5 * BATCH,
+            # A full queue is looked at again after that; by default a second is lost.
+            "fetch.queue.backoff.ms": 5,
             "queued.max.messages.kbytes": 16 * 1024,
         }
     )
