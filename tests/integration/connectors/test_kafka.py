@@ -22,6 +22,7 @@ from dagster_jet.errors import (
     ConfigurationError,
     InputLostError,
     PipelineError,
+    SinkError,
     SourceError,
 )
 from dagster_jet.execution.events import ExecutionRestarting, ItemsLost, SourceUnavailable
@@ -423,6 +424,13 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
         write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, marker_topic=kept))
 
 
+def test_a_transaction_that_the_broker_lets_nobody_hold_for_so_long(kafka: KafkaWorld, jet: Jet):
+    topic, options = kafka.topic(), {"transaction.timeout.ms": "3600000"}
+    with pytest.raises(SinkError, match=r"(?s)stage 'topic'.*transaction.max.timeout.ms"):
+        write(jet, [[1]], "v long", sinks.kafka(kafka.servers, topic=topic, options=options))
+    assert kafka.rows(topic) == []
+
+
 def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch):
     import pickle
 
@@ -481,9 +489,11 @@ def _cut_and_killed(tmp_path: Path, proxy: Proxy, broker: SharedServer) -> Share
             for number, sent in enumerate((500, 1500, 4000), start=1):
                 before = outages()
                 proxy.cut_after(sent)  # of a request, or of what is produced
-                arrive(number * 100, number * 100 + 100)
+                arrive(number * 100, number * 100 + 50)
                 wait_until(lambda seen=before: outages() > seen, within=60)
                 proxy.restore()
+                # Those may be through already; that these are says that the outage is over.
+                arrive(number * 100 + 50, number * 100 + 100)
                 arrived(number * 100 + 100)
             before = outages()
             stop(broker, signal.SIGKILL)
