@@ -113,6 +113,24 @@ def test_killed_once(world: SqlWorld, rules: str) -> None:
     world.assert_exactly_once()
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "record.snapshot.after:3=kill",  # decided, and prepared
+        pytest.param("epoch.acked:3=kill", marks=long),  # prepared, and undecided
+        pytest.param("sql.held.commit.after:2=kill", marks=long),
+    ],
+)
+def test_held_transactions_survive_their_driver(world: SqlWorld, rules: str) -> None:
+    world.transactions = "held"
+    world.run_child(rules, transactions="held")
+    world.assert_nothing_doubled()
+    world.run()
+    world.assert_exactly_once()
+    left = "select gid from pg_prepared_xacts where database = current_database()"
+    assert world.database.run(left) == []
+
+
 def test_a_connection_that_is_cut_costs_no_restart(world: SqlWorld) -> None:
     with Proxy(world.database.port) as proxy:
         world.use(world.database, proxy.port)
