@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from dagster_jet.errors import (
     SourceError,
     SourceUnavailableError,
 )
+from dagster_jet.system import failpoint
 from dagster_jet.testing.check_source import Typed, check_source
 from tests.servers import launch, stop
 from tests.servers import postgres as server
@@ -152,6 +154,28 @@ def test_a_slot_is_advanced_by_the_acknowledgement_alone(database: PostgresDatab
     reader.close()
 
 
+@pytest.mark.parametrize("step", ["postgres.advance.before", "postgres.advance.after"])
+def test_a_crash_around_the_advance_is_made_up_for(database: PostgresDatabase, step: str) -> None:
+    reader = changes(database).open("j", "in", None)
+    database.run("insert into t values (1, 'a')")
+    read(reader)
+    position, messages = reader.position(), reader.unacknowledged()
+    failpoint.configure(f"{step}:1=raise")
+    try:
+        with pytest.raises(Exception, match=step):
+            reader.acknowledge(messages)
+    finally:
+        failpoint.configure("")
+    reader.close()
+    successor = changes(database).open("j", "in", None)
+    successor.restore(position, None)
+    successor.restore_unacknowledged(messages)
+    successor.acknowledge(messages)
+    database.run("insert into t values (2, 'b')")
+    assert [row["id"] for row in read(successor)] == [2]
+    successor.close()
+
+
 def test_a_transaction_that_a_snapshot_divides_is_read_once(database: PostgresDatabase) -> None:
     reader = changes(database).open("j", "in", None)
     insert(database, "t", [{"id": n, "text": "x"} for n in range(10)])
@@ -204,7 +228,7 @@ def test_the_server_starts_again_in_the_middle(tmp_path: Path) -> None:
         reader = changes(database).open("j", "in", None)
         database.run("insert into t values (1, 'a')")
         assert [row["id"] for row in read(reader)] == [1]
-        stop(running[0])
+        stop(running[0], signal.SIGKILL)
         with pytest.raises(SourceUnavailableError):
             reader.poll()
         running[0] = launch("postgres", running[1], server.prepared(running[1]))
