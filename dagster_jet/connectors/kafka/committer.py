@@ -8,6 +8,7 @@ commit has an unknown outcome, is given up; the next one reads the marker again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -189,7 +190,10 @@ class KafkaCommitter(Committer):
     def _give_up(self) -> None:
         """Lets go of the producer, as a crash would: the next one ends its transaction."""
         producer, self._producer = self._producer, None
-        if producer is not None:
+        if producer is None:
+            return
+        # One that has failed for good, or was fenced, says so again: it hides why we are here.
+        with contextlib.suppress(client_library().KafkaException):
             producer.purge()
             producer.poll(0)
 
