@@ -10,14 +10,19 @@ from typing import Any
 
 from dagster_jet.connectors.contract import ReopenableSink, Sink, StoreResident
 from dagster_jet.connectors.files import FilesSink
+from dagster_jet.connectors.kafka import KafkaSink
 from dagster_jet.connectors.maps import MapSink
 from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
+from dagster_jet.connectors.trial import CollectSink, ConsoleSink
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.owed import Destination
 from dagster_jet.store import Store
 
 SINK_KINDS: dict[str, type[ReopenableSink]] = {
+    "collect": CollectSink,
+    "console": ConsoleSink,
     "files": FilesSink,
+    "kafka": KafkaSink,
     "map": MapSink,
     "sql": SqlSink,
     "sql_held": HeldSqlSink,

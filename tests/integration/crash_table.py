@@ -186,6 +186,9 @@ IN_DATABASES = {
 """Failing by turns on real servers: connectors/test_sql_sink.py, test_sql_held.py and
 test_postgres_changes.py; killed in test_sql_job.py."""
 
+IN_KAFKA = {"kafka.fenced", "kafka.commit.before", "kafka.commit.produced", "kafka.commit.after"}
+"""Failing by turns and killed in connectors/test_kafka.py."""
+
 
 def all_points() -> set[str]:
     """Every point that some row of these tables reaches."""
@@ -198,8 +201,8 @@ def all_points() -> set[str]:
         *REWINDING_KILLED,
         *RESERVING_KILLED,
     )
-    in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY], IN_DATABASES)
-    return set().union(*(case.points for case in cases), *in_recovery)
+    in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
+    return set().union(*(case.points for case in cases), *in_recovery, IN_DATABASES, IN_KAFKA)
 
 
 def points_wanted_by(request: pytest.FixtureRequest) -> set[str]:
