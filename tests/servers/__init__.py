@@ -4,13 +4,23 @@
 installs what they need, once, before the tests (`make test` does that).
 """
 
-from .shared import SharedServer, ToStart, free_port, launch, shared_server, stop, wait_until
+from .shared import (
+    SharedServer,
+    ToStart,
+    free_port,
+    launch,
+    own_folder,
+    shared_server,
+    stop,
+    wait_until,
+)
 
 __all__ = [
     "SharedServer",
     "ToStart",
     "free_port",
     "launch",
+    "own_folder",
     "shared_server",
     "stop",
     "wait_until",

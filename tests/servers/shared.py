@@ -114,6 +114,14 @@ def launch(kind: str, folder: Path, server: ToStart) -> SharedServer:
     return SharedServer(kind, str(folder), keeper.pid, dict(server.facts))
 
 
+def own_folder(kind: str) -> Path:
+    """An empty one for `launch`, which a server that runs as another user can reach: a test's own
+    temporary folder is closed to others. It goes with the run."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-own-", dir=os.environ[FOLDER]))
+    folder.chmod(0o755)
+    return folder
+
+
 def stop(server: SharedServer, how: int = signal.SIGTERM) -> None:
     """Ends a server that `launch` has started, with all its processes; SIGKILL at once."""
     try:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -26,7 +25,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.system import failpoint
 from dagster_jet.testing.check_source import Typed, check_source
-from tests.servers import launch, stop
+from tests.servers import launch, own_folder, stop
 from tests.servers import postgres as server
 from tests.servers.postgres import PASSWORD, PostgresDatabase, new_database, postgres
 from tests.servers.proxy import Proxy
@@ -208,11 +207,8 @@ def test_more_than_a_poll_takes_comes_with_the_next(
 
 
 @contextmanager
-def own_server(folder: Path) -> Iterator[list[Any]]:
-    for place in (folder, *folder.parents[:2]):
-        place.chmod(0o755)  # the server's user passes through
-    home = folder / "server"
-    home.mkdir()
+def own_server() -> Iterator[list[Any]]:
+    home = own_folder("postgres")
     running = [launch("postgres", home, server.prepared(home)), home]
     try:
         yield running
@@ -220,8 +216,8 @@ def own_server(folder: Path) -> Iterator[list[Any]]:
         stop(running[0])
 
 
-def test_the_server_starts_again_in_the_middle(tmp_path: Path) -> None:
-    with own_server(tmp_path) as running:
+def test_the_server_starts_again_in_the_middle() -> None:
+    with own_server() as running:
         database = new_database(running[0])
         database.run("create table t (id bigint primary key, text text)")
         database.run("create publication p for table t")
@@ -315,11 +311,8 @@ def test_credentials_rights_and_servers_that_are_away(database: PostgresDatabase
     assert failure(changes(database, 1)).reaction is Reaction.RETRY
 
 
-def test_a_server_without_logical_decoding_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "server"
-    folder.mkdir()
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
+def test_a_server_without_logical_decoding_is_named() -> None:
+    folder = own_folder("postgres")
     running = launch("postgres", folder, server.prepared(folder, wal_level="replica"))
     try:
         database = new_database(running)

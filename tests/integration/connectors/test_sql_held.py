@@ -19,7 +19,7 @@ from dagster_jet.errors import ArtifactLostError, ConfigurationError, SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
 from tests.integration.connectors.sql_places import COLUMNS, MadeSink
-from tests.servers import SharedServer, launch, shared_server, stop
+from tests.servers import SharedServer, launch, own_folder, shared_server, stop
 from tests.servers import mariadb as maria_server
 from tests.servers import postgres as postgres_server
 from tests.servers.proxy import Proxy
@@ -106,10 +106,7 @@ def test_t1_begins_while_t0_is_undecided(held: Held) -> None:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_commit_after_restart(tmp_path: Path, kind: str, how: int) -> None:
     """The server of a prepared transaction stops, or is killed, and starts again."""
-    server, folder = SERVERS[kind], tmp_path / "server"
-    folder.mkdir()
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)  # the server's user passes through
+    server, folder = SERVERS[kind], own_folder(kind)
     running = launch(kind, folder, server.prepared(folder))
     try:
         held = Held(tmp_path, kind, server.new_database(running))
@@ -222,10 +219,7 @@ def test_the_contract_is_kept(tmp_path: Path, spark: Any, kind: str) -> None:
 
 
 def test_a_server_that_prepares_nothing_is_refused_with_the_setting(tmp_path: Path) -> None:
-    folder = tmp_path / "server"
-    folder.mkdir()
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
+    folder = own_folder("postgresql")
     to_start = postgres_server.prepared(folder, max_prepared_transactions="0")
     running: SharedServer = launch("postgresql", folder, to_start)
     try:
