@@ -18,24 +18,26 @@ from rich.console import Console
 from rich.table import Table
 
 from ..jvm import start_quickly
+from .dagster_round import DagsterRound
 from .kafka_round import KafkaRound
-from .round import VICTIMS, Round, Setting, Verdict
+from .round import UNDER_DAGSTER, VICTIMS, Round, Setting, Verdict
 
 PER_ROUND = 25
 
 
-def settings(kills: int, seed: int, *, kafka: bool) -> list[Setting]:
-    """Every other round on two executor JVMs, every other pair of rounds on Redis; with Kafka all
-    on local threads and files."""
+def settings(kills: int, seed: int, *, kafka: bool = False, dagster: bool = False) -> list[Setting]:
+    """Every other round on two executor JVMs, every other pair of rounds on Redis; with Kafka or
+    under Dagster all on local threads and files."""
     rng = random.Random(seed)
     rounds = -(-kills // PER_ROUND)
     return [
         Setting(
             seed=rng.randrange(1 << 30),
             kills=min(PER_ROUND, kills - number * PER_ROUND),
-            cluster=bool(number & 1) and not kafka,
-            redis=not number & 2 and not kafka,
+            cluster=bool(number & 1) and not kafka and not dagster,
+            redis=not number & 2 and not kafka and not dagster,
             kafka=kafka,
+            dagster=dagster,
         )
         for number in range(rounds)
     ]
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--json", action="store_true", help="the verdict for programs")
     parser.add_argument("--kafka", action="store_true", help="rows from Kafka to Kafka")
+    parser.add_argument("--dagster", action="store_true", help="under Dagster, and its processes")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
@@ -55,7 +58,9 @@ def main() -> int:
     begun = time.monotonic()
     killed: Counter[str] = Counter()
     verdicts: list[Verdict] = []
-    for setting in settings(options.kills, options.seed, kafka=options.kafka):
+    for setting in settings(
+        options.kills, options.seed, kafka=options.kafka, dagster=options.dagster
+    ):
         folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))
 
         def tell(victim: str, where: str = setting.master) -> None:
@@ -66,10 +71,15 @@ def main() -> int:
                 highlight=False,
             )
 
-        verdict = (KafkaRound if setting.kafka else Round)(folder, setting, tell).play()
+        verdict = _kind(setting)(folder, setting, tell).play()
         verdicts.append(verdict)
-        if verdict.wrong:
-            console.print(f"[red]wrong[/red], kept in {folder}: {verdict.wrong}")
+        if verdict.notes:
+            console.print(verdict.notes, highlight=False)
+        if verdict.wrong or verdict.broken:
+            console.print(
+                f"[red]wrong[/red], kept in {folder}: {verdict.wrong} {verdict.broken}",
+                highlight=False,
+            )
         else:  # said at once: whoever ends the soak early knows what it has found
             console.print(f"round {len(verdicts)}: {verdict.rows:,} rows compared, 0 wrong")
             shutil.rmtree(folder)
@@ -80,21 +90,32 @@ def main() -> int:
             json.dumps([{**asdict(verdict), "kills": dict(verdict.kills)} for verdict in verdicts])
         )
     console.print(
-        f"{killed.total()} kills ({', '.join(f'{killed[v]} {v}' for v in VICTIMS)}), "
+        f"{killed.total()} kills ({', '.join(f'{n} {v}' for v, n in killed.items())}), "
         f"{sum(v.rows for v in verdicts):,} rows compared, rows wrong: {wrong}",
         highlight=False,
     )
-    return 1 if wrong else 0
+    return 1 if wrong or any(verdict.broken for verdict in verdicts) else 0
+
+
+def _kind(setting: Setting) -> type[Round]:
+    if setting.dagster:
+        return DagsterRound
+    return KafkaRound if setting.kafka else Round
 
 
 def _table(verdicts: list[Verdict]) -> Table:
-    table = Table("seed", "master", "store", *VICTIMS, "starts", "rows", "rows wrong")
+    victims = [
+        victim
+        for victim in (*VICTIMS, *UNDER_DAGSTER)
+        if any(victim in verdict.setting.victims for verdict in verdicts)
+    ]
+    table = Table("seed", "master", "store", *victims, "starts", "rows", "rows wrong")
     for verdict in verdicts:
         table.add_row(
             str(verdict.setting.seed),
             verdict.setting.master,
             "redis" if verdict.setting.redis else "files",
-            *(str(verdict.kills[victim]) for victim in VICTIMS),
+            *(str(verdict.kills[victim]) for victim in victims),
             str(verdict.starts),
             f"{verdict.rows:,}",
             str(verdict.rows_wrong),

@@ -25,6 +25,7 @@ from ..integration.world import random_rows, write_input
 from .driver import OUTPUTS
 
 VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker")
+UNDER_DAGSTER = ("run worker", "daemon", "webserver", "code server")
 _PROGRESS_S = 300.0
 """So long a job that is not killed may take to its next committed epoch, start included."""
 FILES_AHEAD = 12
@@ -42,6 +43,8 @@ class Setting:
     redis: bool
     kafka: bool = False
     """Rows come from Kafka and go to Kafka."""
+    dagster: bool = False
+    """The job runs under Dagster, whose processes are the victims."""
 
     @property
     def master(self) -> str:
@@ -49,6 +52,8 @@ class Setting:
 
     @property
     def victims(self) -> list[str]:
+        if self.dagster:
+            return list(UNDER_DAGSTER)
         absent = {"executor"} if not self.cluster else set()
         absent |= {"member"} if not self.redis else set()
         absent |= {"broker"} if not self.kafka else set()
@@ -64,6 +69,9 @@ class Verdict:
     starts: int = 0
     rows: int = 0
     wrong: dict[str, str] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    """Promises that are not about rows."""
+    notes: str = ""
 
     @property
     def rows_wrong(self) -> int:
@@ -231,6 +239,10 @@ class Round:
         self._driver.kill()
         self._driver.wait()
         self._start("completed")
+        self._wait_for_completion()
+
+    def _wait_for_completion(self) -> None:
+        assert self._driver is not None
         before, moved_at = self._epochs(), time.monotonic()
         while self._driver.poll() != 0:
             self._restart_if_dead("completed")
