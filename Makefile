@@ -71,6 +71,7 @@ soak: $(STAMP) $(CLASSES) $(SERVERS)
 	$(BIN)/pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
 	$(BIN)/python -m tests.soak --kafka --kills $(or $(KILLS),200)
+	$(BIN)/python -m tests.soak --dagster --kills $(or $(KILLS),30)
 
 dev: $(STAMP)
 	DAGSTER_HOME=$${DAGSTER_HOME:-$(CURDIR)/.dagster_home} && mkdir -p "$$DAGSTER_HOME" && \

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import dagster as dg
 import psutil
 
 from demo.dagster_process import REPOSITORY
@@ -71,6 +72,10 @@ class DagsterServices:
         self._keeper = threading.Thread(target=self._keep, daemon=True)
 
     def start(self) -> None:
+        # The instance's databases first: three processes that make them at once break them.
+        with dg.DagsterInstance.from_config(str(self.home)) as instance:
+            instance.all_instigator_state()
+            instance.get_run_records(limit=1)
         self._keeper.start()
 
     def _keep(self) -> None:

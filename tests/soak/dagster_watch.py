@@ -106,10 +106,7 @@ class Watch(threading.Thread):
 def longest_silence(outage: Span, ticks: Sequence[float], absences: Sequence[Span]) -> float:
     """The longest part of an outage in which no tick said why, in seconds, but for `absences`."""
     marks = [outage.begin, *(t for t in ticks if outage.begin < t < outage.end), outage.end]
-    return max(
-        Span(before, after).without(absences)
-        for before, after in itertools.pairwise(marks)
-    )
+    return max(Span(before, after).without(absences) for before, after in itertools.pairwise(marks))
 
 
 def absences(kills: Iterable[float], ticks: Sequence[float], at_most_s: float) -> list[Span]:
