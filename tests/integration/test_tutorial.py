@@ -1,7 +1,8 @@
-"""The tutorial does what it says, from an empty folder, from top to bottom."""
+"""The tutorial and the README do what they say, from an empty folder, from top to bottom."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +11,41 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+ROOT = Path(__file__).parents[2]
+
+
+def run_blocks(page: str, **replaced: str) -> dict[str, Any]:
+    """Runs the Python of a page; returns the names that it has defined."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+        code = block[1]
+        for what, by in replaced.items():
+            code = code.replace(what, by)
+        line = text.count("\n", 0, block.start(1))
+        # Blank lines in front: a traceback names the line of the page.
+        exec(compile("\n" * line + code, page, "exec", dont_inherit=True), names)
+    return names
 
 
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     monkeypatch.chdir(tmp_path)
-    text = PAGE.read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    blocks = list(re.finditer(r"```python\n(.*?)```", text, re.DOTALL))
-    assert len(blocks) == 4
-    for block in blocks:
-        line = text.count("\n", 0, block.start(1))
-        # Blank lines in front: a traceback names the line of the page.
-        exec(compile("\n" * line + block[1], str(PAGE), "exec"), names)
+    names = run_blocks("docs/tutorial.md")
     assert len(names["results"]()) == 2
+
+
+def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jet").mkdir()
+    (tmp_path / "in").mkdir()
+    flights = [
+        {"flight": f"DL{n}", "origin": "JFK", "at": "2026-01-01T08:05:00Z", "delay": 10.0 * n}
+        for n in range(5)
+    ]
+    (tmp_path / "in" / "a.json").write_text("".join(json.dumps(row) + "\n" for row in flights))
+    names = run_blocks("README.md", **{"/var/jet": str(tmp_path / "jet")})
+    assert names["result"].rows_in == 5
+    late = (tmp_path / "out" / "late").glob("*.json")
+    rows = [json.loads(line) for path in late for line in path.read_text().splitlines()]
+    assert sorted(row["flight"] for row in rows) == ["DL2", "DL3", "DL4"]
+    assert [key.to_user_string() for key in sorted(names["airport_delays_assets"].keys)]

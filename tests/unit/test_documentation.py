@@ -37,18 +37,6 @@ DOCSTRINGS = [
 ]
 
 
-@pytest.mark.parametrize("page", ["processors.md"])
-def test_the_python_of_a_page_runs_from_top_to_bottom(page):
-    text = (PAGES / page).read_text(encoding="utf-8")
-    names: dict = {}
-    blocks = list(re.finditer(r"```python\n(.*?)```", text, re.DOTALL))
-    assert blocks
-    for block in blocks:
-        line = text.count("\n", 0, block.start(1))
-        # Blank lines in front: a traceback names the line of the page.
-        exec(compile("\n" * line + block[1], str(PAGES / page), "exec"), names)
-
-
 @pytest.mark.parametrize("module", DOCSTRINGS)
 def test_the_examples_of_a_docstring(module, tmp_path):
     results = doctest.testmod(
