@@ -3,6 +3,7 @@ words go. What needs Spark is run by tests/integration/test_tutorial.py."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,29 @@ def test_the_commands_of_a_page_exist(page: str) -> None:
         given = {word.split("=")[0] for word in words if word.startswith("--")}
         unknown = given - options
         assert not unknown, f"{page}: {line}"
+
+
+def test_the_messages_in_troubleshooting_are_those_of_the_code() -> None:
+    """Fragments in code spans, with a blank in them, in tables of messages."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| (?:message|symptom) \|.*\n\|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    fragments = [span for row in rows for span in re.findall(r"`([^`]+ [^`]+)`", row)]
+    messages = [f for f in fragments if not f.startswith("dagster-jet ")]
+    assert len(messages) >= 8
+    sources = "\n".join(said_in(path) for path in (ROOT / "dagster_jet").rglob("*.py"))
+    assert [message for message in messages if message not in sources] == []
+
+
+def said_in(path: Path) -> str:
+    """The texts of a file, put together as Python does; what is filled in stands as `{}`."""
+    return "\n".join(
+        "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in text.values)
+        if isinstance(text, ast.JoinedStr)
+        else str(text.value)
+        for text in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(text, ast.JoinedStr | ast.Constant)
+    )
 
 
 def test_pages_are_looked_at() -> None:
