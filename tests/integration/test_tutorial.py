@@ -34,7 +34,12 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Sp
     assert len(names["results"]()) == 2
 
 
-def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+def test_the_readme(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jet").mkdir()
     (tmp_path / "in").mkdir()
@@ -43,7 +48,14 @@ def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Spar
         for n in range(5)
     ]
     (tmp_path / "in" / "a.json").write_text("".join(json.dumps(row) + "\n" for row in flights))
-    names = run_blocks("README.md", **{"/var/jet": str(tmp_path / "jet")})
+    names = run_blocks(
+        "README.md", **{"/var/jet": str(tmp_path / "jet"), "/tmp/jet": str(tmp_path / "first")}
+    )
+    said = capsys.readouterr().out
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows_shown = re.findall(r"^│ .* │$", text, re.MULTILINE)
+    assert len(rows_shown) == 5
+    assert sorted(re.findall(r"^│ .* │$", said, re.MULTILINE)) == rows_shown
     assert names["result"].rows_in == 5
     late = (tmp_path / "out" / "late").glob("*.json")
     rows = [json.loads(line) for path in late for line in path.read_text().splitlines()]

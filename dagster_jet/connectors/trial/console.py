@@ -6,6 +6,7 @@ At least once: nothing says after a crash whether a table was seen.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,6 +67,8 @@ class ConsoleCommitter(Committer):
 
         count = sum(segment.artifact.rows for segment in segments)
         shown = _first(segments, self.sink.rows)
+        with suppress(TypeError):  # values that have no order, or none at all
+            shown.sort(key=lambda row: list(row.values()))
         table = Table()
         for name in shown[0] if shown else ():
             table.add_column(escape(name), overflow="fold")
