@@ -42,9 +42,19 @@ class Launches:
 
         A run that is being cancelled takes nothing any more.
         """
-        statuses = [*_PENDING, dg.DagsterRunStatus.STARTED]
+        runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED)
+        return tuple(run.run_id for run in runs)
+
+    def with_worker(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
+        """Return the runs of which Dagster says that a process works on them."""
+        status = dg.DagsterRunStatus
+        return self._with_status(instance, status.STARTING, status.STARTED, status.CANCELING)
+
+    def _with_status(
+        self, instance: dg.DagsterInstance, *statuses: dg.DagsterRunStatus
+    ) -> list[dg.DagsterRun]:
         runs = instance.get_runs(dg.RunsFilter(statuses=statuses), limit=_RUNS_LOOKED_AT)
-        return tuple(run.run_id for run in runs if self._is_ours(run))
+        return [run for run in runs if self._is_ours(run)]
 
     def _is_ours(self, run: dg.DagsterRun) -> bool:
         if run.tags.get(keys.TAG_PIPELINE) == self.pipeline or run.job_name == self.job:

@@ -59,5 +59,7 @@ UNVERSIONED = "INITIAL"
 # Tags on runs and jobs.
 TAG_PIPELINE = "dagster_jet/pipeline"
 TAG_GENERATION = "dagster_jet/generation"
+TAG_WORKER = ".dagster/dagster_jet_worker"
+"""Dagster's prefix for tags that nobody wants to see."""
 TAG_MAX_RUNTIME = "dagster/max_runtime"
 TAG_MAX_RETRIES = "dagster/max_retries"

@@ -25,6 +25,7 @@ from dagster_jet.orchestration.job_watch import JobWatch
 from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
 from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
+from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.supervision import Desired, set_desired
 from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
@@ -196,6 +197,9 @@ class JetResource(dg.ConfigurableResource[Any]):
         config: JobConfig | Mapping[str, Any] | None,
     ) -> Generator[dg.AssetMaterialization, None, None]:
         pipeline = pipeline or _pipeline_from(context)
+        run_id = context.run.run_id
+        # Before anything else: from here on its death can be told from its being busy.
+        context.instance.add_run_tags(run_id, {keys.TAG_WORKER: RunWorker.here(run_id).to_tag()})
         if is_launched_by_hand(context.instance, context.run, pipeline.name):
             # Whatever was paused or given up is wanted again.
             set_desired(self.jet.store, pipeline.name, Desired.RUNNING)
@@ -205,7 +209,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             self._job_config(config),
             until=until or _until_from(context) or "stopped",
             on_event=event_buffer.put,
-            run_id=context.run.run_id,
+            run_id=run_id,
         )
         watch = JobWatch(
             job=job,

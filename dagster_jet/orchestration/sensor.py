@@ -12,6 +12,7 @@ from dagster_jet.jet import Jet
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
 from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.dead_runs import report_dead_runs
 from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sightings import Clock, Moment, Sightings, Thing, What
@@ -63,6 +64,9 @@ def build_jet_supervisor_sensor(
     or without) are followed by another at once; those that did not wait longer and longer, and at
     last the sensor gives up. A user's cancel of the run that has the job pauses it. Launching it by
     hand lifts a pause and forgets the failures; until that run has the job no other is requested.
+
+    A run whose process is gone, and of which nobody would say so any more (its code server died
+    too, or the machine's Dagster was killed), is reported as failed, so that alerts go off.
 
     An execution that lives but has been at one thing for `stuck_after_seconds` (an epoch, a commit
     that is being retried, snapshots that keep failing) is named in every tick, as an error.
@@ -121,12 +125,14 @@ def supervise(
     tags: Mapping[str, str],
     clock: Clock = Moment.now,
 ) -> dg.SensorResult:
-    """Do one tick: look, decide, reserve, request.
+    """Do one tick: report dead runs, look, decide, reserve, request.
 
     Raises:
         StoreError: the store could not be asked; the tick fails and the next one tries again.
     """
     now, pipeline = clock(), launches.pipeline
+    for death in report_dead_runs(context.instance, launches):
+        context.log.warning(f"{pipeline}: {death}")
     record = jet.record(pipeline)
     supervision = read_supervision(jet.store, pipeline)
     lease, request = _lease_as_it_is(record), _request_of(supervision)

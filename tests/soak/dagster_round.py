@@ -1,8 +1,8 @@
 """A round under Dagster: run worker, daemon, webserver and code server are the victims.
 
-The supervisor at its default settings is all that starts the job. Two things are judged beside the
-rows: no two executions live at once, and when none does a tick says why. Plain code reads the rest,
-as it would after Dagster is gone for good.
+The supervisor at its default settings is all that starts the job. Three things are judged beside
+the rows: no two executions live at once; when none does a tick says why; runs that are dead are
+reported. Plain code reads the rest, as it would after Dagster is gone for good.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class DagsterRound(Round):
                 if victim != "webserver":
                     self._killed_at.append(time.time())
             return
-        workers = self._services.run_workers()
-        if workers:
+        driver = self._watch.driver
+        if driver is not None:
             with suppress(psutil.NoSuchProcess):
-                self._rng.choice(workers).kill()
+                psutil.Process(driver.pid).kill()
                 self._count(victim)
 
     def _complete(self) -> None:
@@ -84,7 +84,9 @@ class DagsterRound(Round):
     def _judge(self) -> None:
         super()._judge()
         self.verdict.starts += self._watch.executions
-        ticks = self._ticks()
+        ticks, unfinished = self._asked_dagster()
+        if unfinished > 1:  # the newest was killed with everything else
+            self.verdict.broken.append(f"{unfinished} runs are still started")
         away = absences(self._killed_at, ticks, _BACK_SECONDS)
         outages = [outage for outage in self._watch.outages if outage.end < float("inf")]
         silences = [longest_silence(outage, ticks, away) for outage in outages]
@@ -97,12 +99,16 @@ class DagsterRound(Round):
         self.verdict.broken += self._watch.doubles
         self.verdict.notes = _told(outages, silences)
 
-    def _ticks(self) -> list[float]:
-        """When ticks of the supervisor ended, in order."""
+    def _asked_dagster(self) -> tuple[list[float], int]:
+        """When ticks of the supervisor ended, in order; how many runs have no end."""
         with dg.DagsterInstance.from_config(str(self._services.home)) as instance:
             (state,) = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
             ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id)
-        return sorted(tick.end_timestamp or tick.timestamp for tick in ticks if not tick.is_failure)
+            runs = instance.get_runs()
+        ended = sorted(
+            tick.end_timestamp or tick.timestamp for tick in ticks if not tick.is_failure
+        )
+        return ended, sum(not run.is_finished for run in runs)
 
     def _end_all(self) -> None:
         self._watch.stop()

@@ -115,15 +115,6 @@ class DagsterServices:
                 if process.pid != os.getpid() and process.environ().get(self._mark) == value:
                     yield process
 
-    def run_workers(self) -> list[psutil.Process]:
-        """Processes that execute a run."""
-        found = []
-        for process in self.family():
-            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if "execute_run" in process.cmdline():
-                    found.append(process)
-        return found
-
     def stop(self) -> None:
         """SIGKILL to all: the last outage, from which plain code goes on."""
         self._stopping.set()

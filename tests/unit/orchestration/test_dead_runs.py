@@ -1,0 +1,139 @@
+"""Runs whose processes are gone are reported; all others are left alone. Real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_jet import Jet
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.dead_runs import report_dead_runs
+from dagster_jet.orchestration.launches import Launches
+from dagster_jet.orchestration.run_worker import RunWorker
+from dagster_jet.orchestration.sensor import supervise
+from dagster_jet.orchestration.supervisor import RestartPolicy
+
+LAUNCHES = Launches("shop", "shop_job")
+STATUS = dg.DagsterRunStatus
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def add_run(
+    instance: dg.DagsterInstance,
+    status: dg.DagsterRunStatus = STATUS.STARTED,
+    job: str = "shop_job",
+) -> str:
+    run = dg.DagsterRun(job_name=job, status=status)
+    instance.add_run(run)
+    return run.run_id
+
+
+def work_on(instance: dg.DagsterInstance, run_id: str, worker: RunWorker) -> None:
+    instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
+
+
+def dead_worker(run_id: str) -> RunWorker:
+    """Of two processes that were there and are gone: one that started another."""
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys\n"
+            "code = 'from dagster_jet.orchestration.run_worker import RunWorker;"
+            f' print(RunWorker.here("{run_id}").to_tag())\'\n'
+            "subprocess.run([sys.executable, '-c', code], check=True)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    worker = RunWorker.from_tag(said, run_id)
+    assert worker is not None and worker.parent_pid
+    return worker
+
+
+def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    return run.status
+
+
+def test_a_run_whose_processes_are_gone_has_failed(instance: dg.DagsterInstance) -> None:
+    run_id = add_run(instance)
+    worker = dead_worker(run_id)
+    work_on(instance, run_id, worker)
+    (told,) = report_dead_runs(instance, LAUNCHES)
+    assert run_id in told and str(worker.pid) in told
+    assert status_of(instance, run_id) is STATUS.FAILURE
+    assert report_dead_runs(instance, LAUNCHES) == []
+
+
+def test_one_that_was_being_cancelled_is_cancelled(instance: dg.DagsterInstance) -> None:
+    run_id = add_run(instance, STATUS.CANCELING)
+    work_on(instance, run_id, dead_worker(run_id))
+    assert len(report_dead_runs(instance, LAUNCHES)) == 1
+    assert status_of(instance, run_id) is STATUS.CANCELED
+
+
+def test_who_may_live_is_left_alone(instance: dg.DagsterInstance) -> None:
+    alive, other_host, other_boot, copied, untold, broken = (add_run(instance) for _ in range(6))
+    work_on(instance, alive, RunWorker.here(alive))
+    dead = dead_worker(copied)
+    work_on(instance, other_host, replace(dead, run_id=other_host, host="elsewhere"))
+    work_on(instance, other_boot, replace(dead, run_id=other_boot, scope="an earlier boot"))
+    work_on(instance, copied, replace(dead, run_id="the run that this one is a re-execution of"))
+    instance.add_run_tags(broken, {keys.TAG_WORKER: '{"pid": 1}'})
+    runs = (alive, other_host, other_boot, copied, untold, broken)
+    assert report_dead_runs(instance, LAUNCHES) == []
+    assert {status_of(instance, run) for run in runs} == {STATUS.STARTED}
+
+
+def test_a_step_may_be_done_again_by_the_run_worker_that_started_it(
+    instance: dg.DagsterInstance,
+) -> None:
+    run_id = add_run(instance)
+    here = RunWorker.here(run_id)
+    step = replace(dead_worker(run_id), parent_pid=here.pid, parent_started=here.started)
+    work_on(instance, run_id, step)
+    assert report_dead_runs(instance, LAUNCHES) == []
+
+
+def test_a_container_whose_first_process_started_it_says_nothing_about_it() -> None:
+    assert not replace(RunWorker.here("r"), parent_pid=0).is_gone
+    assert replace(dead_worker("r"), parent_pid=0, parent_started=0).is_gone
+
+
+def test_runs_of_other_jobs_are_not_looked_at(instance: dg.DagsterInstance) -> None:
+    run_id = add_run(instance, job="another_job")
+    work_on(instance, run_id, dead_worker(run_id))
+    assert report_dead_runs(instance, LAUNCHES) == []
+    assert status_of(instance, run_id) is STATUS.STARTED
+
+
+def test_a_tick_reports_it_and_waits_for_it_no_longer(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    """It died before it had the job: no lease says so. Without the report the supervisor would wait
+    for it as for a run that is about to take the job."""
+    run_id = add_run(instance)
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+
+        def tick() -> dg.SensorResult:
+            with dg.build_sensor_context(instance=instance) as context:
+                return supervise(context, jet, LAUNCHES, RestartPolicy(), {})
+
+        assert not tick().run_requests
+        work_on(instance, run_id, dead_worker(run_id))
+        assert [request.run_key for request in tick().run_requests or []] == ["shop:1"]
+    assert status_of(instance, run_id) is STATUS.FAILURE
