@@ -19,7 +19,7 @@ def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[s
     Returns:
         A sentence for each. Nothing else is changed: who has the job is in the store.
     """
-    told = []
+    found = []
     for run in launches.with_worker(instance):
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_gone:
@@ -36,5 +36,5 @@ def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[s
             instance.report_run_canceled(newest, why)
         else:
             instance.report_run_failed(newest, why)
-        told.append(f"run {run.run_id} is dead: process {worker.pid} on {worker.host} is gone")
-    return told
+        found.append(f"run {run.run_id} is dead: process {worker.pid} on {worker.host} is gone")
+    return found
