@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import dagster_jet
-from dagster_jet import Jet, Pipeline, Secret, sinks, sources, windows
+from dagster_jet import Jet, JetResource, Pipeline, Secret, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.cli.app import app
 from dagster_jet.dag import Processor
@@ -72,6 +72,7 @@ def known_names() -> dict[str, Any]:
         "Pipeline": Pipeline,
         "Secret": Secret,
         "Jet": Jet,
+        "JetResource": JetResource,
         "agg": agg,
         "dg": dg,
         "sinks": sinks,
