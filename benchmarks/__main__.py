@@ -1,6 +1,6 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, pass_through, kafka_read, snapshot_cost, profile_small_epoch, state,
-store, nexmark."""
+store, event_log, nexmark."""
 
 from __future__ import annotations
 
@@ -264,6 +264,18 @@ def store(quick: Quick = False, size: Sizes = None, json: Json = None) -> None:
         raise typer.BadParameter(str(error)) from None
     with scratch() as folder:
         save(json, store_benchmark.run(folder, sizes, quick=quick, console=console))
+
+
+@app.command("event_log")
+def event_log(
+    reports: Annotated[int, typer.Option(help="Snapshots of a job with two assets.")] = 1_000,
+    json: Json = None,
+) -> None:
+    """What a stream leaves in Dagster's event log, per report and per month."""
+    from benchmarks import event_log as log
+
+    with scratch() as folder:
+        save(json, log.run(folder, reports=reports, console=console))
 
 
 @app.command("nexmark")

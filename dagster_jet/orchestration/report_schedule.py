@@ -1,19 +1,31 @@
-"""How often a stream reports: an event costs Dagster 8.6 KB and is kept for ever. Pure."""
+"""How often a stream reports: an event costs Dagster 10 KB and is kept for ever. Pure.
+
+The longer a run lasts, the less often. Who starts a stream watches it; of one that has been running
+for days nobody needs two points a minute, and its events are what an event log is full of.
+"""
 
 from __future__ import annotations
 
 from dagster_jet.execution.events import SnapshotCommitted
+
+_REPORTS_BEFORE_IT_GROWS = 100
 
 
 class ReportSchedule:
     """Holds the newest committed snapshot until it may be reported.
 
     At most one report per interval; what is held back is not lost, for a newer snapshot's totals
-    contain the older one's. The clock is handed in.
+    contain the older one's. The interval is a hundredth of the time since the first report, between
+    the shortest and the longest. The clock is handed in.
+
+    Args:
+        shortest_seconds: 0 reports every snapshot, however long the run lasts.
+        longest_seconds: no effect below the shortest.
     """
 
-    def __init__(self, min_report_interval_seconds: float) -> None:
-        self._interval = min_report_interval_seconds
+    def __init__(self, shortest_seconds: float, longest_seconds: float = 0.0) -> None:
+        self._shortest, self._longest = shortest_seconds, longest_seconds
+        self._first_at: float | None = None
         self._reported_at: float | None = None
         self._pending: SnapshotCommitted | None = None
         self._newest: SnapshotCommitted | None = None
@@ -23,12 +35,14 @@ class ReportSchedule:
         self._pending = self._newest = event
 
     def note_report(self, now: float) -> None:
-        """Something else was reported for all assets (what was restored)."""
+        """Something was reported for all assets."""
         self._reported_at = now
+        if self._first_at is None:
+            self._first_at = now
 
     def take(self, now: float) -> SnapshotCommitted | None:
         """Return the snapshot to report now, None if there is none or it is too early."""
-        if self._reported_at is not None and now - self._reported_at < self._interval:
+        if self._reported_at is not None and now - self._reported_at < self._interval(now):
             return None
         return self._take(now)
 
@@ -43,5 +57,11 @@ class ReportSchedule:
     def _take(self, now: float) -> SnapshotCommitted | None:
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._reported_at = now
+            self.note_report(now)
         return pending
+
+    def _interval(self, now: float) -> float:
+        if self._shortest == 0 or self._first_at is None:
+            return self._shortest
+        grown = min((now - self._first_at) / _REPORTS_BEFORE_IT_GROWS, self._longest)
+        return max(grown, self._shortest)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 import dagster as dg
+import pytest
 from dagster._core.definitions.data_version import DataProvenance
 
 from dagster_jet.execution.events import (
@@ -143,6 +146,35 @@ def test_at_most_one_report_per_interval_and_the_newest_counts() -> None:
     assert schedule.take(now=229) is None
     assert schedule.take_last(now=229) == snapshot(12), "the last one always"
     assert schedule.take_last(now=229) is None
+
+
+def reports_until(end_s: int, schedule: ReportSchedule) -> list[int]:
+    """When a job with a snapshot per second reports."""
+    found = []
+    for second in range(end_s):
+        schedule.offer(snapshot(second))
+        if schedule.take(now=1_000 + second) is not None:
+            found.append(second)
+    return found
+
+
+def test_the_longer_a_run_lasts_the_less_often_it_reports() -> None:
+    at = reports_until(86_400, ReportSchedule(30, 300))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert gaps == sorted(gaps)
+    assert gaps[:99] == [30] * 99
+    assert gaps[-1] == 300
+    assert len(at) < 600
+
+
+@pytest.mark.parametrize(("longest", "gap"), [(30, 30), (0, 30)])
+def test_it_does_not_where_it_must_not(longest: float, gap: int) -> None:
+    at = reports_until(40_000, ReportSchedule(30, longest))
+    assert {later - earlier for earlier, later in itertools.pairwise(at)} == {gap}
+
+
+def test_every_snapshot_where_nobody_asks_for_less() -> None:
+    assert reports_until(1_000, ReportSchedule(0, 300)) == list(range(1_000))
 
 
 def test_the_event_buffer_keeps_the_newest_snapshot_and_everything_else_in_order() -> None:
