@@ -22,6 +22,7 @@ from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError, JobFailedError
 from dagster_jet.jobs.remote_job import RemoteJob
+from dagster_jet.jobs.supervision import read_supervision
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
@@ -41,6 +42,7 @@ class Action(str, Enum):
 
     SHOW = "show"
     SUSPEND = "suspend"
+    RESUME = "resume"
     RESTART = "restart"
     COMPLETE = "complete"
     CANCEL = "cancel"
@@ -62,26 +64,35 @@ def job(
     action: Annotated[Action, typer.Argument()] = Action.SHOW,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it to happen.")] = 60,
 ) -> None:
-    """Shows one job, or asks it to suspend, restart, complete or cancel."""
+    """Shows one job, or asks it to suspend, resume, restart, complete or cancel.
+
+    A suspended job is started neither by its supervisor nor by its schedule until it is resumed.
+    """
     with target.open_jet() as jet:
         if action is not Action.SHOW:
-            asked = RemoteJob(jet.store, name, show_progress=True)
-            asked.request_stop(StopKind(action.value))
-            if action is not Action.RESTART:
-                _await_end(asked, wait)
+            _ask(RemoteJob(jet.store, name, show_progress=True), action, wait)
         record = jet.observed(name)
         if record is None:
             raise JetError(
                 "no job of this name ever ran here.", job=name, cure="See 'dagster-jet jobs'."
             )
-        show([_job_row(record)], title=f"Job {name}", as_json=target.as_json)
+        supervision = read_supervision(jet.store, name)
+        intent = supervision.intent.value if supervision is not None else None
+        show([{**_job_row(record), "intent": intent}], title=f"Job {name}", as_json=target.as_json)
         if record.status is JobStatus.FAILED:
             raise typer.Exit(1)
 
 
-def _await_end(asked: RemoteJob, seconds: float) -> None:
+def _ask(asked: RemoteJob, action: Action, seconds: float) -> None:
     try:
-        asked.join(seconds)
+        if action is Action.RESUME:
+            asked.resume()
+        elif action is Action.SUSPEND:
+            asked.suspend(seconds)
+        else:
+            asked.request_stop(StopKind(action.value))
+            if action is not Action.RESTART:
+                asked.join(seconds)
     except TimeoutError:
         raise JetError(
             f"the request is in the store, but after {seconds:g} s the job is still "

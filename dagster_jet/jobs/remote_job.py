@@ -7,7 +7,9 @@ import time
 from dagster_jet.errors import JobFailedError, JobStateError
 from dagster_jet.jobs import requests
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.moves import Move, check
 from dagster_jet.jobs.remote_progress import RemoteProgress
+from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.jobs.terminal_line import terminal_line
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.ownership.liveness import LeaseWatch, as_lost, observed
@@ -61,25 +63,47 @@ class RemoteJob(Job):
         )
 
     def request_stop(self, kind: StopKind) -> None:
-        record = self.record
-        if record is not None:
-            record = observed(self._store, record)
-        if record is None or not record.status.is_live:
-            status = record.status.value if record else "unknown"
-            why = f" ({record.failure})" if record and record.failure else ""
-            raise JobStateError(
-                f"cannot {kind.value}: the job is {status}{why}.",
-                job=self.name,
-                cure="Start it first.",
-            )
-        requests.request(self._store, self.name, kind, record.execution_id)
+        record = self._checked(Move(kind.value))
+        if record.status.is_live:
+            requests.request(self._store, self.name, kind, record.execution_id)
+
+    def suspend(self, timeout: float | None = 60) -> JobResult:
+        # First what is wanted: whatever becomes of the execution, none is started after it.
+        record = self._checked(Move.SUSPEND)
+        set_intent(self._store, self.name, Intent.PAUSED)
+        if record.status.is_live:
+            requests.request(self._store, self.name, StopKind.SUSPEND, record.execution_id)
+        return self.result(timeout)
 
     def resume(self) -> None:
-        raise JobStateError(
-            f"cannot resume: the job is {self.status.value}, and its pipeline is not here.",
-            job=self.name,
-            cure="Submit its pipeline, in any process: it goes on from the last snapshot.",
-        )
+        """Has it started by whoever supervises it; returns at once.
+
+        Raises:
+            JobStateError: it cannot be resumed, or nobody has ever supervised it.
+        """
+        record = self._checked(Move.RESUME)
+        supervision = read_supervision(self._store, self.name)
+        if supervision is None:
+            raise JobStateError(
+                f"cannot resume: the job is {record.status.value}, its pipeline is not here, and "
+                "no supervisor has ever started it.",
+                job=self.name,
+                cure="Submit its pipeline, in any process: it goes on from the last snapshot.",
+            )
+        set_intent(self._store, self.name, Intent.ALWAYS_ON, resumed_execution=record.execution_id)
+
+    def _checked(self, move: Move) -> ExecutionRecord:
+        """The record, as it is seen now, of a job that this may be asked of."""
+        record = self.record
+        if record is None:
+            raise JobStateError(
+                f"cannot {move.value}: the job is unknown.", job=self.name, cure="Start it first."
+            )
+        record = observed(self._store, record)
+        supervision = read_supervision(self._store, self.name)
+        intent = supervision.intent if supervision is not None else Intent.ALWAYS_ON
+        check(self.name, move, record.status, record.failure, intent)
+        return record
 
     def _ended(self, timeout: float | None) -> ExecutionRecord | None:
         """Waits until no execution is live, or its owner is gone; returns the record."""

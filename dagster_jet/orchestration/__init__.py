@@ -7,6 +7,8 @@ from dagster_jet.orchestration.asset_specs import (
     build_jet_asset_specs,
     build_jet_source_assets,
 )
+from dagster_jet.orchestration.control_job import build_jet_control_job
+from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
@@ -19,7 +21,9 @@ __all__ = [
     "JetStageData",
     "build_jet_asset_checks",
     "build_jet_asset_specs",
+    "build_jet_control_job",
     "build_jet_job",
+    "build_jet_schedule",
     "build_jet_source_assets",
     "build_jet_supervisor_sensor",
     "jet_assets",

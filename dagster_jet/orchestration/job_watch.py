@@ -80,6 +80,7 @@ class JobWatch:
         schedule: how often.
         log: the run's log; a line is an event too, so it gets few.
         drain_budget_seconds: how long an interrupt waits for the terminal snapshot.
+        on_started: called when an execution has the job.
         on_interrupt: called once, after the stop was asked for, before waiting.
     """
 
@@ -90,6 +91,7 @@ class JobWatch:
     log: Log
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
+    on_started: Callable[[], object] = lambda: None
     _is_over: bool = field(default=False, init=False)
     """Nothing is left to do: the job has stopped and that was reported, or its lease is gone."""
 
@@ -190,6 +192,7 @@ class JobWatch:
             case SnapshotCommitted():
                 self.schedule.offer(event)
             case ExecutionStarted():
+                self.on_started()
                 self.log.info(_started(event))
                 if event.restored_snapshot_id is not None:
                     self.schedule.note_report(time.monotonic())

@@ -45,6 +45,7 @@ DAGSTER_URI = "dagster/uri"
 
 # Tags that Dagster puts on runs.
 DAGSTER_RETRY_NUMBER = "dagster/retry_number"
+DAGSTER_SCHEDULE_NAME = "dagster/schedule_name"
 
 # Tags on materializations: a yielded AssetMaterialization gets neither by itself.
 TAG_DATA_VERSION = "dagster/data_version"

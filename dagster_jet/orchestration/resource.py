@@ -15,6 +15,7 @@ from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jet import Jet
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.pipeline_job import PipelineJob
+from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
@@ -26,7 +27,6 @@ from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched
 from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.run_worker import RunWorker
-from dagster_jet.orchestration.supervision import Desired, set_desired
 from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
 
@@ -206,14 +206,18 @@ class JetResource(dg.ConfigurableResource[Any]):
         run_id = context.run.run_id
         # Before anything else: from here on its death can be told from its being busy.
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: RunWorker.here(run_id).to_tag()})
-        if is_launched_by_hand(context.instance, context.run, pipeline.name):
-            # Whatever was paused or given up is wanted again.
-            set_desired(self.jet.store, pipeline.name, Desired.RUNNING)
+        until = until or _until_from(context) or "stopped"
+        if not self._is_wanted(context, pipeline.name, until):
+            context.log.warning(
+                f"{pipeline.name!r} is paused: a schedule does not start it. Resume it with "
+                f"'dagster-jet job {pipeline.name} resume', or launch it by hand."
+            )
+            return
         event_buffer = EventBuffer()
         job = self.jet.submit(
             pipeline,
             self._job_config(config),
-            until=until or _until_from(context) or "stopped",
+            until=until,
             on_event=event_buffer.put,
             run_id=run_id,
         )
@@ -226,10 +230,34 @@ class JetResource(dg.ConfigurableResource[Any]):
             ),
             log=context.log,
             drain_budget_seconds=self.drain_budget_seconds,
+            on_started=lambda: until == "stopped" or self._note_drained(context, pipeline.name),
             on_interrupt=lambda: self._note_cancel(context, job),
         )
         self._watches.append(watch)
         yield from watch.events()
+
+    def _is_wanted(self, context: RunContext, job: str, until: Until) -> bool:
+        """Does anything speak against this run? Launching by hand lifts a pause and forgets
+        failures; a schedule does not."""
+        wanted = read_supervision(self.jet.store, job)
+        now = Intent.ALWAYS_ON if wanted is None else wanted.intent
+        if keys.DAGSTER_SCHEDULE_NAME in context.run.tags:
+            return now is not Intent.PAUSED
+        if is_launched_by_hand(context.instance, context.run, job):
+            always = until == "stopped" or now is Intent.ALWAYS_ON
+            set_intent(self.jet.store, job, Intent.ALWAYS_ON if always else Intent.DRAINED)
+        return True
+
+    def _note_drained(self, context: RunContext, job: str) -> None:
+        """A run that ends by itself has the job: when it has ended, nothing but the next such run is
+        to start it."""
+        try:
+            set_intent(self.jet.store, job, Intent.DRAINED, unless_paused=True)
+        except JetError as error:
+            context.log.warning(
+                f"It was not written down that {job!r} ends by itself, a supervisor may start it "
+                f"again: {error}"
+            )
 
     def _note_cancel(self, context: RunContext, job: PipelineJob) -> None:
         """Write down that a user wants the job to stay down; an eviction does not say so, nor does
@@ -237,7 +265,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         try:
             if not is_cancelled_by_hand(context.instance, context.run.run_id) or job.is_anothers:
                 return
-            set_desired(self.jet.store, job.name, Desired.PAUSED)
+            set_intent(self.jet.store, job.name, Intent.PAUSED)
         except JetError as error:
             context.log.warning(
                 f"The cancel was not written down, {job.name!r} may start again: {error}"

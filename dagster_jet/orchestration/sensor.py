@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from dagster_jet.errors import JobStateError
 from dagster_jet.jet import Jet
+from dagster_jet.jobs.supervision import (
+    Supervision,
+    read_supervision,
+    reserve_generation,
+)
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.dead_runs import report_dead_runs
 from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.retirement import Retirement, retire
 from dagster_jet.orchestration.sightings import Clock, Moment, Sightings, Thing, What
-from dagster_jet.orchestration.supervision import (
-    Supervision,
-    read_supervision,
-    reserve_generation,
-)
 from dagster_jet.orchestration.supervisor import (
     Decision,
     RestartPolicy,
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     )
 
 
+_NOBODY_RETIRES = Retirement()
+
+
 def build_jet_supervisor_sensor(
     *,
     job: dg.JobDefinition | UnresolvedAssetJobDefinition | str,
@@ -50,6 +56,8 @@ def build_jet_supervisor_sensor(
     backoff_max_seconds: float = 300,
     give_up_after: int = 8,
     stuck_after_seconds: float = 300,
+    max_run_age_seconds: float | None = None,
+    follow_definition: bool = True,
     tags: Mapping[str, str] | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
@@ -82,6 +90,12 @@ def build_jet_supervisor_sensor(
         backoff_max_seconds: the longest pause.
         give_up_after: runs in a row without progress.
         stuck_after_seconds: how long an execution may be at one thing; waiting for input is none.
+        max_run_age_seconds: a run that is older ends with a terminal snapshot, and the next one
+            goes on. By default none is too old.
+        follow_definition: where `pipeline` is given, and not only its name: when its stages are
+            others than those that run (by name, kind, edges and what their state depends on; not
+            the bodies of functions), and the new ones can go on from the state, the run ends in the
+            same way.
         tags: further tags of the runs.
         default_status: whether it is on when first loaded.
     """
@@ -93,6 +107,10 @@ def build_jet_supervisor_sensor(
         give_up_after=give_up_after,
         stuck_after_ms=int(stuck_after_seconds * 1000),
     )
+    retirement = Retirement(
+        max_run_age_seconds,
+        pipeline if follow_definition and isinstance(pipeline, Pipeline) else None,
+    )
     launches = Launches(
         pipeline_name,
         job if isinstance(job, str) else job.name,
@@ -102,9 +120,11 @@ def build_jet_supervisor_sensor(
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         if isinstance(jet, JetResource):
             with jet.process_config_and_initialize_cm() as resource:
-                return supervise(context, resource.jet, launches, policy, tags or {})
+                return supervise(
+                    context, resource.jet, launches, policy, tags or {}, retirement=retirement
+                )
         resource = getattr(context.resources, jet)
-        return supervise(context, resource.jet, launches, policy, tags or {})
+        return supervise(context, resource.jet, launches, policy, tags or {}, retirement=retirement)
 
     return dg.SensorDefinition(
         name=name or f"{dagster_name(pipeline_name)}_supervisor",
@@ -124,6 +144,7 @@ def supervise(
     policy: RestartPolicy,
     tags: Mapping[str, str],
     clock: Clock = Moment.now,
+    retirement: Retirement = _NOBODY_RETIRES,
 ) -> dg.SensorResult:
     """Do one tick: report dead runs, look, decide, reserve, request.
 
@@ -155,6 +176,8 @@ def supervise(
     )
     decision = decide(situation, policy)
     text = f"{decision.verdict.value}: {decision.reason}"
+    if decision.verdict is Verdict.ADOPT and record is not None:
+        text += _retired(context, jet, retirement, record)
     if decision.verdict in (Verdict.GIVE_UP, Verdict.STUCK):
         context.log.error(f"{pipeline}: {text}")
     if not decision.verdict.requests_a_run:
@@ -168,6 +191,25 @@ def supervise(
     return dg.SensorResult(
         run_requests=[_run_request(reserved, tags)], cursor=sightings.to_cursor()
     )
+
+
+def _retired(
+    context: dg.SensorEvaluationContext,
+    jet: Jet,
+    retirement: Retirement,
+    record: ExecutionRecord,
+) -> str:
+    """Have a run that is well make room for the next one; return what to say of it."""
+    why, obstacle = retirement.reason(jet, context.instance, record)
+    if obstacle is not None:
+        context.log.error(f"{record.job}: {obstacle}")
+        return f"; {obstacle}"
+    if why is None:
+        return ""
+    context.log.info(f"{record.job}: {why}; the next run goes on from its terminal snapshot")
+    with suppress(JobStateError):  # it has just ended
+        retire(jet, record)
+    return f"; {why}: asked to make room for the next run"
 
 
 def _lease_as_it_is(record: ExecutionRecord | None) -> Thing:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dagster_jet.orchestration.supervision import Desired, Supervision
+from dagster_jet.jobs.supervision import Intent, Supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopCause
 
 
@@ -117,6 +117,11 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
         policy: how patient to be.
     """
     record, supervision = situation.record, situation.supervision
+    is_resumed = (
+        record is not None
+        and supervision is not None
+        and supervision.resumed_execution >= record.execution_id
+    )
     if record is not None:
         if record.status is JobStatus.COMPLETED:
             return Decision(Verdict.DONE, "the job is COMPLETED")
@@ -128,15 +133,24 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
             if activity is not None and activity.is_stuck(policy.stuck_after_ms):
                 return Decision(Verdict.STUCK, f"{who}: {activity}")
             return Decision(Verdict.ADOPT, who)
-    if supervision is not None and supervision.desired is Desired.PAUSED:
-        return Decision(Verdict.WAIT, "paused by a user's cancel; launch the job to go on")
-    if record is not None and record.status is JobStatus.SUSPENDED:
-        return Decision(Verdict.WAIT, f"the job is SUSPENDED ({record.failure or 'on request'})")
+    if supervision is not None and supervision.intent is not Intent.ALWAYS_ON:
+        return Decision(Verdict.WAIT, _UNWANTED[supervision.intent])
+    if record is not None and record.status is JobStatus.SUSPENDED and not is_resumed:
+        why = record.failure or "on request"
+        resume = f"'dagster-jet job {record.job} resume', or launch it by hand"
+        return Decision(Verdict.WAIT, f"the job is SUSPENDED ({why}); {resume}")
     patience = _wait_for_requested_run(situation, policy)
     patience = patience or _wait_for_launched_run(situation, policy)
     if patience is not None:
         return Decision(Verdict.WAIT, patience)
     return _request(situation, policy)
+
+
+_UNWANTED = {
+    Intent.PAUSED: "paused on a person's request; resume the job, or launch it by hand, to go on",
+    Intent.DRAINED: "its runs end by themselves; it is down until somebody, or a schedule, "
+    "launches the next one",
+}
 
 
 def _is_held(record: ExecutionRecord, situation: Situation) -> bool:

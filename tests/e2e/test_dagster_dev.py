@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dagster_jet import Jet
-from dagster_jet.orchestration.supervision import read_supervision
+from dagster_jet.jobs.supervision import read_supervision
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from demo.dagster_process import DagsterProcess, graphql
 from demo.observer import DAGSTER_JOB, PIPELINE, Observer
@@ -161,7 +161,7 @@ def test_a_stream_under_dagster(world: World) -> None:
     assert record.lease is None
     supervision = read_supervision(world.jet.store, PIPELINE)
     assert supervision is not None
-    assert (supervision.desired, supervision.generation) == ("paused", 2)
+    assert (supervision.intent, supervision.generation) == ("paused", 2)
     world.wait_for("the sensor says why", lambda: "paused" in world.last_skip_reason())
     assert len(world.observer.runs()) == 2
 
@@ -171,7 +171,7 @@ def test_a_stream_under_dagster(world: World) -> None:
     graphql(world.dagster.url, RE_EXECUTE, {"run": second})
     world.wait_for("the third file is committed", lambda: world.feed() == 75)
     resumed = read_supervision(world.jet.store, PIPELINE)
-    assert resumed is not None and resumed.desired == "running"
+    assert resumed is not None and resumed.intent == "always-on"
     world.wait_for("the sensor adopts it", lambda: "adopt" in world.last_skip_reason())
     assert [run.status for run in world.observer.runs()] == ["FAILURE", "CANCELED", "STARTED"]
 

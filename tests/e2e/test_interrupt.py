@@ -16,7 +16,7 @@ import dagster as dg
 import pytest
 
 from dagster_jet import Jet
-from dagster_jet.orchestration.supervision import read_supervision
+from dagster_jet.jobs.supervision import read_supervision
 from dagster_jet.snapshot.record import JobStatus
 from tests.long import long
 
@@ -88,7 +88,7 @@ def test_a_users_cancel_drains_and_pauses(worker: Worker) -> None:
     assert worker.run().status is dg.DagsterRunStatus.CANCELED
     assert_drained(worker)
     supervision = read_supervision(worker.jet.store, "tiny")
-    assert supervision is not None and supervision.desired == "paused"
+    assert supervision is not None and supervision.intent == "paused"
 
 
 def test_an_eviction_drains_and_does_not_pause(worker: Worker) -> None:
@@ -108,7 +108,7 @@ def test_a_cancel_that_meets_dagsters_own_code_drains_too(tmp_path: Path) -> Non
         assert worker.run().status is dg.DagsterRunStatus.CANCELED
         assert_drained(worker)
         supervision = read_supervision(worker.jet.store, "tiny")
-        assert supervision is not None and supervision.desired == "paused"
+        assert supervision is not None and supervision.intent == "paused"
 
 
 def assert_drained(worker: Worker) -> None:

@@ -13,15 +13,15 @@ import pytest
 from dagster import DagsterInstance
 
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_supervisor_sensor
+from dagster_jet.jobs.supervision import (
+    Intent,
+    read_supervision,
+    reserve_generation,
+    set_intent,
+)
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.sightings import Moment
-from dagster_jet.orchestration.supervision import (
-    Desired,
-    read_supervision,
-    reserve_generation,
-    set_desired,
-)
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
@@ -238,7 +238,7 @@ def test_run_keys_that_dagster_has_seen_are_not_used_again(
 
 
 def test_a_paused_job_stays_down(instance: DagsterInstance, jet: Jet) -> None:
-    set_desired(jet.store, "shop", Desired.PAUSED)
+    set_intent(jet.store, "shop", Intent.PAUSED)
     assert skip_reason(tick(instance, jet, now_ms=1_000)).startswith("wait: paused")
 
 

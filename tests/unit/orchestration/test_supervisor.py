@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_jet.orchestration.supervision import Desired, Supervision
+from dagster_jet.jobs.supervision import Intent, Supervision
 from dagster_jet.orchestration.supervisor import (
     RestartPolicy,
     RunHint,
@@ -54,7 +54,7 @@ ASKED = Supervision(
     execution_id_seen=2,
     snapshot_id_seen=4,
 )
-PAUSED = replace(ASKED, desired=Desired.PAUSED)
+PAUSED = replace(ASKED, intent=Intent.PAUSED)
 UNTAKEN = replace(ASKED, execution_id_seen=3)
 """The request that no execution has answered yet."""
 STUCK = replace(ASKED, snapshot_id_seen=5)
@@ -71,7 +71,7 @@ def doing(what: Doing, for_ms: int, trouble: str = "") -> ExecutionRecord:
 CASES = {
     "never ran, never asked": (Situation(None, None, NOW), Verdict.START, "never run"),
     "only a pause was ever written": (
-        Situation(None, Supervision("j", desired=Desired.PAUSED), NOW),
+        Situation(None, Supervision("j", intent=Intent.PAUSED), NOW),
         Verdict.WAIT,
         "paused",
     ),

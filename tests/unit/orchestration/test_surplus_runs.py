@@ -13,9 +13,9 @@ import pytest
 from pyspark import SparkContext
 
 from dagster_jet import JetResource, Pipeline, jet_assets
+from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import is_launched_by_hand
-from dagster_jet.orchestration.supervision import Desired, read_supervision, set_desired
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Store, StoreConfig
@@ -115,7 +115,7 @@ def test_a_cancel_of_it_does_not_pause_the_job(
     (run,) = instance.get_runs()
     assert run.status is dg.DagsterRunStatus.CANCELED
     supervision = read_supervision(store, "shop")
-    assert supervision is not None and supervision.desired is Desired.RUNNING
+    assert supervision is not None and supervision.intent is Intent.ALWAYS_ON
     owner.release(record(store))
 
 
@@ -159,7 +159,7 @@ def test_re_executing_a_terminated_run_lifts_the_pause(
 ) -> None:
     """The first run is here only for its tags; the copy finds the job taken, and ends softly."""
     instance.create_run_for_job(_job(), tags=GENERATION)
-    set_desired(store, "shop", Desired.PAUSED)
+    set_intent(store, "shop", Intent.PAUSED)
     result = dg.materialize(
         [assets(pipeline)],
         instance=instance,
@@ -168,7 +168,7 @@ def test_re_executing_a_terminated_run_lifts_the_pause(
     )
     assert result.success
     supervision = read_supervision(store, "shop")
-    assert supervision is not None and supervision.desired is Desired.RUNNING
+    assert supervision is not None and supervision.intent is Intent.ALWAYS_ON
 
 
 def _job() -> dg.JobDefinition:

@@ -21,17 +21,20 @@ from typing import Any
 from dagster_jet.errors import FencedError, StoreMismatchError
 from dagster_jet.store import RegisterClient, Store
 
-SUPERVISION_FORMAT = 2
-"""1: without `Supervision.healthy_ms_seen`."""
+SUPERVISION_FORMAT = 3
+"""1: without `Supervision.healthy_ms_seen`. 2: `desired`, "running" or "paused", for `intent`."""
 _CLAIM_ATTEMPTS = 4
 
 
-class Desired(str, Enum):
+class Intent(str, Enum):
     """What a person wants of a job."""
 
-    RUNNING = "running"
+    ALWAYS_ON = "always-on"
+    """Whenever it is down, it is started."""
+    DRAINED = "drained"
+    """It is started from time to time, reads what is there, and is down in between."""
     PAUSED = "paused"
-    """Down, after a user's cancel, until somebody launches it by hand."""
+    """Down until somebody resumes it or launches it by hand."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class Supervision:
         requested_at_ms: when that request was reserved, on the reserving machine's clock: for
             people, who know whether it was right.
         run_key: the run key it was made with.
-        desired: PAUSED after a user's cancel; RUNNING otherwise.
+        intent: what is wanted.
+        resumed_execution: a person has resumed the job after this execution: what its record says
+            of it (suspended, on request or by a failure) keeps the job down no longer.
         attempts: requests in a row that brought no progress, this one included.
         execution_id_seen: the record's execution when the request was reserved. A greater one in
             the record means that some run has taken the job up since.
@@ -57,7 +62,8 @@ class Supervision:
     generation: int = 0
     requested_at_ms: int = 0
     run_key: str = ""
-    desired: Desired = Desired.RUNNING
+    intent: Intent = Intent.ALWAYS_ON
+    resumed_execution: int = 0
     attempts: int = 0
     execution_id_seen: int = 0
     snapshot_id_seen: int = 0
@@ -84,8 +90,10 @@ class Supervision:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
-        desired = Desired(fields.get("desired", Desired.RUNNING))
-        return cls(**{**fields, "desired": desired, "format": SUPERVISION_FORMAT})
+        paused = fields.pop("desired", None) == "paused"
+        before = Intent.PAUSED if paused else Intent.ALWAYS_ON
+        intent = Intent(fields.get("intent", before))
+        return cls(**{**fields, "intent": intent, "format": SUPERVISION_FORMAT})
 
 
 def read_supervision(store: Store, job: str) -> Supervision | None:
@@ -120,7 +128,7 @@ def reserve_generation(
         at_least: the lowest number to use, for a store that knows less than Dagster does.
 
     Returns:
-        The reserved value, or None: another tick was faster, or a user has paused the job since.
+        The reserved value, or None: another tick was faster, or a person wants the job down since.
 
     Raises:
         StoreError: the store could not be asked. A generation may then be reserved without a run;
@@ -129,7 +137,7 @@ def reserve_generation(
     generation = max(expected + 1, at_least)
 
     def reserve(current: Supervision) -> Supervision | None:
-        if current.generation != expected or current.desired is not Desired.RUNNING:
+        if current.generation != expected or current.intent is not Intent.ALWAYS_ON:
             return None
         return replace(
             current,
@@ -145,16 +153,36 @@ def reserve_generation(
     return _compare_and_set(store, job, reserve)
 
 
-def set_desired(store: Store, job: str, desired: Desired) -> Supervision | None:
-    """Write what a person wants of the job; RUNNING also forgets earlier failures.
+def set_intent(
+    store: Store,
+    job: str,
+    intent: Intent,
+    *,
+    resumed_execution: int = 0,
+    unless_paused: bool = False,
+) -> Supervision | None:
+    """Write what a person wants of the job; what is not a pause also forgets earlier failures.
+
+    Args:
+        store: the open store.
+        job: the streaming job's name.
+        intent: what is wanted.
+        resumed_execution: what its record says of this execution keeps the job down no longer.
+        unless_paused: leave a pause as it is.
 
     Returns:
-        The new value, or None where others wrote all the time.
+        The new value, or None: it is paused and stays so, or others wrote all the time.
     """
 
-    def change(current: Supervision) -> Supervision:
-        attempts = 0 if desired is Desired.RUNNING else current.attempts
-        return replace(current, desired=desired, attempts=attempts)
+    def change(current: Supervision) -> Supervision | None:
+        if unless_paused and current.intent is Intent.PAUSED:
+            return None
+        return replace(
+            current,
+            intent=intent,
+            attempts=current.attempts if intent is Intent.PAUSED else 0,
+            resumed_execution=max(resumed_execution, current.resumed_execution),
+        )
 
     return _compare_and_set(store, job, change)
 

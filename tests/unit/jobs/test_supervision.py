@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from dagster_jet.errors import StoreMismatchError
-from dagster_jet.orchestration.supervision import (
-    Desired,
+from dagster_jet.jobs.supervision import (
+    Intent,
     Supervision,
     read_supervision,
     reserve_generation,
-    set_desired,
+    set_intent,
 )
 from dagster_jet.store import Store, StoreConfig
 
@@ -89,22 +89,50 @@ def test_a_store_that_knows_less_than_dagster_skips_used_run_keys(store: Store) 
 
 def test_a_pause_wins_over_a_reservation_under_way(store: Store) -> None:
     reserve(store, expected=0)
-    set_desired(store, "j", Desired.PAUSED)
+    set_intent(store, "j", Intent.PAUSED)
     assert reserve(store, expected=1) is None
-    resumed = set_desired(store, "j", Desired.RUNNING)
+    resumed = set_intent(store, "j", Intent.ALWAYS_ON)
     assert resumed is not None and (resumed.generation, resumed.attempts) == (1, 0)
     assert reserve(store, expected=1) is not None
 
 
 def test_bytes_round_trip_and_newer_formats_are_refused() -> None:
-    value = Supervision("j", 3, 4, "j:3", "paused", 5, 6, 7, "token", 8)
+    value = Supervision("j", 3, 4, "j:3", Intent.PAUSED, 2, 5, 6, 7, "token", 8)
     assert Supervision.from_bytes(value.to_bytes()) == value
-    with pytest.raises(StoreMismatchError, match="format 3"):
-        Supervision.from_bytes(replace(value, format=3).to_bytes())
+    with pytest.raises(StoreMismatchError, match="format 4"):
+        Supervision.from_bytes(replace(value, format=4).to_bytes())
 
 
 def test_what_format_1_wrote_is_read_and_written_on_as_of_today() -> None:
     fields = {**json.loads(Supervision("j", 3, 4, "j:3", attempts=2).to_bytes()), "format": 1}
     del fields["healthy_ms_seen"]
     read = Supervision.from_bytes(json.dumps(fields).encode())
-    assert (read.attempts, read.healthy_ms_seen, read.format) == (2, 0, 2)
+    assert (read.attempts, read.healthy_ms_seen, read.format) == (2, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("desired", "intent"), [("running", Intent.ALWAYS_ON), ("paused", Intent.PAUSED)]
+)
+def test_what_format_2_wrote_is_read(desired: str, intent: Intent) -> None:
+    fields = {**json.loads(Supervision("j", 3).to_bytes()), "format": 2, "desired": desired}
+    del fields["intent"], fields["resumed_execution"]
+    read = Supervision.from_bytes(json.dumps(fields).encode())
+    assert (read.intent, read.generation, read.format) == (intent, 3, 3)
+
+
+def test_a_schedule_leaves_a_pause_as_it_is(store: Store) -> None:
+    set_intent(store, "j", Intent.PAUSED)
+    assert set_intent(store, "j", Intent.DRAINED, unless_paused=True) is None
+    wanted = read_supervision(store, "j")
+    assert wanted is not None and wanted.intent is Intent.PAUSED
+    drained = set_intent(store, "j", Intent.DRAINED)
+    assert drained is not None and drained.intent is Intent.DRAINED
+    assert reserve(store, expected=0) is None, "nobody starts it by itself"
+
+
+def test_who_resumes_says_after_which_execution(store: Store) -> None:
+    set_intent(store, "j", Intent.PAUSED)
+    resumed = set_intent(store, "j", Intent.ALWAYS_ON, resumed_execution=4)
+    assert resumed is not None and resumed.resumed_execution == 4
+    again = set_intent(store, "j", Intent.PAUSED)
+    assert again is not None and again.resumed_execution == 4

@@ -1,0 +1,68 @@
+"""What may be asked of a job that another process runs, or nobody: a table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from dagster_jet.errors import JobStateError
+from dagster_jet.jobs.supervision import Intent
+from dagster_jet.snapshot.record import JobStatus
+
+
+class Move(str, Enum):
+    """What can be asked of a job."""
+
+    SUSPEND = "suspend"
+    """Down, after a terminal snapshot if it runs, until it is resumed."""
+    RESUME = "resume"
+    """Wanted again: whoever supervises it starts it from its last snapshot."""
+    RESTART = "restart"
+    """A terminal snapshot, and a new execution at once."""
+    SHUTDOWN = "shutdown"
+    """A terminal snapshot; whoever supervises it goes on."""
+    COMPLETE = "complete"
+    """Its inputs end: all windows are closed."""
+    CANCEL = "cancel"
+    """Down, without a snapshot."""
+
+
+_STOPS = frozenset({Move.SUSPEND, Move.RESTART, Move.SHUTDOWN, Move.COMPLETE, Move.CANCEL})
+LEGAL: Mapping[JobStatus, frozenset[Move]] = {
+    JobStatus.NOT_RUNNING: frozenset({Move.SUSPEND, Move.RESUME}),
+    JobStatus.STARTING: _STOPS,
+    JobStatus.RUNNING: _STOPS,
+    JobStatus.COMPLETING: _STOPS,
+    JobStatus.SUSPENDED: frozenset({Move.RESUME}),
+    JobStatus.COMPLETED: frozenset(),
+    JobStatus.FAILED: frozenset(),
+}
+"""Without a look at what is wanted of the job; see `check`."""
+_CURES = {
+    JobStatus.COMPLETED: "Its inputs are over. Give the pipeline another name, or go back with "
+    "JobConfig(initial_snapshot=...).",
+    JobStatus.FAILED: "Remove the cause, then launch or submit it: it goes on from its last "
+    "snapshot.",
+    JobStatus.SUSPENDED: "Resume it first.",
+    JobStatus.NOT_RUNNING: "Start it first.",
+}
+
+
+def check(job: str, move: Move, status: JobStatus, failure: str | None, intent: Intent) -> None:
+    """Refuse what makes no sense now.
+
+    A living job can be resumed where it is about to go down, or would not be started again.
+
+    Raises:
+        JobStateError: with what the job is, and what to do.
+    """
+    if move in LEGAL[status]:
+        return
+    if move is Move.RESUME and status.is_live and intent is not Intent.ALWAYS_ON:
+        return
+    why = f" ({failure})" if failure else ""
+    raise JobStateError(
+        f"cannot {move.value}: the job is {status.value}{why}.",
+        job=job,
+        cure=_CURES.get(status, "Nothing has to be done."),
+    )

@@ -1,0 +1,90 @@
+"""A Dagster job that asks the streaming job for something: its launchpad is the form.
+
+No ``from __future__ import annotations`` here: Dagster refuses a context annotated with text.
+"""
+
+import dagster as dg
+
+from dagster_jet.errors import JetError
+from dagster_jet.jet import Jet
+from dagster_jet.jobs.moves import Move
+from dagster_jet.jobs.remote_job import RemoteJob
+from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.pipeline import Pipeline
+from dagster_jet.snapshot.protocol import StopKind
+
+_FORM = {
+    "action": dg.Field(
+        dg.Enum("JetAction", [dg.EnumValue(move.value) for move in Move]),
+        description="suspend: down until resumed. resume: wanted again. restart: a new execution "
+        "at once. shutdown: a new run. complete: close all windows and end. cancel: down, without "
+        "a snapshot.",
+    ),
+    "wait_seconds": dg.Field(
+        float, default_value=60.0, description="How long to wait for it to happen; 0: not at all."
+    ),
+}
+
+
+def build_jet_control_job(
+    pipeline: Pipeline | str, *, jet: str = "jet", name: str | None = None
+) -> dg.JobDefinition:
+    """Return a job for the UI that suspends, resumes, restarts, completes or cancels a stream.
+
+    It starts no Spark. What it does is what ``dagster-jet job NAME ...`` does; a request travels
+    through the store to whichever process has the job.
+
+    Args:
+        pipeline: the pipeline, or its name.
+        jet: the key of the `JetResource` in the definitions.
+        name: the job's name; the pipeline's name plus ``_control`` by default.
+    """
+    pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
+    base = dagster_name(pipeline_name)
+
+    @dg.op(
+        name=f"ask_{base}",
+        config_schema=_FORM,
+        required_resource_keys={jet},
+        out=dg.Out(dg.Nothing),
+        description=f"Asks the streaming job `{pipeline_name}` for something.",
+    )
+    def ask(context: dg.OpExecutionContext) -> None:
+        resource: JetResource = getattr(context.resources, jet)
+        move, wait_s = Move(context.op_config["action"]), context.op_config["wait_seconds"]
+        try:
+            said = carry_out(resource.jet, pipeline_name, move, wait_s)
+        except (JetError, TimeoutError) as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+        context.log.info(said)
+
+    @dg.job(
+        name=name or f"{base}_control",
+        description=f"Suspend, resume, restart, complete or cancel `{pipeline_name}`.",
+        executor_def=dg.in_process_executor,
+    )
+    def control() -> None:
+        ask()
+
+    return control
+
+
+def carry_out(jet: Jet, job: str, move: Move, wait_s: float) -> str:
+    """Ask for a move and wait for it; return what has become of the job, in a sentence.
+
+    Raises:
+        JobStateError: it makes no sense now.
+        TimeoutError: the request is there, and has not been carried out in time.
+    """
+    asked = RemoteJob(jet.store, job)
+    if move is Move.RESUME:
+        asked.resume()
+        return f"{job!r} is wanted again: its supervisor starts it at the next tick."
+    if move is Move.SUSPEND:
+        asked.suspend(wait_s)
+    else:
+        asked.request_stop(StopKind(move.value))
+        if move is not Move.RESTART and wait_s > 0:
+            asked.join(wait_s)
+    return f"{job!r} is {asked.status.value}."

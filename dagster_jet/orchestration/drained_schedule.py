@@ -1,0 +1,97 @@
+"""Runs from time to time that read what is there and end: micro-batches by the clock.
+
+Each goes on exactly where the last one ended, however that was. In between the job is down, and a
+supervisor leaves it so.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_jet.jet import Jet
+from dagster_jet.jobs.supervision import Intent, read_supervision
+from dagster_jet.orchestration.asset_decorator import UNTIL
+from dagster_jet.orchestration.asset_job import build_jet_job, pipeline_of
+from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.ownership.liveness import observed
+from dagster_jet.snapshot.record import JobStatus
+
+
+def build_jet_schedule(
+    assets: dg.AssetsDefinition,
+    *,
+    cron_schedule: str,
+    until: str = "drained",
+    jet: JetResource | str = "jet",
+    name: str | None = None,
+    execution_timezone: str | None = None,
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+) -> dg.ScheduleDefinition:
+    """Return a schedule of runs that read what is there, commit it and end.
+
+    A tick while a run still has the job, or while the job is paused or suspended, requests nothing
+    and says why. The next run reads what came meanwhile: nothing is skipped or read twice.
+
+    Args:
+        assets: what `@jet_assets` made.
+        cron_schedule: when, as Dagster takes it.
+        until: "drained" (what is there when it has been read), or a duration such as "10 minutes".
+            "completed" would close all windows, and the next run would read nothing.
+        jet: the `JetResource`, or the key it has in the definitions.
+        name: the schedule's name; the pipeline's name plus ``_schedule`` by default. Its job has
+            the pipeline's name plus ``_drained_job``.
+        execution_timezone: of `cron_schedule`; UTC by default.
+        default_status: whether it is on when first loaded.
+
+    Raises:
+        ConfigurationError: `assets` was not made by `jet_assets`.
+    """
+    pipeline = pipeline_of(assets)
+    base = dagster_name(pipeline.name)
+    run_config = {"ops": {assets.op.name: {"config": {UNTIL: until}}}}
+    job = build_jet_job(assets, name=f"{base}_drained_job")
+
+    def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if isinstance(jet, JetResource):
+            with jet.process_config_and_initialize_cm() as resource:
+                why = why_not_now(resource.jet, pipeline.name)
+        else:
+            why = why_not_now(getattr(context.resources, jet).jet, pipeline.name)
+        return dg.SkipReason(why) if why else dg.RunRequest(run_config=run_config)
+
+    return dg.ScheduleDefinition(
+        name=name or f"{base}_schedule",
+        job=job,
+        cron_schedule=cron_schedule,
+        execution_fn=tick,
+        execution_timezone=execution_timezone,
+        description=f"Runs the streaming job `{pipeline.name}` until it is {until}.",
+        default_status=default_status,
+        required_resource_keys={jet} if isinstance(jet, str) else None,
+    )
+
+
+def why_not_now(jet: Jet, job: str) -> str | None:
+    """Return why a tick requests no run of the job; None if it does.
+
+    Raises:
+        StoreError: the store could not be asked; the tick fails.
+    """
+    supervision, record = read_supervision(jet.store, job), jet.record(job)
+    if supervision is not None and supervision.intent is Intent.PAUSED:
+        return f"the job is paused; 'dagster-jet job {job} resume' or a launch by hand go on"
+    if record is None:
+        return None
+    seen = observed(jet.store, record)
+    if seen.status.is_live:
+        return f"execution {record.execution_id} still has the job ({seen.status.value})"
+    if seen.status is JobStatus.COMPLETED:
+        return "the job is COMPLETED: its inputs are over"
+    resumed = supervision.resumed_execution if supervision is not None else 0
+    if seen.status is JobStatus.SUSPENDED and resumed < record.execution_id:
+        return (
+            f"the job is SUSPENDED ({record.failure or 'on request'}); "
+            f"'dagster-jet job {job} resume' or a launch by hand go on"
+        )
+    return None
