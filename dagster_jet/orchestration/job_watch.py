@@ -91,7 +91,7 @@ class JobWatch:
     log: Log
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
-    on_started: Callable[[], object] = lambda: None
+    on_started: Callable[[], None] = lambda: None
     _is_over: bool = field(default=False, init=False)
     """Nothing is left to do: the job has stopped and that was reported, or its lease is gone."""
 

@@ -230,7 +230,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             ),
             log=context.log,
             drain_budget_seconds=self.drain_budget_seconds,
-            on_started=lambda: until == "stopped" or self._note_drained(context, pipeline.name),
+            on_started=lambda: self._note_start(context, pipeline.name, until),
             on_interrupt=lambda: self._note_cancel(context, job),
         )
         self._watches.append(watch)
@@ -248,9 +248,11 @@ class JetResource(dg.ConfigurableResource[Any]):
             set_intent(self.jet.store, job, Intent.ALWAYS_ON if always else Intent.DRAINED)
         return True
 
-    def _note_drained(self, context: RunContext, job: str) -> None:
-        """A run that ends by itself has the job: when it has ended, nothing but the next such run is
-        to start it."""
+    def _note_start(self, context: RunContext, job: str, until: Until) -> None:
+        """A run that ends by itself has the job: when it has ended, only the next such run is to
+        start it."""
+        if until == "stopped":
+            return
         try:
             set_intent(self.jet.store, job, Intent.DRAINED, unless_paused=True)
         except JetError as error:

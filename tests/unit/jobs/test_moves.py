@@ -1,0 +1,104 @@
+"""What may be asked of a job, cell by cell, and that it takes effect on a real store. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dagster_jet.errors import JobStateError
+from dagster_jet.jobs.moves import LEGAL, Move, check
+from dagster_jet.jobs.remote_job import RemoteJob
+from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
+from dagster_jet.ownership.lease import new_lease
+from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.store import Store, StoreConfig
+
+#              suspend resume restart shutdown complete cancel
+TABLE = {
+    "NOT_RUNNING": "yes yes no  no  no  no",
+    "STARTING":    "yes no  yes yes yes yes",
+    "RUNNING":     "yes no  yes yes yes yes",
+    "COMPLETING":  "yes no  yes yes yes yes",
+    "SUSPENDED":   "no  yes no  no  no  no",
+    "COMPLETED":   "no  no  no  no  no  no",
+    "FAILED":      "no  no  no  no  no  no",
+}  # fmt: skip
+CELLS = [
+    (JobStatus(status), move, answer == "yes")
+    for status, row in TABLE.items()
+    for move, answer in zip(Move, row.split(), strict=True)
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(StoreConfig((f"file://{tmp_path}/a",), backup_count=0)) as store:
+        yield store
+
+
+def test_every_status_is_in_the_table() -> None:
+    assert set(TABLE) == {status.value for status in JobStatus} == {s.value for s in LEGAL}
+
+
+@pytest.mark.parametrize(("status", "move", "legal"), CELLS)
+def test_a_cell(status: JobStatus, move: Move, legal: bool) -> None:
+    if legal:
+        check("j", move, status, None, Intent.ALWAYS_ON)
+        return
+    with pytest.raises(JobStateError, match=f"cannot {move.value}: the job is {status.value}"):
+        check("j", move, status, None, Intent.ALWAYS_ON)
+
+
+@pytest.mark.parametrize("intent", [Intent.PAUSED, Intent.DRAINED])
+def test_a_living_job_that_would_stay_down_can_be_resumed(intent: Intent) -> None:
+    check("j", Move.RESUME, JobStatus.RUNNING, None, intent)
+
+
+def write(
+    store: Store, status: JobStatus, cause: StopCause | None = None, failure: str | None = None
+) -> RemoteJob:
+    lease = new_lease("o", 10_000, None) if status.is_live else None
+    record = ExecutionRecord("j", 3, status, lease=lease, cause=cause, failure=failure)
+    store.register(record_register("j")).claim(3, "test").write(record.to_bytes())
+    return RemoteJob(store, "j")
+
+
+def wanted(store: Store) -> tuple[Intent, int]:
+    supervision = read_supervision(store, "j")
+    assert supervision is not None
+    return supervision.intent, supervision.resumed_execution
+
+
+def test_one_that_is_down_between_two_runs_is_suspended_by_what_is_wanted(store: Store) -> None:
+    job = write(store, JobStatus.NOT_RUNNING)
+    assert job.suspend(timeout=1).status is JobStatus.NOT_RUNNING
+    assert wanted(store) == (Intent.PAUSED, 0)
+
+
+def test_who_suspends_a_living_one_is_heard_whatever_becomes_of_it(store: Store) -> None:
+    job = write(store, JobStatus.RUNNING)
+    with pytest.raises(TimeoutError):
+        job.suspend(timeout=0)
+    assert wanted(store)[0] is Intent.PAUSED, "its execution may die before it has heard"
+
+
+def test_a_suspended_one_is_resumed_for_its_supervisor(store: Store) -> None:
+    job = write(store, JobStatus.SUSPENDED, StopCause.ERROR, "disk full")
+    set_intent(store, "j", Intent.PAUSED)
+    job.resume()
+    assert wanted(store) == (Intent.ALWAYS_ON, 3)
+
+
+def test_without_a_supervisor_there_is_nobody_who_would_resume_it(store: Store) -> None:
+    job = write(store, JobStatus.SUSPENDED)
+    with pytest.raises(JobStateError, match="no supervisor has ever started it"):
+        job.resume()
+    assert read_supervision(store, "j") is None
+
+
+def test_a_job_that_nobody_knows(store: Store) -> None:
+    with pytest.raises(JobStateError, match="unknown"):
+        RemoteJob(store, "j").resume()

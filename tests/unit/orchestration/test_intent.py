@@ -1,0 +1,284 @@
+"""What is wanted of a job: supervisor, schedule and the form in the UI go by it. No Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_jet import (
+    Jet,
+    JetResource,
+    Pipeline,
+    build_jet_control_job,
+    build_jet_schedule,
+    jet_assets,
+    sinks,
+    sources,
+)
+from dagster_jet.jobs.requests import StopRequest
+from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
+from dagster_jet.orchestration.launches import Launches
+from dagster_jet.orchestration.retirement import Retirement
+from dagster_jet.orchestration.sensor import supervise
+from dagster_jet.orchestration.supervisor import RestartPolicy
+from dagster_jet.ownership.lease import new_lease
+from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
+
+LAUNCHES = Launches("shop", "shop_job")
+SNAPSHOT = SnapshotRef(5, 5, 4, "manifest/5", 0, 0, 0, committed=True)
+
+
+@pytest.fixture
+def jet(tmp_path: Path) -> Iterator[Jet]:
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+        yield jet
+
+
+@pytest.fixture
+def resource(tmp_path: Path) -> JetResource:
+    return JetResource(store=[f"file://{tmp_path}/store"], backup_count=0)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def shop(*names: str) -> Pipeline:
+    p = Pipeline("shop")
+    rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
+    for name in names or ("out",):
+        rows.write_to(sinks.files(f"/{name}", format="json"), name=name)
+    return p
+
+
+def shop_assets() -> dg.AssetsDefinition:
+    @jet_assets(pipeline=shop())
+    def assets(context, jet: JetResource):  # type: ignore[no-untyped-def]
+        yield from jet.run(context=context)
+
+    return assets
+
+
+def write(jet: Jet, record: ExecutionRecord) -> None:
+    register = jet.store.register(record_register(record.job))
+    register.claim(record.execution_id, "test").write(record.to_bytes())
+
+
+def tick(
+    instance: dg.DagsterInstance, jet: Jet, retirement: Retirement | None = None
+) -> tuple[list[str | None], str]:
+    """Run keys requested, and what was said."""
+    with dg.build_sensor_context(instance=instance) as context:
+        result = supervise(
+            context, jet, LAUNCHES, RestartPolicy(), {}, retirement=retirement or Retirement()
+        )
+    said = result.skip_reason.skip_message if result.skip_reason else None
+    return [request.run_key for request in result.run_requests or []], said or ""
+
+
+# --- the supervisor -------------------------------------------------------------------------------
+
+
+def test_a_drained_job_stays_down(instance: dg.DagsterInstance, jet: Jet) -> None:
+    down = ExecutionRecord("shop", 4, JobStatus.NOT_RUNNING, cause=StopCause.SHUTDOWN)
+    write(jet, down)
+    set_intent(jet.store, "shop", Intent.DRAINED)
+    requested, said = tick(instance, jet)
+    assert not requested and "launches the next one" in said
+    set_intent(jet.store, "shop", Intent.ALWAYS_ON)
+    assert tick(instance, jet)[0] == ["shop:1"]
+
+
+def test_a_suspended_job_starts_when_it_is_resumed_and_not_before(
+    instance: dg.DagsterInstance, jet: Jet
+) -> None:
+    failed = ExecutionRecord(
+        "shop", 4, JobStatus.SUSPENDED, cause=StopCause.ERROR, failure="disk full"
+    )
+    write(jet, failed)
+    set_intent(jet.store, "shop", Intent.ALWAYS_ON)
+    requested, said = tick(instance, jet)
+    assert not requested and "SUSPENDED (disk full)" in said and "resume" in said
+    set_intent(jet.store, "shop", Intent.ALWAYS_ON, resumed_execution=3)
+    assert not tick(instance, jet)[0], "what was resumed was an earlier one"
+    set_intent(jet.store, "shop", Intent.ALWAYS_ON, resumed_execution=4)
+    assert tick(instance, jet)[0] == ["shop:1"]
+
+
+# --- the schedule ---------------------------------------------------------------------------------
+
+
+def schedule_tick(resource: JetResource) -> dg.RunRequest | str:
+    schedule = build_jet_schedule(shop_assets(), cron_schedule="*/5 * * * *", jet=resource)
+    with dg.build_schedule_context() as context:
+        data = schedule.evaluate_tick(context)
+    if data.run_requests:
+        (request,) = data.run_requests
+        return request
+    assert data.skip_message is not None
+    return data.skip_message
+
+
+def test_a_tick_requests_a_run_that_ends_by_itself(resource: JetResource) -> None:
+    request = schedule_tick(resource)
+    assert isinstance(request, dg.RunRequest)
+    assert request.run_config == {"ops": {"shop": {"config": {"until": "drained"}}}}
+
+
+def test_the_schedule_and_its_job_are_definitions_that_load(resource: JetResource) -> None:
+    assets = shop_assets()
+    schedule = build_jet_schedule(assets, cron_schedule="0 * * * *")
+    definitions = dg.Definitions(
+        assets=[assets],
+        schedules=[schedule],
+        jobs=[build_jet_control_job("shop")],
+        resources={"jet": resource},
+    )
+    assert definitions.resolve_job_def("shop_drained_job").name == "shop_drained_job"
+    assert definitions.resolve_schedule_def("shop_schedule").cron_schedule == "0 * * * *"
+
+
+@pytest.mark.parametrize(
+    ("record", "intent", "said"),
+    [
+        (ExecutionRecord("shop", 4, JobStatus.NOT_RUNNING), Intent.PAUSED, "paused"),
+        (ExecutionRecord("shop", 4, JobStatus.SUSPENDED), Intent.DRAINED, "SUSPENDED (on request)"),
+        (ExecutionRecord("shop", 4, JobStatus.COMPLETED), Intent.DRAINED, "COMPLETED"),
+        (
+            ExecutionRecord("shop", 4, JobStatus.RUNNING, lease=new_lease("o", 60_000, None)),
+            Intent.DRAINED,
+            "execution 4 still has the job",
+        ),
+    ],
+)
+def test_a_tick_that_requests_nothing_says_why(
+    jet: Jet, resource: JetResource, record: ExecutionRecord, intent: Intent, said: str
+) -> None:
+    write(jet, record)
+    set_intent(jet.store, "shop", intent)
+    found = schedule_tick(resource)
+    assert isinstance(found, str) and said in found
+
+
+def test_a_run_that_died_is_followed_by_the_next(jet: Jet, resource: JetResource) -> None:
+    dead = ExecutionRecord("shop", 4, JobStatus.FAILED, cause=StopCause.ERROR, failure="broken")
+    write(jet, dead)
+    assert isinstance(schedule_tick(resource), dg.RunRequest)
+
+
+def test_a_scheduled_run_does_not_lift_a_pause(
+    instance: dg.DagsterInstance, jet: Jet, resource: JetResource
+) -> None:
+    """It was requested a moment before the pause."""
+    set_intent(jet.store, "shop", Intent.PAUSED)
+    result = dg.materialize(
+        [shop_assets()],
+        instance=instance,
+        resources={"jet": resource},
+        tags={"dagster/schedule_name": "shop_schedule"},
+    )
+    assert result.success and not result.get_asset_materialization_events()
+    supervision = read_supervision(jet.store, "shop")
+    assert supervision is not None and supervision.intent is Intent.PAUSED
+    assert jet.record("shop") is None, "nothing was started"
+
+
+# --- the form in the UI ---------------------------------------------------------------------------
+
+
+def ask(resource: JetResource, action: str) -> dg.ExecuteInProcessResult:
+    return build_jet_control_job("shop").execute_in_process(
+        resources={"jet": resource},
+        run_config={"ops": {"ask_shop": {"config": {"action": action, "wait_seconds": 1.0}}}},
+        raise_on_error=False,
+    )
+
+
+def test_suspended_and_resumed_from_the_launchpad(
+    instance: dg.DagsterInstance, jet: Jet, resource: JetResource
+) -> None:
+    write(jet, ExecutionRecord("shop", 4, JobStatus.NOT_RUNNING))
+    assert ask(resource, "suspend").success
+    assert "paused" in tick(instance, jet)[1]
+    assert ask(resource, "resume").success
+    assert tick(instance, jet)[0] == ["shop:1"]
+
+
+def test_what_makes_no_sense_is_one_sentence(jet: Jet, resource: JetResource) -> None:
+    write(jet, ExecutionRecord("shop", 4, JobStatus.COMPLETED))
+    result = ask(resource, "cancel")
+    (failed,) = result.filter_events(lambda event: event.is_step_failure)
+    said = failed.step_failure_data.user_failure_data
+    assert said is not None and said.description is not None
+    assert "cannot cancel: the job is COMPLETED" in said.description
+
+
+# --- retirement -----------------------------------------------------------------------------------
+
+
+def running(run_id: str | None = None, fingerprint: str = "") -> ExecutionRecord:
+    return ExecutionRecord(
+        "shop",
+        4,
+        JobStatus.RUNNING,
+        lease=new_lease("o", 60_000, run_id),
+        snapshots=(SNAPSHOT,),
+        plan_fingerprint=fingerprint,
+    )
+
+
+def asked_for(jet: Jet) -> StopKind | None:
+    value = jet.store.register("jobs/shop/request").read()
+    return None if value is None else StopRequest.from_bytes(value.value).kind
+
+
+def test_a_run_that_is_too_old_is_asked_to_end(instance: dg.DagsterInstance, jet: Jet) -> None:
+    @dg.job
+    def shop_job() -> None: ...
+
+    run = instance.create_run_for_job(shop_job)
+    started = dg.DagsterEvent(
+        event_type_value=dg.DagsterEventType.RUN_START.value, job_name="shop_job"
+    )
+    instance.report_dagster_event(started, run_id=run.run_id)
+    write(jet, running(run.run_id))
+    time.sleep(0.05)
+    assert asked_for(jet) is None
+    assert tick(instance, jet, Retirement(max_age_seconds=3_600))[0] == []
+    assert asked_for(jet) is None, "it is young"
+    requested, said = tick(instance, jet, Retirement(max_age_seconds=0.01))
+    assert not requested and "make room for the next run" in said
+    assert asked_for(jet) is StopKind.SHUTDOWN
+
+
+def test_one_with_the_definition_of_today_goes_on(instance: dg.DagsterInstance, jet: Jet) -> None:
+    pipeline = shop()
+    write(jet, running(fingerprint=pipeline.graph.fingerprint()))
+    tick(instance, jet, Retirement(pipeline=pipeline))
+    assert asked_for(jet) is None
+
+
+def test_one_that_has_not_saved_anything_yet_is_left_alone(
+    instance: dg.DagsterInstance, jet: Jet
+) -> None:
+    """It may have just been started for the very definition; the record still has the old one."""
+    earlier = SnapshotRef(5, 5, 3, "manifest/5", 0, 0, 0, committed=True)
+    record = ExecutionRecord(
+        "shop",
+        4,
+        JobStatus.RUNNING,
+        lease=new_lease("o", 60_000, None),
+        snapshots=(earlier,),
+        plan_fingerprint="another",
+    )
+    write(jet, record)
+    tick(instance, jet, Retirement(max_age_seconds=0, pipeline=shop()))
+    assert asked_for(jet) is None
