@@ -24,18 +24,25 @@ def build_jet_job(
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
     config: dg.RunConfig | None = None,
+    executor_def: dg.ExecutorDefinition | None = None,
 ) -> UnresolvedAssetJobDefinition:
     """Return a job for assets made by `jet_assets`, fit for a run that lasts for days.
 
-    It runs in the run's own process, so that the process the supervisor watches is the one that
-    drives Spark. Dagster's run-time limit and run retries are off: a stream has no longest
+    It runs in the run's own process: one less than otherwise, and a run that is dead is dead for
+    Dagster, too. Dagster's run-time limit and run retries are off: a stream has no longest
     duration, and the supervisor sensor restarts it.
+
+    With the multiprocess executor, and `jet_assets(retry_policy=...)`, a step's process that dies
+    is begun anew by the run worker, within seconds and in the same run; the supervisor is the layer
+    behind it. (In the run's own process a retry policy has no effect on a process that dies: what
+    would begin the step anew is dead too.) Whoever is first, the other finds the job taken.
 
     Args:
         assets: what `@jet_assets` made.
         name: the job's name; the pipeline's name plus ``_job`` by default.
         tags: further run tags.
         config: run config, for example `until`.
+        executor_def: the in-process one by default.
 
     Raises:
         ConfigurationError: `assets` was not made by `jet_assets`.
@@ -44,7 +51,7 @@ def build_jet_job(
     return dg.define_asset_job(
         name=name or f"{dagster_name(pipeline.name)}_job",
         selection=dg.AssetSelection.assets(assets).without_checks(),
-        executor_def=dg.in_process_executor,
+        executor_def=executor_def or dg.in_process_executor,
         tags={
             keys.TAG_MAX_RUNTIME: "0",
             keys.TAG_MAX_RETRIES: "0",

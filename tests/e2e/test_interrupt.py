@@ -97,7 +97,7 @@ def test_an_eviction_drains_and_does_not_pause(worker: Worker) -> None:
     assert worker.run().status is dg.DagsterRunStatus.FAILURE, "nobody asked Dagster for it"
     assert_drained(worker)
     supervision = read_supervision(worker.jet.store, "tiny")
-    assert supervision is not None and supervision.desired == "running"
+    assert supervision is not None and supervision.intent == "always-on"
 
 
 @long

@@ -1,0 +1,51 @@
+"""Dagster with its storage on PostgreSQL, as larger deployments have it: a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import yaml
+
+from dagster_jet import Jet
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.launches import Launches
+from dagster_jet.orchestration.sensor import supervise
+from dagster_jet.orchestration.supervisor import RestartPolicy
+from tests.servers.postgres import postgres
+
+from ..unit.orchestration.test_dead_runs import dead_worker
+from .test_materialize import materialize, numbers
+from .tiny import committed_rows, put_file
+
+LAUNCHES = Launches("tiny", "tiny_job")
+
+
+def test_runs_ticks_and_dead_runs(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    # By its driver's name: SQLAlchemy 2.1 takes psycopg 3, where Dagster's NOTIFY fails.
+    url = postgres().url.replace("postgresql://", "postgresql+psycopg2://")
+    config = {"telemetry": {"enabled": False}, "storage": {"postgres": {"postgres_url": url}}}
+    (home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        for number in range(2):
+            put_file(tmp_path, number)
+            result = materialize(tmp_path, "drained", instance=instance)
+            assert numbers(result, "copy_out")[-1][keys.ROWS_OUT] == 60 * (number + 1)
+        assert len(committed_rows(tmp_path / "copy")) == 120
+        event = instance.get_latest_materialization_event(dg.AssetKey(["tiny", "copy_out"]))
+        assert event is not None and event.asset_materialization is not None
+        assert event.asset_materialization.metadata[keys.ROWS_OUT].value == 120
+
+        dead = dg.DagsterRun(job_name="tiny_job", status=dg.DagsterRunStatus.STARTED)
+        instance.add_run(dead)
+        instance.add_run_tags(dead.run_id, {keys.TAG_WORKER: dead_worker(dead.run_id).to_tag()})
+        with (
+            Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet,
+            dg.build_sensor_context(instance=instance) as context,
+        ):
+            said = supervise(context, jet, LAUNCHES, RestartPolicy(), {}).skip_reason
+        assert said is not None and "its runs end by themselves" in (said.skip_message or "")
+        reported = instance.get_run_by_id(dead.run_id)
+        assert reported is not None and reported.status is dg.DagsterRunStatus.FAILURE
