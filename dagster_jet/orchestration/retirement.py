@@ -14,6 +14,7 @@ import dagster as dg
 
 from dagster_jet.jet import Jet
 from dagster_jet.pipeline import Pipeline
+from dagster_jet.snapshot.plan import compare_plans
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
@@ -44,7 +45,13 @@ class Retirement:
         if newest.execution_id != record.execution_id:
             return None, None
         if self.pipeline is not None and self._is_changed(record):
-            refused = [c for c in jet.plan(self.pipeline) if c.is_refused]
+            # Not `Jet.plan`: it may start Spark, to compare columns as well.
+            saved = jet.manifest(record.job).stage_plans()
+            refused = [
+                change
+                for change in compare_plans(saved, self.pipeline.graph.plan())
+                if change.is_refused
+            ]
             if refused:
                 stages = "; ".join(f"{c.stage!r}: {c.reason}" for c in refused)
                 return None, (
