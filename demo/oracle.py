@@ -53,9 +53,28 @@ _GOT_BADLY_DELAYED = """
         precip: 'DOUBLE', visib: 'DOUBLE'})
 """
 
+_GOT_HOURLY_TABLE = """
+    select origin, epoch_us(window_start::timestamptz) as window_start,
+           epoch_us(window_end::timestamptz) as window_end, n::bigint as n, mean::double as mean,
+           worst::double as worst
+    from read_csv($files, all_varchar = true, header = true)
+"""
+
+_GOT_BADLY_DELAYED_TABLE = """
+    select epoch_us("at"::timestamptz) as "at", airline, carrier, flight::int as flight, origin,
+           dest, delay::double as delay, temp::double as temp, wind_speed::double as wind_speed,
+           precip::double as precip, visib::double as visib
+    from read_csv($files, all_varchar = true, header = true)
+"""
+
 _LINES = """
     select filename, line from read_csv($inbox, columns = {line: 'VARCHAR'}, delim = '\x01',
         quote = '', escape = '', header = false, auto_detect = false, filename = true)
+"""
+
+_MESSAGES = """
+    select position as filename, line from read_json($messages, format = 'newline_delimited',
+        columns = {position: 'VARCHAR', line: 'VARCHAR'})
 """
 
 _EXPECTED_BAD_ROWS = """
@@ -69,6 +88,12 @@ _EXPECTED_BAD_ROWS = """
 
 _GOT_BAD_ROWS = r"""
     select source, regexp_extract(url_decode(position), '(/[^/:][^:]*\.json)', 1) as file, raw
+    from read_json($files, format = 'newline_delimited', columns = {
+        source: 'VARCHAR', position: 'VARCHAR', reason: 'VARCHAR', raw: 'VARCHAR'})
+"""
+
+_GOT_BAD_MESSAGES = """
+    select source, position as file, raw
     from read_json($files, format = 'newline_delimited', columns = {
         source: 'VARCHAR', position: 'VARCHAR', reason: 'VARCHAR', raw: 'VARCHAR'})
 """
@@ -118,34 +143,71 @@ def check_outputs(csv_folder: Path, inbox: Path, out: Path) -> Verdict:
         out: the folder of the job's outputs.
     """
     with duckdb.connect() as db:
-        db.execute("set timezone = 'UTC'")
-        _table(db, "flights", _FLIGHTS, flights=str(csv_folder / "flights.csv"))
         _table(db, "lines", _LINES, inbox=str(inbox / "*.json"))
-        _table(db, "expected_hourly", _EXPECTED_HOURLY)
-        _table(
+        return _verdict(
             db,
-            "expected_badly_delayed",
-            _EXPECTED_BADLY_DELAYED,
-            airlines=str(csv_folder / "airlines.csv"),
-            weather=str(csv_folder / "weather.csv"),
-        )
-        _table(db, "expected_bad_rows", _EXPECTED_BAD_ROWS)
-        return Verdict(
-            flights=_count(db, "flights"),
-            bad_lines=_count(db, "expected_bad_rows"),
-            outputs=(
-                _compare(db, "hourly", _GOT_HOURLY, out / "hourly"),
-                _compare(db, "badly_delayed", _GOT_BADLY_DELAYED, out / "badly_delayed"),
-                _compare(db, "bad_rows", _GOT_BAD_ROWS, out / "bad_rows"),
-            ),
+            csv_folder,
+            hourly=(_GOT_HOURLY, _found_in(out / "hourly")),
+            badly_delayed=(_GOT_BADLY_DELAYED, _found_in(out / "badly_delayed")),
+            bad_rows=(_GOT_BAD_ROWS, _found_in(out / "bad_rows")),
         )
 
 
-def _compare(db: Any, name: str, query: str, folder: Path) -> OutputVerdict:
-    files, problems = _committed_files(folder)
+def check_kafka_outputs(csv_folder: Path, messages: Path, tables: Path, out: Path) -> Verdict:
+    """The same for outputs in tables, one of them in files, too.
+
+    Args:
+        csv_folder: as above.
+        messages: what is in the topic, as JSON lines of position and line.
+        tables: a CSV file of each table, as PostgreSQL's COPY writes it.
+        out: the folder of the job's outputs in files.
+    """
+    with duckdb.connect() as db:
+        _table(db, "lines", _MESSAGES, messages=str(messages))
+        return _verdict(
+            db,
+            csv_folder,
+            hourly=(_GOT_HOURLY_TABLE, _Found([str(tables / "hourly_delays.csv")])),
+            hourly_files=(_GOT_HOURLY, _found_in(out / "hourly")),
+            badly_delayed=(_GOT_BADLY_DELAYED_TABLE, _Found([str(tables / "badly_delayed.csv")])),
+            bad_rows=(_GOT_BAD_MESSAGES, _found_in(out / "bad_rows")),
+        )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An output, as it was found."""
+
+    files: list[str]
+    stray_files: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def _verdict(db: Any, csv_folder: Path, **outputs: tuple[str, _Found]) -> Verdict:
+    """Of `lines`, which is in the database already; `hourly_files` is to be what `hourly` is."""
+    db.execute("set timezone = 'UTC'")
+    _table(db, "flights", _FLIGHTS, flights=str(csv_folder / "flights.csv"))
+    _table(db, "expected_hourly", _EXPECTED_HOURLY)
+    db.execute("create view expected_hourly_files as select * from expected_hourly")
+    _table(
+        db,
+        "expected_badly_delayed",
+        _EXPECTED_BADLY_DELAYED,
+        airlines=str(csv_folder / "airlines.csv"),
+        weather=str(csv_folder / "weather.csv"),
+    )
+    _table(db, "expected_bad_rows", _EXPECTED_BAD_ROWS)
+    return Verdict(
+        flights=_count(db, "flights"),
+        bad_lines=_count(db, "expected_bad_rows"),
+        outputs=tuple(_compare(db, name, *output) for name, output in outputs.items()),
+    )
+
+
+def _compare(db: Any, name: str, query: str, found: _Found) -> OutputVerdict:
     expected, got = f"expected_{name}", f"got_{name}"
-    if files:
-        _table(db, got, query, files=files)
+    if found.files:
+        _table(db, got, query, files=found.files)
     else:
         db.execute(f"create table {got} as select * from {expected} limit 0")
     db.execute(f"create table extra as (select * from {got} except all select * from {expected})")
@@ -165,12 +227,17 @@ def _compare(db: Any, name: str, query: str, folder: Path) -> OutputVerdict:
         missing=missing,
         duplicates=duplicates,
         wrong=surplus - duplicates,
-        stray_files=_stray_files(folder, files),
-        problems=problems,
+        stray_files=found.stray_files,
+        problems=found.problems,
     )
     db.execute("drop table extra")
     db.execute("drop table missing")
     return verdict
+
+
+def _found_in(folder: Path) -> _Found:
+    files, problems = _committed_files(folder)
+    return _Found(files, _stray_files(folder, files), problems)
 
 
 def _committed_files(folder: Path) -> tuple[list[str], tuple[str, ...]]:

@@ -162,7 +162,10 @@ class Replayer:
             due = began + self._duration * number / len(self._paths)
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
-            # It arrives now: files are read in order of modification time.
-            os.utime(path)
-            path.rename(self._inbox / path.name)
+            self.publish(path)
             self.published = number + 1
+
+    def publish(self, path: Path) -> None:
+        # It arrives now: files are read in order of modification time.
+        os.utime(path)
+        path.rename(self._inbox / path.name)

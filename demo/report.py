@@ -73,9 +73,11 @@ def _lines(figures: Figures, verdict: Verdict) -> list[tuple[str, str, bool]]:
             (label, f"{outputs[name].found:,}", outputs[name].is_exact)
             for name, label in (
                 ("hourly", "windows out (airport and hour)"),
+                ("hourly_files", "the same windows, in Parquet"),
                 ("badly_delayed", "badly delayed flights out"),
                 ("bad_rows", "bad rows set aside"),
             )
+            if name in outputs
         ),
         ("duplicates", f"{duplicates}", duplicates == 0),
         ("missing", f"{missing}", missing == 0),

@@ -19,7 +19,7 @@ from dagster_jet import ExecutionRecord, Jet, JobStatus, StopKind
 from demo.dagster_process import REPOSITORY, DagsterProcess, stop_kept
 from demo.dataset import open_dataset
 from demo.observer import PIPELINE, Observer
-from demo.oracle import Verdict, check_outputs
+from demo.oracle import Verdict, check_kafka_outputs, check_outputs
 from demo.replay import (
     BAD_LINES_COUNT,
     Replayer,
@@ -29,6 +29,7 @@ from demo.replay import (
     write_reference,
 )
 from demo.report import Figures, print_report
+from demo.servers import Servers, started_servers
 
 POLL_SECONDS = 0.1
 STEP_TIMEOUT_SECONDS = 240
@@ -47,6 +48,7 @@ class Options:
     keep: bool = False
     kill: bool = True
     replay_seconds: float = 45.0
+    kafka: bool = False
 
 
 @dataclass
@@ -65,13 +67,23 @@ class Story:
     options: Options
     console: Console
     began: float = field(default_factory=time.monotonic)
+    servers: Servers | None = None
 
     def tell(self) -> bool:
         """Run the demo; return whether every row came out right.
 
         Raises:
-            DemoError, DatasetError, DagsterStartError: a step failed; says which and how to look.
+            DemoError, DatasetError, DagsterStartError, ServersError: a step failed; says which and
+                how to look.
         """
+        if not self.options.kafka:
+            return self._tell()
+        self._say("Starting Kafka and PostgreSQL; what is missing is installed ...")
+        with started_servers() as self.servers:
+            self._say(f"Kafka is at {self.servers.broker}, PostgreSQL beside it.")
+            return self._tell()
+
+    def _tell(self) -> bool:
         folder = self.options.folder
         if stop_kept(folder / "dagster_home"):
             self._say("Stopped the Dagster that an earlier KEEP=1 had left running.")
@@ -96,7 +108,7 @@ class Story:
             self._say(f"Dagster is up: [link]{dagster.url}[/link]")
             with Jet(store=_store_urls(data), backup_count=1) as jet:
                 observer = Observer(dagster.url, jet)
-                replayer = Replayer(paths, data / "inbox", self.options.replay_seconds)
+                replayer = self._replayer(paths, data)
                 try:
                     figures = self._stream(dagster, observer, replayer, len(flights))
                 finally:
@@ -201,8 +213,19 @@ class Story:
         show()
         return recovery
 
+    def _replayer(self, paths: list[Path], data: Path) -> Replayer:
+        seconds = self.options.replay_seconds
+        if self.servers is not None:
+            return self.servers.replayer(paths, data / "sent", seconds)
+        return Replayer(paths, data / "inbox", seconds)
+
     def _check(self, folder: Path, data: Path) -> Verdict:
         self._say("Recomputing everything in DuckDB and comparing every output row ...")
+        if self.servers is not None:
+            messages, tables = data / "messages.json", data / "tables"
+            self.servers.write_messages(messages)
+            self.servers.write_tables(tables)
+            return check_kafka_outputs(folder / "csv", messages, tables, data / "out")
         return check_outputs(folder / "csv", data / "inbox", data / "out")
 
     def _is_right(self, figures: Figures, verdict: Verdict) -> bool:
@@ -237,6 +260,7 @@ class Story:
             "JET_DATA": str(data),
             "JET_REPORT_INTERVAL_SECONDS": "1",
             "JET_SUPERVISOR_SECONDS": "5",
+            **(self.servers.environment() if self.servers is not None else {}),
         }
 
     def _write_result(self, figures: Figures, verdict: Verdict, right: bool) -> None:

@@ -7,17 +7,27 @@ import dagster as dg
 
 from dagster_jet import (
     JetResource,
+    Secret,
     build_jet_job,
     build_jet_source_assets,
     build_jet_supervisor_sensor,
     jet_assets,
 )
 from pipelines.airport_delays.pipeline import airport_delays
+from pipelines.airport_delays.through_kafka import airport_delays_through_kafka
 from resources.jet import DATA
 
 INBOX = DATA / "inbox"
+KAFKA = os.environ.get("JET_KAFKA")
+"""host:port of a broker: flights come from there, not from the inbox (`make demo KAFKA=1`)."""
 
-pipeline = airport_delays(str(INBOX), str(DATA / "reference"), str(DATA / "out"))
+pipeline = (
+    airport_delays_through_kafka(
+        KAFKA, Secret("JET_DATABASE_URL"), str(DATA / "reference"), str(DATA / "out")
+    )
+    if KAFKA
+    else airport_delays(str(INBOX), str(DATA / "reference"), str(DATA / "out"))
+)
 
 
 @jet_assets(pipeline=pipeline)

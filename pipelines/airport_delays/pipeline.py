@@ -10,6 +10,8 @@ from dagster_jet import aggregates as agg
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from dagster_jet import Stage
+
 FLIGHTS = (
     "at timestamp, carrier string, flight int, tailnum string, "
     "origin string, dest string, delay double"
@@ -40,6 +42,14 @@ def airport_delays(inbox: str, reference: str, out: str) -> Pipeline:
         .with_timestamps("at", allowed_lag="22 hours", idle_timeout="0 seconds")
         .dead_letter_to(sinks.files(f"{out}/bad_rows", format="json"), name="bad_rows")
     )
+    hourly, badly = delays(flights, reference)
+    hourly.write_to(sinks.files(f"{out}/hourly", format="parquet"), name="hourly_out")
+    badly.write_to(sinks.files(f"{out}/badly_delayed", format="json"), name="badly_delayed_out")
+    return p
+
+
+def delays(flights: Stage, reference: str) -> tuple[Stage, Stage]:
+    """Hourly statistics of each airport, and the flights with a bad delay, with their weather."""
     airlines = sources.table(f"{reference}/airlines.csv", format="csv", schema=AIRLINES)
     weather = sources.table(f"{reference}/weather.csv", format="csv", schema=WEATHER)
     enriched = (
@@ -54,10 +64,8 @@ def airport_delays(inbox: str, reference: str, out: str) -> Pipeline:
             n=agg.count(), mean=agg.mean("delay"), worst=agg.max("delay"), name="hourly_delays"
         )
     )
-    hourly.write_to(sinks.files(f"{out}/hourly", format="parquet"), name="hourly_out")
     badly = enriched.filter(f"delay > {BADLY_DELAYED_MINUTES}", name="badly_delayed").select(
         "at", "airline", "carrier", "flight", "origin", "dest", "delay",
         "temp", "wind_speed", "precip", "visib", name="feed",
     )  # fmt: skip
-    badly.write_to(sinks.files(f"{out}/badly_delayed", format="json"), name="badly_delayed_out")
-    return p
+    return hourly, badly

@@ -21,23 +21,33 @@ from ..jvm import start_quickly
 from .dagster_round import DagsterRound
 from .kafka_round import KafkaRound
 from .round import UNDER_DAGSTER, VICTIMS, Round, Setting, Verdict
+from .three_sinks_round import ThreeSinksRound
 
 PER_ROUND = 25
 
 
-def settings(kills: int, seed: int, *, kafka: bool = False, dagster: bool = False) -> list[Setting]:
-    """Every other round on two executor JVMs, every other pair of rounds on Redis; with Kafka or
-    under Dagster all on local threads and files."""
+def settings(
+    kills: int,
+    seed: int,
+    *,
+    kafka: bool = False,
+    dagster: bool = False,
+    three_sinks: bool = False,
+) -> list[Setting]:
+    """Every other round on two executor JVMs, every other pair of rounds on Redis; with Kafka, with
+    three sinks or under Dagster all on local threads and files."""
     rng = random.Random(seed)
+    plain = not (kafka or dagster or three_sinks)
     rounds = -(-kills // PER_ROUND)
     return [
         Setting(
             seed=rng.randrange(1 << 30),
             kills=min(PER_ROUND, kills - number * PER_ROUND),
-            cluster=bool(number & 1) and not kafka and not dagster,
-            redis=not number & 2 and not kafka and not dagster,
+            cluster=bool(number & 1) and plain,
+            redis=not number & 2 and plain,
             kafka=kafka,
             dagster=dagster,
+            three_sinks=three_sinks,
         )
         for number in range(rounds)
     ]
@@ -50,6 +60,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the verdict for programs")
     parser.add_argument("--kafka", action="store_true", help="rows from Kafka to Kafka")
     parser.add_argument("--dagster", action="store_true", help="under Dagster, and its processes")
+    parser.add_argument(
+        "--three-sinks",
+        action="store_true",
+        help="Kafka and files in; Kafka, PostgreSQL and Parquet out",
+    )
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
@@ -59,7 +74,11 @@ def main() -> int:
     killed: Counter[str] = Counter()
     verdicts: list[Verdict] = []
     for setting in settings(
-        options.kills, options.seed, kafka=options.kafka, dagster=options.dagster
+        options.kills,
+        options.seed,
+        kafka=options.kafka,
+        dagster=options.dagster,
+        three_sinks=options.three_sinks,
     ):
         folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))
 
@@ -100,6 +119,8 @@ def main() -> int:
 def _kind(setting: Setting) -> type[Round]:
     if setting.dagster:
         return DagsterRound
+    if setting.three_sinks:
+        return ThreeSinksRound
     return KafkaRound if setting.kafka else Round
 
 

@@ -29,6 +29,7 @@ class KafkaRound(Round):
     may not know."""
 
     driver_module = "tests.soak.kafka_driver"
+    topics = TOPICS
     _broker: SharedServer | None = None
     _looking: Consumer | None = None
     _seen = 0
@@ -46,7 +47,7 @@ class KafkaRound(Round):
         (self.folder / "broker.json").write_text(json.dumps({"servers": self._servers_of_kafka}))
         world = KafkaWorld(self._servers_of_kafka)
         world.create("in", _PARTITIONS)
-        for topic in TOPICS:
+        for topic in self.topics:
             world.create(topic, 2)
         self._looking = Consumer(
             {"bootstrap.servers": self._servers_of_kafka, "group.id": "looks", "log_level": 0}
@@ -64,14 +65,17 @@ class KafkaRound(Round):
         while not self._fed.wait(0.1):
             if self._files > 2 * self._epochs() + FILES_AHEAD:
                 continue
-            for row in random_rows(self._files, ROWS, self.setting.seed):
-                place = self._files % _PARTITIONS
-                producer.produce("in", json.dumps(row), partition=place)
-            # In order: no file is there before the one before it.
-            while producer.flush(1) and not self._fed.is_set():
-                pass
+            self._feed_once(producer)
             self._files += 1
         producer.flush(60)
+
+    def _feed_once(self, producer: Producer) -> None:
+        for row in random_rows(self._files, ROWS, self.setting.seed):
+            place = self._files % _PARTITIONS
+            producer.produce("in", json.dumps(row), partition=place)
+        # In order: no file is there before the one before it.
+        while producer.flush(1) and not self._fed.is_set():
+            pass
 
     def _epochs(self) -> int:
         """By the rows that are in the topic, as far as the broker answers."""

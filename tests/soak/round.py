@@ -24,7 +24,7 @@ from ..integration.oracle import Rows, by_manifest, committed, input_rows, windo
 from ..integration.world import random_rows, write_input
 from .driver import OUTPUTS
 
-VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker")
+VICTIMS = ("driver", "jvm", "worker", "executor", "member", "broker", "database")
 UNDER_DAGSTER = ("run worker", "daemon", "webserver", "code server")
 _PROGRESS_S = 300.0
 """So long a job that is not killed may take to its next committed epoch, start included."""
@@ -43,6 +43,8 @@ class Setting:
     redis: bool
     kafka: bool = False
     """Rows come from Kafka and go to Kafka."""
+    three_sinks: bool = False
+    """Rows come from Kafka and files, and go to Kafka, PostgreSQL and Parquet."""
     dagster: bool = False
     """The job runs under Dagster, whose processes are the victims."""
 
@@ -56,7 +58,8 @@ class Setting:
             return list(UNDER_DAGSTER)
         absent = {"executor"} if not self.cluster else set()
         absent |= {"member"} if not self.redis else set()
-        absent |= {"broker"} if not self.kafka else set()
+        absent |= {"broker"} if not self.kafka and not self.three_sinks else set()
+        absent |= {"database"} if not self.three_sinks else set()
         return [victim for victim in VICTIMS if victim not in absent]
 
 
@@ -100,9 +103,7 @@ class Round:
             self._open_store()
             feeder.start()
             self._start("stopped")
-            while self.verdict.kills.total() < self.setting.kills:
-                self._wait_for_a_moment()
-                self._kill_someone()
+            self._kill_all()
             self._fed.set()
             feeder.join()
             self._complete()
@@ -153,6 +154,11 @@ class Round:
         if self._driver is None or self._driver.poll() is not None:
             self._start(until)
 
+    def _kill_all(self) -> None:
+        while self.verdict.kills.total() < self.setting.kills:
+            self._wait_for_a_moment()
+            self._kill_someone()
+
     # --- killing --------------------------------------------------------------------------------
 
     def _wait_for_a_moment(self) -> None:
@@ -176,7 +182,7 @@ class Round:
     def _kill_someone(self) -> None:
         victim = self._rng.choice(self.setting.victims)
         self._restart_if_dead("stopped")
-        if victim in ("member", "broker"):
+        if victim in ("member", "broker", "database"):
             self._kill_server(victim)
             return
         found = list(self._processes(victim))
