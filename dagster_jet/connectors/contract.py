@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -433,7 +434,8 @@ class Sink(Protocol):
 
         Raises:
             ConfigurationError: it cannot work as asked.
-            SinkError: it cannot be looked at now; the job restarts.
+            SinkUnavailableError: it cannot be looked at now; the same call is made again.
+            SinkError: its reaction says whether the job restarts, or fails.
         """
 
     def takes(self, schema: pa.Schema) -> bool:
@@ -515,7 +517,8 @@ class LooksAtItsPlace(Protocol):
 
         Raises:
             ConfigurationError: it cannot work as asked.
-            SourceUnavailableError: it cannot be looked at now.
+            SourceUnavailableError, SinkUnavailableError: it cannot be looked at now; an execution
+                waits, and makes the same call again.
         """
         ...
 
@@ -530,13 +533,24 @@ def on_store(graph: Graph, store: Store) -> Graph:
     return _with_definitions(graph, change)
 
 
-def at_start(graph: Graph, job: str, *, on_one_host: bool) -> Graph:
+Ask = Callable[[str, object, Callable[[], Any]], Any]
+"""Of a stage's connector: makes the call, perhaps again and again, and returns what it returns."""
+
+
+def ask_once(stage: str, connector: object, call: Callable[[], Any]) -> Any:
+    """A place that cannot be looked at now ends the start."""
+    return call()
+
+
+def at_start(graph: Graph, job: str, *, on_one_host: bool, ask: Ask = ask_once) -> Graph:
     """The graph with what its places know. Raises as `LooksAtItsPlace.at_start`."""
 
     def change(name: str, definition: Any) -> Any:
         if not isinstance(definition, LooksAtItsPlace):
             return definition
-        return definition.at_start(job, name, on_one_host=on_one_host)
+        return ask(
+            name, definition, partial(definition.at_start, job, name, on_one_host=on_one_host)
+        )
 
     return _with_definitions(graph, change)
 

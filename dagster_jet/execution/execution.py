@@ -83,7 +83,10 @@ class Execution:
         emit: Callable[[JobEvent], None],
     ) -> None:
         """`claimed`: the record as `keeper` has won it for this execution."""
-        graph = at_start(on_store(graph, store), job, on_one_host=is_local(session))
+        starting = Retrying(job, keeper.fenced, stop, partial(_report_waiting, job, keeper))
+        graph = at_start(
+            on_store(graph, store), job, on_one_host=is_local(session), ask=starting.ask
+        )
         self._inbox: queue.SimpleQueue[Notification] = queue.SimpleQueue()
         self._job, self._keeper, self._claimed, self._stop = job, keeper, claimed, stop
         self._emit = emit
@@ -128,6 +131,7 @@ class Execution:
             early=EarlyResults(graph),
             undecided=undecided,
             journals=SourceJournals(readers, snapshots, undecided),
+            starting=starting,
             retrying=retrying,
             committer=committer,
             failures=failures,
@@ -310,3 +314,9 @@ def _bad_row_rule(graph: Graph, source: SourceNode) -> BadRowRule:
         if isinstance(n, TimestampsNode) and not n.timestamps.of_ingestion
     ]
     return BadRowRule(tuple(dict.fromkeys(times)))
+
+
+def _report_waiting(job: str, keeper: RecordKeeper, reason: str) -> None:
+    """Of a start; the lease says it, too."""
+    keeper.headway.met(reason)
+    _logger.warning("job %r waits to start: %s", job, reason)

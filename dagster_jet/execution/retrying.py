@@ -1,7 +1,8 @@
-"""Calls to outside systems that phase 2 has to make: retried, never skipped.
+"""Calls to outside systems that have to succeed: retried, never skipped.
 
-The record says that what they do will be true. So a call that cannot succeed now is made again,
-with growing pauses, until it does or the execution ends; the next start makes it then.
+Of phase 2 the record says that what they do will be true; without those of a start there is none.
+So a call that cannot succeed now is made again, with growing pauses, until it does or the execution
+ends; the next start makes it then.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dagster_jet.connectors.contract import reaction_to
 from dagster_jet.errors import FencedError, JetError, Reaction, SinkError
@@ -75,6 +77,20 @@ class Retrying:
                 raise FencedError("a newer execution owns the job.", job=self.job)
             if self.ending.wait(backoff.next_s()) or has_failed() or self._ends_at_once():
                 raise self._given_up(of)
+
+    def ask(self, stage: str, connector: object, call: Callable[[], Any]) -> Any:
+        """What the call returns, once its place can be looked at. `contract.Ask` of a start.
+
+        Raises as `until_done`.
+        """
+        answers: list[Any] = []
+        kind = type(connector).__name__
+        self.until_done(
+            lambda: answers.append(call()),
+            Attempted("check", stage, kind, connector),
+            lambda: False,
+        )
+        return answers[0]
 
     def _ends_at_once(self) -> bool:
         return self.stop.kind in _ENDS_AT_ONCE

@@ -1,7 +1,8 @@
-"""Files into two tables, and the driver that is killed with it."""
+"""Files, or a topic, into two tables, and the driver that is killed with it."""
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,16 @@ JOB, URL = "sql", "JET_TEST_SQL_URL"
 
 
 def sql_pipeline(folder: Path, transactions: str = "roll-forward") -> Pipeline:
-    """Every row is appended; counts of windows are put under their key."""
+    """Every row is appended; counts of windows are put under their key. `kafka.json` in the folder
+    names a topic that has the rows."""
     p = Pipeline(JOB)
-    rows = p.read_from(
-        sources.files(f"{folder}/in/left", format="json", schema=child.SCHEMA), name="rows"
-    ).with_timestamps("ts", allowed_lag="500 ms", idle_timeout="0 ms")
+    source: Any = sources.files(f"{folder}/in/left", format="json", schema=child.SCHEMA)
+    if (folder / "kafka.json").exists():
+        place = json.loads((folder / "kafka.json").read_text())
+        source = sources.kafka(place["servers"], topics=[place["in"]], schema=child.SCHEMA)
+    rows = p.read_from(source, name="rows").with_timestamps(
+        "ts", allowed_lag="500 ms", idle_timeout="0 ms"
+    )
     rows.write_to(sinks.sql(Secret(URL), table="rows", transactions=transactions), name="rows_out")
     counts = (
         rows.group_by("k")

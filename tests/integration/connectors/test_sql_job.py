@@ -1,22 +1,27 @@
-"""A job from files into tables of PostgreSQL: killed, restarted, rows compared as multisets."""
+"""A job into tables of PostgreSQL: killed, restarted, its rows compared as multisets."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dagster_jet import JobConfig, JobResult
-from dagster_jet.execution.events import ExecutionRestarting
+from dagster_jet import Jet, JobConfig, JobResult
+from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed
 from dagster_jet.snapshot.record import JobStatus
 from tests.integration import child
 from tests.integration.connectors import sql_child
+from tests.integration.connectors.kafka_world import KafkaWorld
 from tests.integration.oracle import input_rows, windowed
 from tests.integration.world import World, wait_until
 from tests.long import long
+from tests.servers import launch, own_folder, stop
+from tests.servers import postgres as server
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
 from tests.servers.proxy import Proxy
 
@@ -33,6 +38,14 @@ class SqlWorld(World):
         url = database.through(port or database.port)
         (self.folder / "url").write_text(url)
         os.environ[sql_child.URL] = self.spark.sparkContext.environment[sql_child.URL] = url
+
+    def send_to_kafka(self) -> None:
+        """What the files have; the job reads it from the topic then."""
+        kafka = KafkaWorld()
+        topic = kafka.topic()
+        kafka.send(topic, input_rows(self.folder / "in" / "left"), partition=0)
+        place = {"servers": kafka.servers, "in": topic}
+        (self.folder / "kafka.json").write_text(json.dumps(place))
 
     def run(self, until: str = "completed", **config: Any) -> JobResult:
         with self.jet() as jet:
@@ -68,13 +81,12 @@ class SqlWorld(World):
 def world(world: World) -> Iterator[SqlWorld]:
     found = SqlWorld(world.folder, world.fail_points, world.spark)
     found.fill(files=6)
-    found.use(new_tables())
+    found.use(new_tables(postgres()))
     yield found
     del os.environ[sql_child.URL], found.spark.sparkContext.environment[sql_child.URL]
 
 
-def new_tables() -> PostgresDatabase:
-    database = postgres()
+def new_tables(database: PostgresDatabase) -> PostgresDatabase:
     database.run("create table rows (k text, ts bigint, v bigint)")
     database.run(
         "create table counts (k text, window_start timestamptz, window_end timestamptz, n bigint, "
@@ -96,12 +108,15 @@ KILLS = [
 ]
 
 
-def test_killed_again_and_again(world: SqlWorld) -> None:
+def test_killed_again_and_again_between_kafka_and_a_table(world: SqlWorld) -> None:
     """Five deaths of one job, each in another moment of a commit."""
+    world.send_to_kafka()
+    config = {**child.CONFIG, "max_items_per_epoch": 12}
     for rules in KILLS[:5]:
-        world.run_child(str(rules).replace(":3", ":2").replace(":4", ":2").replace(":5", ":2"))
+        second = str(rules).replace(":3", ":2").replace(":4", ":2").replace(":5", ":2")
+        world.run_child(second, config=config)
         world.assert_nothing_doubled()
-    assert world.run().status is JobStatus.COMPLETED
+    assert world.run(max_items_per_epoch=12).status is JobStatus.COMPLETED
     world.assert_exactly_once()
 
 
@@ -146,6 +161,39 @@ def test_a_connection_that_is_cut_costs_no_restart(world: SqlWorld) -> None:
             assert job.complete(60).status is JobStatus.COMPLETED
     assert world.events_of(ExecutionRestarting) == []
     world.assert_exactly_once()
+
+
+def test_a_database_that_is_away_at_the_start_and_dies_in_the_middle(world: SqlWorld) -> None:
+    """Waited for in place, both times: the job is the same execution all along."""
+    folder = own_folder("postgres")
+    running = launch("postgres", folder, server.prepared(folder))
+    try:
+        world.use(new_tables(server.new_database(running)))
+        stop(running)
+        with world.jet() as jet:
+            job = jet.submit(
+                sql_child.sql_pipeline(world.folder), JobConfig(**child.CONFIG), on_event=world.see
+            )
+            wait_until(lambda: "cannot be written now" in trouble(jet), "the lease says it")
+            assert job.status is JobStatus.STARTING
+            running = launch("postgres", folder, server.prepared(folder))
+            wait_until(lambda: world.rows().total() > 0, "the job runs")
+            stop(running, signal.SIGKILL)
+            world.fill(files=3, first=6)
+            wait_until(lambda: bool(world.events_of(SnapshotFailed)), "the outage is met")
+            running = launch("postgres", folder, server.prepared(folder))
+            assert job.complete(60).status is JobStatus.COMPLETED
+        assert world.events_of(ExecutionRestarting) == []
+        world.assert_exactly_once()
+    finally:
+        stop(running)
+
+
+def trouble(jet: Jet) -> str:
+    """What the owner of the job says that it is waiting for."""
+    record = jet.record(sql_child.JOB)
+    lease = None if record is None else record.lease
+    return "" if lease is None or lease.activity is None else lease.activity.trouble
 
 
 def test_no_password_is_shown(world: SqlWorld) -> None:

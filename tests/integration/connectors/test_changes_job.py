@@ -1,0 +1,78 @@
+"""A job on the changes of a table: killed, restarted, every change in the files once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from dagster_jet import JobConfig
+from dagster_jet.snapshot.record import JobStatus
+from tests.integration import child
+from tests.integration.connectors import changes_child
+from tests.integration.oracle import Rows, by_manifest
+from tests.integration.world import World
+from tests.servers.postgres import PostgresDatabase, postgres
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+COLUMNS = ("op", "id", "text")
+CONFIG = {**child.CONFIG, "max_items_per_epoch": 3}
+KILLS = (
+    "epoch.acked:2=kill",  # read, and in no snapshot
+    "record.snapshot.after:2=kill",  # decided, and not committed
+    "postgres.advance.before:1=kill",  # committed, and the slot does not know
+    "postgres.advance.after:1=kill",  # the slot knows, the record does not
+)
+
+
+class ChangesWorld(World):
+    driver = staticmethod(changes_child.main)
+    database: PostgresDatabase
+
+    def use(self, database: PostgresDatabase) -> None:
+        self.database, slot = database, f"s_{database.name}"
+        database.run("create table t (id bigint primary key, text text)")
+        database.run("create publication p for table t")
+        database.run(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        place = {"url": database.url, "slot": slot}
+        (self.folder / "changes.json").write_text(json.dumps(place))
+
+    def change(self, turn: int) -> Rows:
+        """Transactions of several rows, which an epoch's end divides; what must come of them."""
+        first = 10 * turn
+        self.database.run(
+            f"insert into t select n, 'a' from generate_series({first}, {first + 7}) n"
+        )
+        self.database.run(f"update t set text = 'b' where id in ({first}, {first + 1})")
+        self.database.run(f"delete from t where id = {first + 2}")
+        made: Rows = Counter(("insert", first + n, "a") for n in range(8))
+        made.update([("update", first, "b"), ("update", first + 1, "b")])
+        made.update([("delete", first + 2, None)])
+        return made
+
+    def rows(self) -> Rows:
+        return by_manifest(self.folder / "out", COLUMNS)
+
+
+@pytest.fixture
+def world(world: World) -> Iterator[ChangesWorld]:
+    found = ChangesWorld(world.folder, world.fail_points, world.spark)
+    found.use(postgres())
+    yield found
+    found.database.run(f"select pg_drop_replication_slot('s_{found.database.name}')")
+
+
+def test_killed_again_and_again_around_the_advance_of_its_slot(world: ChangesWorld) -> None:
+    expected: Rows = Counter()
+    for turn, rules in enumerate(KILLS):
+        expected += world.change(turn)
+        world.run_child(rules, config=CONFIG)
+        assert not world.rows() - expected
+    with world.jet() as jet:
+        pipeline = changes_child.changes_pipeline(world.folder)
+        result = jet.run(pipeline, JobConfig(**CONFIG), until="drained")
+    assert result.status is JobStatus.NOT_RUNNING
+    assert world.rows() == expected
