@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.kafka import KafkaSource
     from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
     from dagster_jet.connectors.postgres import ChangesSource
+    from dagster_jet.connectors.sql.table_rows import TableRowsSource
     from dagster_jet.core.secret import Secret
 
 Format: TypeAlias = Literal["json", "csv", "parquet"]
@@ -242,6 +243,33 @@ def postgres_changes(url: str | Secret, *, slot: str, publication: str) -> Chang
     from dagster_jet.connectors.sql.place import SqlPlace
 
     return ChangesSource(SqlPlace(url, publication or "publication"), slot, publication)
+
+
+def table_rows(url: str | Secret, *, table: str, column: str) -> TableRowsSource:
+    """Return a source of the new rows of a table of any SQL database, by a column that grows.
+
+    Each row that it sees is read exactly once, as it was when it was read. It does not see updates
+    and deletions, and not a row that is committed after one with a higher value was read: numbers
+    of a sequence are given out before they are committed. Use it for tables that one writer
+    appends to; for others `postgres_changes`.
+
+    Args:
+        url: of the database, as SQLAlchemy takes it, as text or `Secret(env=...)`.
+        table: `table` or `schema.table`; its columns are those of the rows, as they are when the
+            job starts. What Spark has no type for is text.
+        column: of whole numbers or times, with a unique index of its own.
+
+    Raises:
+        ConfigurationError: the URL or a name is none.
+        MissingEnvironmentError: a package is missing; names the extra.
+
+    Example:
+        >>> orders = table_rows("postgresql://me@host/db", table="orders", column="id")
+    """
+    from dagster_jet.connectors.sql.place import SqlPlace
+    from dagster_jet.connectors.sql.table_rows import TableRowsSource
+
+    return TableRowsSource(SqlPlace(url, table), column)
 
 
 def items(

@@ -1,0 +1,128 @@
+"""The driver's side of a table that is read by a growing column: asks for what is beyond the last
+value, page by page."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.connectors.sql.failures import as_source_errors
+from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from sqlalchemy import Connection
+
+_PAGE = 10_000
+Row = tuple[Any, ...]
+
+
+@dataclass
+class TableRowsReader(SourceReader):
+    """Of one execution. `_seen` belongs to the source's own thread."""
+
+    place: SqlPlace
+    column: str
+    columns: Mapping[str, pa.DataType]
+    job: str
+    stage: str
+    _waiting: deque[Row] = field(default_factory=deque)
+    _last: Any = None
+    """The value of the last row that was handed out."""
+    _seen: Any = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _connection: Connection | None = None
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        value = position["last"]
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        self._last = self._seen = value
+
+    def poll(self) -> list[Row]:
+        """All that is there, so that a run that ends with its input reads to the end."""
+        found: list[Row] = []
+        at, seen = list(self.columns).index(self.column), self._seen
+        with as_source_errors(self.place, self.job, self.stage):
+            try:
+                while len(page := self._page(seen)) == _PAGE:
+                    found += page
+                    seen = page[-1][at]
+            except BaseException:
+                self.close()
+                raise
+        found += page
+        self._seen = found[-1][at] if found else seen
+        return found
+
+    def _page(self, seen: Any) -> list[Row]:
+        if self._connection is None:
+            self._connection = self._stack.enter_context(self.place.connected(autocommit=True))
+        table = self.place.clause(*self.columns)
+        by = table.c[self.column]
+        # A value that is null is never greater than another.
+        beyond = by.is_not(None) if seen is None else by > seen
+        asked = sqlalchemy().select(*table.c).where(beyond).order_by(by).limit(_PAGE)
+        return [tuple(row) for row in self._connection.execute(asked)]
+
+    def close(self) -> None:
+        self._connection = None
+        with suppress(Exception):  # it may be the connection that has failed
+            self._stack.close()
+
+    def accept(self, found: Sequence[Row]) -> None:
+        self._waiting.extend(found)
+
+    def waiting(self) -> Lag:
+        return Lag(len(self._waiting), {"rows": len(self._waiting)})
+
+    def plan(self, max_rows: int) -> tuple[Row, ...] | None:
+        count = min(len(self._waiting), max(1, max_rows))
+        taken = tuple(self._waiting.popleft() for _ in range(count))
+        if not taken:
+            return None
+        self._last = taken[-1][list(self.columns).index(self.column)]
+        return taken
+
+    def frame(self, spark: SparkSession, split: tuple[Row, ...]) -> SourceFrame:
+        return SourceFrame(spark.createDataFrame(self.table(split)))
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        columns = {
+            name: pa.array([_value(row[at], kind) for row in rows], kind)
+            for at, (name, kind) in enumerate(self.columns.items())
+        }
+        return pa.table(columns)
+
+    def verify(self, split: Any, rows: int) -> None:
+        """They are in memory: what happens to the table meanwhile does not matter."""
+
+    def position(self) -> dict[str, Any]:
+        last = self._last
+        return {"last": last.isoformat() if isinstance(last, datetime) else last}
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """As Arrow takes it; times without a zone are UTC."""
+    if value is None:
+        return None
+    if pa.types.is_timestamp(kind):
+        value = datetime.fromisoformat(value) if isinstance(value, str) else value  # SQLite's
+        return value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
+    if pa.types.is_string(kind) and not isinstance(value, str):
+        if isinstance(value, datetime | date):
+            return value.isoformat()
+        return json.dumps(value) if isinstance(value, dict | list) else str(value)
+    if pa.types.is_date(kind) and isinstance(value, str):
+        return date.fromisoformat(value)
+    if pa.types.is_boolean(kind):
+        return bool(value)  # MariaDB has 0 and 1
+    return value

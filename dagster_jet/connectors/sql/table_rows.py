@@ -1,0 +1,101 @@
+"""The rows of a table as a source, by a column that only grows.
+
+The database keeps no order of commits that could be asked for, so this sees less than a log: no
+update, no deletion, and no row whose value is below one that was already read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.sql.columns import Column, shape_of
+from dagster_jet.connectors.sql.failures import as_source_errors
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.table_reader import TableRowsReader
+from dagster_jet.core.secret import shown
+from dagster_jet.errors import ConfigurationError, PipelineError
+
+_DIGITS_MAX = 38
+_SIMPLE: dict[str, tuple[str, pa.DataType]] = {
+    "boolean": ("boolean", pa.bool_()),
+    "integer": ("bigint", pa.int64()),
+    "float": ("double", pa.float64()),
+    "binary": ("binary", pa.binary()),
+    "date": ("date", pa.date32()),
+    "timestamp": ("timestamp", pa.timestamp("us", "UTC")),
+}
+
+
+@dataclass(frozen=True)
+class TableRowsSource:
+    """Reads each row of a table once, as it was when it was read."""
+
+    place: SqlPlace
+    column: str
+    columns: tuple[Column, ...] = field(default=(), compare=False, repr=False)
+    """Of the table, as of this start."""
+
+    def __post_init__(self) -> None:
+        if not self.column:
+            raise ConfigurationError("column: it is empty.")
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": "table_rows",
+            "url": shown(self.place.url),
+            "table": self.place.table,
+            "column": self.column,
+            "sees": "new rows, by a growing column; no updates, no deletions",
+        }
+
+    @property
+    def schema(self) -> str:
+        """The columns as DDL."""
+        if not self.columns:
+            raise PipelineError(
+                "the columns of a table are known once a job starts.",
+                cure="Plan the pipeline with Jet.plan.",
+            )
+        return ", ".join(f"`{column.name}` {spark_type(column)[0]}" for column in self.columns)
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> TableRowsSource:
+        """Asks for the columns."""
+        with as_source_errors(self.place, job, stage), self.place.connected() as connection:
+            shape = shape_of(connection, self.place)
+        where = f"the table {self.place.table!r} at {shown(self.place.url)}"
+        wrong, cure = "", "Name a column of whole numbers or times with a unique index of its own."
+        if shape is None:
+            wrong, cure = f"there is no {where.removeprefix('the ')}", "Correct its name."
+        else:
+            found = next((one for one in shape.columns if one.name == self.column), None)
+            if found is None:
+                wrong = f"{where} has no column {self.column!r}"
+            elif found.kind not in ("integer", "timestamp") or (
+                found.kind == "timestamp" and not shape.is_strict  # SQLite's are texts
+            ):
+                wrong = f"the column {self.column!r} of {where} is {found.shown}"
+            elif frozenset({self.column}) not in shape.unique:
+                # Of rows with equal values some would be read, and the others never.
+                wrong = f"the column {self.column!r} of {where} has no unique index"
+        if shape is None or wrong:
+            raise ConfigurationError(f"{wrong}.", job=job, stage=stage, cure=cure)
+        return replace(self, columns=shape.columns)
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> TableRowsReader:
+        known = self if self.columns else self.at_start(job, stage, on_one_host=True)
+        kinds: dict[str, Any] = {one.name: spark_type(one)[1] for one in known.columns}
+        return TableRowsReader(known.place, known.column, kinds, job, stage)
+
+
+def spark_type(column: Column) -> tuple[str, pa.DataType]:
+    """(as DDL, in Arrow). What Spark has no type for is its text."""
+    if column.kind == "decimal" and column.size is not None:
+        scale = column.scale or 0
+        if column.size + scale <= _DIGITS_MAX:
+            digits = column.size + scale
+            return f"decimal({digits},{scale})", pa.decimal128(digits, scale)
+    return _SIMPLE.get(column.kind, ("string", pa.string()))

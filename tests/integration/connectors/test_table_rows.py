@@ -1,0 +1,164 @@
+"""The new rows of a table, by a growing column, from real databases."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from dagster_jet import sources
+from dagster_jet.connectors.sql.table_reader import TableRowsReader
+from dagster_jet.errors import ConfigurationError, JetError, Reaction
+from dagster_jet.testing.check_source import check_source
+from tests.servers.mariadb import mariadb
+from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
+from tests.servers.proxy import Proxy
+
+
+@pytest.fixture(scope="module")
+def database() -> PostgresDatabase:
+    return postgres()
+
+
+def rows_of(url: str, table: str = "t", column: str = "id") -> Any:
+    return sources.table_rows(url, table=table, column=column)
+
+
+def opened(url: str, *names: str) -> TableRowsReader:
+    reader: TableRowsReader = rows_of(url, *names).open("j", "in", None)
+    return reader
+
+
+def read(reader: TableRowsReader, max_rows: int = 1_000) -> list[tuple[Any, ...]]:
+    """All that is there now."""
+    reader.accept(reader.poll())
+    rows: list[tuple[Any, ...]] = []
+    while (split := reader.plan(max_rows)) is not None:
+        rows += [tuple(row.values()) for row in reader.table(split).to_pylist()]
+    return rows
+
+
+def test_the_contract_is_kept(database: PostgresDatabase, spark: Any) -> None:
+    database.run("create table contract (number bigserial primary key, id bigint, text text)")
+
+    def send(rows: list[dict[str, Any]]) -> None:
+        with psycopg.connect(database.url) as connection, connection.cursor() as cursor:
+            cursor.executemany(
+                "insert into contract (id, text) values (%s, %s)",
+                [(row["id"], row["text"]) for row in rows],
+            )
+
+    with Proxy(database.port) as proxy:
+        check_source(
+            lambda: rows_of(database.through(proxy.port), "contract", "number").at_start(
+                "j", "in", on_one_host=True
+            ),
+            send,
+            spark,
+            outages={"a connection that is cut": proxy.cut},
+            secrets=(PASSWORD,),
+        )
+
+
+def test_it_goes_on_behind_its_position(database: PostgresDatabase) -> None:
+    database.run("create table t (id bigint primary key, text text)")
+    database.run("insert into t select n, 'a' from generate_series(1, 25000) n")
+    reader = opened(database.url)
+    reader.accept(reader.poll())
+    assert reader.waiting().items == 25_000, "more than a page"
+    split = reader.plan(7)
+    assert split is not None and len(split) == 7
+    position = reader.position()
+    reader.close()
+    database.run("insert into t values (25001, 'b')")
+    again = opened(database.url)
+    again.restore(position, None)
+    ids = [row[0] for row in read(again)]
+    assert ids == list(range(8, 25_002))
+    assert read(again) == []
+    again.close()
+
+
+def test_what_it_cannot_see_it_does_not_read(database: PostgresDatabase) -> None:
+    """As its label says: a number that is committed late, an update, a deletion."""
+    database.run("create table late (id bigint primary key, text text)")
+    source = rows_of(database.url, "late")
+    assert "no updates" in source.describe()["sees"]
+    reader = opened(database.url, "late")
+    with psycopg.connect(database.url) as slow:
+        slow.execute("insert into late values (1, 'slow')")
+        database.run("insert into late values (2, 'fast')")
+        assert read(reader) == [(2, "fast")]
+        slow.commit()
+    database.run("update late set text = 'new' where id = 2")
+    database.run("delete from late where id = 1")
+    database.run("insert into late values (3, 'next')")
+    assert read(reader) == [(3, "next")]
+    reader.close()
+
+
+TIME = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc)
+VALUES = (Decimal("12.50"), 0.1, True, "é", date(2026, 1, 2), b"\x00\xff")
+
+
+def test_values_and_times_of_postgres(database: PostgresDatabase) -> None:
+    database.run(
+        "create table typed (at timestamptz unique not null, price numeric(10, 2), number float8, "
+        "flag boolean, text text, day date, raw bytea, more jsonb)"
+    )
+    insert = "insert into typed values (%s, %s, %s, %s, %s, %s, %s, '[1]')"
+    database.run(insert, TIME, *VALUES)
+    reader = opened(database.url, "typed", "at")
+    assert read(reader) == [(TIME, *VALUES, "[1]")]
+    again = opened(database.url, "typed", "at")
+    again.restore(reader.position(), None)
+    assert read(again) == []
+    reader.close()
+    again.close()
+
+
+def test_values_of_mariadb() -> None:
+    database = mariadb()
+    database.run(
+        "create table typed (id bigint primary key, price decimal(10, 2), number double, "
+        "flag boolean, text longtext, day date, raw longblob, at datetime(6))"
+    )
+    insert = "insert into typed values (1, %s, %s, %s, %s, %s, %s, %s)"
+    database.run(insert, *VALUES, TIME.replace(tzinfo=None))
+    reader = opened(database.url, "typed")
+    assert read(reader) == [(1, *VALUES, TIME)]
+    reader.close()
+
+
+def test_values_of_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as made, made:
+        made.execute("create table t (id integer primary key, at timestamp, day date, text text)")
+        made.execute("insert into t values (1, '2026-01-02 03:04:05.000678', '2026-01-02', 'é')")
+    reader = opened(f"sqlite:///{path}")
+    assert read(reader) == [(1, TIME, date(2026, 1, 2), "é")]
+    reader.close()
+
+
+def test_what_a_start_finds(database: PostgresDatabase) -> None:
+    database.run("create table found (id bigint primary key, n bigint, text text unique)")
+
+    def failure(table: str, column: str, url: str = "") -> JetError:
+        with pytest.raises(JetError) as caught:
+            rows_of(url or database.url, table, column).at_start("j", "in", on_one_host=True)
+        assert PASSWORD not in str(caught.value)
+        return caught.value
+
+    assert "there is no table 'no'" in str(failure("no", "id"))
+    assert "has no column 'no'" in str(failure("found", "no"))
+    assert "has no unique index" in str(failure("found", "n"))
+    assert "is text" in str(failure("found", "text"))
+    assert failure("found", "id", database.through(1)).reaction is Reaction.RETRY
+    with pytest.raises(ConfigurationError, match="column"):
+        rows_of(database.url, "t", "")
