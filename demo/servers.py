@@ -85,7 +85,12 @@ class _KafkaReplayer(Replayer):
 
         super().__init__(paths, sent, duration_seconds)
         self._producer = Producer(
-            {"bootstrap.servers": broker, "enable.idempotence": True, "linger.ms": 5}
+            {
+                "bootstrap.servers": broker,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 3,  # it retries by itself what it warns of
+            }
         )
 
     def publish(self, path: Path) -> None:
