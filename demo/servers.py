@@ -89,7 +89,7 @@ class _KafkaReplayer(Replayer):
                 "bootstrap.servers": broker,
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "log_level": 3,  # it retries by itself what it warns of
+                "log_level": 0,  # what it tells of is retried, or an error
             }
         )
 
@@ -119,7 +119,7 @@ def started_servers() -> Iterator[Servers]:
     try:
         try:
             servers = Servers(kafka.kafka(), postgres.postgres())
-            admin = AdminClient({"bootstrap.servers": servers.broker})
+            admin = AdminClient({"bootstrap.servers": servers.broker, "log_level": 0})
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
         except RuntimeError as error:
             raise ServersError(str(error)) from None
