@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_jet import sources
+from dagster_jet import Secret, sources
 from dagster_jet.connectors.sql.table_reader import TableRowsReader
 from dagster_jet.errors import ConfigurationError, JetError, Reaction
 from dagster_jet.testing.check_source import check_source
@@ -26,7 +26,7 @@ def database() -> PostgresDatabase:
     return postgres()
 
 
-def rows_of(url: str, table: str = "t", column: str = "id") -> Any:
+def rows_of(url: str | Secret, table: str = "t", column: str = "id") -> Any:
     return sources.table_rows(url, table=table, column=column)
 
 
@@ -44,7 +44,9 @@ def read(reader: TableRowsReader, max_rows: int = 1_000) -> list[tuple[Any, ...]
     return rows
 
 
-def test_the_contract_is_kept(database: PostgresDatabase, spark: Any) -> None:
+def test_the_contract_is_kept(
+    database: PostgresDatabase, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database.run("create table contract (number bigserial primary key, id bigint, text text)")
 
     def send(rows: list[dict[str, Any]]) -> None:
@@ -55,8 +57,9 @@ def test_the_contract_is_kept(database: PostgresDatabase, spark: Any) -> None:
             )
 
     with Proxy(database.port) as proxy:
+        monkeypatch.setenv("JET_TEST_ROWS_URL", database.through(proxy.port))
         check_source(
-            lambda: rows_of(database.through(proxy.port), "contract", "number").at_start(
+            lambda: rows_of(Secret("JET_TEST_ROWS_URL"), "contract", "number").at_start(
                 "j", "in", on_one_host=True
             ),
             send,
