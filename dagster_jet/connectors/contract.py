@@ -434,8 +434,7 @@ class Sink(Protocol):
 
         Raises:
             ConfigurationError: it cannot work as asked.
-            SinkUnavailableError: it cannot be looked at now; the same call is made again.
-            SinkError: its reaction says whether the job restarts, or fails.
+            SinkError: it cannot be looked at now; the job restarts.
         """
 
     def takes(self, schema: pa.Schema) -> bool:

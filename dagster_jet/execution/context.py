@@ -57,8 +57,6 @@ class ExecutionContext:
     undecided: UndecidedInput | None
     """None: without a guarantee there are no snapshots, and every start is from scratch."""
     journals: SourceJournals
-    starting: Retrying
-    """Before the first epoch: what cannot be looked at now is waited for."""
     retrying: Retrying
     committer: SinkCommitter
     failures: Failures

@@ -131,7 +131,6 @@ class Execution:
             early=EarlyResults(graph),
             undecided=undecided,
             journals=SourceJournals(readers, snapshots, undecided),
-            starting=starting,
             retrying=retrying,
             committer=committer,
             failures=failures,

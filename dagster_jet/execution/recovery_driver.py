@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from dagster_jet.connectors.contract import (
     Acknowledging,
@@ -60,8 +59,7 @@ class RecoveryDriver:
         for node in context.graph.sinks:
             # Without a guarantee there are no snapshots: every start is from scratch.
             is_new = not self.claimed.snapshots and guarantee is not Guarantee.NONE
-            check = partial(node.sink.check, context.job, node.name, is_new_job=is_new)
-            context.starting.ask(node.name, node.sink, check)
+            node.sink.check(context.job, node.name, is_new_job=is_new)
         activate(context.runtime.session)
         context.plan = analyse(context.runtime, context.graph, context.store.partition_count)
         processors = context.plan.processors
