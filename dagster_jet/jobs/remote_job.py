@@ -9,7 +9,7 @@ from dagster_jet.jobs import requests
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.moves import Move, check
 from dagster_jet.jobs.remote_progress import RemoteProgress
-from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
+from dagster_jet.jobs.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.jobs.terminal_line import terminal_line
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.ownership.liveness import LeaseWatch, as_lost, observed
@@ -76,7 +76,7 @@ class RemoteJob(Job):
         return self.result(timeout)
 
     def resume(self) -> None:
-        """Has it started by whoever supervises it; returns at once.
+        """Has it started by whoever supervises it, or by its schedule; returns at once.
 
         Raises:
             JobStateError: it cannot be resumed, or nobody has ever supervised it.
@@ -90,7 +90,7 @@ class RemoteJob(Job):
                 job=self.name,
                 cure="Submit its pipeline, in any process: it goes on from the last snapshot.",
             )
-        set_intent(self._store, self.name, Intent.ALWAYS_ON, resumed_execution=record.execution_id)
+        resume(self._store, self.name, record.execution_id)
 
     def _checked(self, move: Move) -> ExecutionRecord:
         """The record, as it is seen now, of a job that this may be asked of."""

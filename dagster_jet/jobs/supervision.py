@@ -48,6 +48,7 @@ class Supervision:
             people, who know whether it was right.
         run_key: the run key it was made with.
         intent: what is wanted.
+        before_pause: what was wanted before it was PAUSED, and is again once it is resumed.
         resumed_execution: a person has resumed the job after this execution: what its record says
             of it (suspended, on request or by a failure) keeps the job down no longer.
         attempts: requests in a row that brought no progress, this one included.
@@ -63,6 +64,7 @@ class Supervision:
     requested_at_ms: int = 0
     run_key: str = ""
     intent: Intent = Intent.ALWAYS_ON
+    before_pause: Intent = Intent.ALWAYS_ON
     resumed_execution: int = 0
     attempts: int = 0
     execution_id_seen: int = 0
@@ -91,9 +93,10 @@ class Supervision:
                 cure="Upgrade dagster-jet on this machine.",
             )
         paused = fields.pop("desired", None) == "paused"
-        before = Intent.PAUSED if paused else Intent.ALWAYS_ON
-        intent = Intent(fields.get("intent", before))
-        return cls(**{**fields, "intent": intent, "format": SUPERVISION_FORMAT})
+        intent = Intent(fields.get("intent", Intent.PAUSED if paused else Intent.ALWAYS_ON))
+        before = Intent(fields.get("before_pause", Intent.ALWAYS_ON))
+        known = {"intent": intent, "before_pause": before, "format": SUPERVISION_FORMAT}
+        return cls(**{**fields, **known})
 
 
 def read_supervision(store: Store, job: str) -> Supervision | None:
@@ -154,12 +157,7 @@ def reserve_generation(
 
 
 def set_intent(
-    store: Store,
-    job: str,
-    intent: Intent,
-    *,
-    resumed_execution: int = 0,
-    unless_paused: bool = False,
+    store: Store, job: str, intent: Intent, *, unless_paused: bool = False
 ) -> Supervision | None:
     """Write what a person wants of the job; what is not a pause also forgets earlier failures.
 
@@ -167,7 +165,6 @@ def set_intent(
         store: the open store.
         job: the streaming job's name.
         intent: what is wanted.
-        resumed_execution: what its record says of this execution keeps the job down no longer.
         unless_paused: leave a pause as it is.
 
     Returns:
@@ -175,13 +172,34 @@ def set_intent(
     """
 
     def change(current: Supervision) -> Supervision | None:
-        if unless_paused and current.intent is Intent.PAUSED:
+        is_paused = current.intent is Intent.PAUSED
+        if unless_paused and is_paused:
             return None
         return replace(
             current,
             intent=intent,
+            before_pause=current.before_pause if is_paused else current.intent,
             attempts=current.attempts if intent is Intent.PAUSED else 0,
-            resumed_execution=max(resumed_execution, current.resumed_execution),
+        )
+
+    return _compare_and_set(store, job, change)
+
+
+def resume(store: Store, job: str, execution_id: int) -> Supervision | None:
+    """Write that the job is wanted as it was before a pause, and that what the record says of an
+    execution (suspended, on request or by a failure) keeps it down no longer.
+
+    Returns:
+        The new value, or None where others wrote all the time.
+    """
+
+    def change(current: Supervision) -> Supervision:
+        is_paused = current.intent is Intent.PAUSED
+        return replace(
+            current,
+            intent=current.before_pause if is_paused else current.intent,
+            resumed_execution=max(execution_id, current.resumed_execution),
+            attempts=0,
         )
 
     return _compare_and_set(store, job, change)

@@ -16,6 +16,7 @@ from dagster_jet.jobs.supervision import (
     Supervision,
     read_supervision,
     reserve_generation,
+    resume,
     set_intent,
 )
 from dagster_jet.store import Store, StoreConfig
@@ -97,7 +98,7 @@ def test_a_pause_wins_over_a_reservation_under_way(store: Store) -> None:
 
 
 def test_bytes_round_trip_and_newer_formats_are_refused() -> None:
-    value = Supervision("j", 3, 4, "j:3", Intent.PAUSED, 2, 5, 6, 7, "token", 8)
+    value = Supervision("j", 3, 4, "j:3", Intent.PAUSED, Intent.DRAINED, 2, 5, 6, 7, "token", 8)
     assert Supervision.from_bytes(value.to_bytes()) == value
     with pytest.raises(StoreMismatchError, match="format 4"):
         Supervision.from_bytes(replace(value, format=4).to_bytes())
@@ -130,9 +131,14 @@ def test_a_schedule_leaves_a_pause_as_it_is(store: Store) -> None:
     assert reserve(store, expected=0) is None, "nobody starts it by itself"
 
 
-def test_who_resumes_says_after_which_execution(store: Store) -> None:
-    set_intent(store, "j", Intent.PAUSED)
-    resumed = set_intent(store, "j", Intent.ALWAYS_ON, resumed_execution=4)
-    assert resumed is not None and resumed.resumed_execution == 4
-    again = set_intent(store, "j", Intent.PAUSED)
-    assert again is not None and again.resumed_execution == 4
+@pytest.mark.parametrize("before", [Intent.ALWAYS_ON, Intent.DRAINED])
+def test_who_resumes_wants_what_was_wanted_before_and_says_after_which_execution(
+    store: Store, before: Intent
+) -> None:
+    set_intent(store, "j", before)
+    for _ in range(2):
+        set_intent(store, "j", Intent.PAUSED)
+    resumed = resume(store, "j", 4)
+    assert resumed is not None and (resumed.intent, resumed.resumed_execution) == (before, 4)
+    again = resume(store, "j", 3)
+    assert again is not None and (again.intent, again.resumed_execution) == (before, 4)

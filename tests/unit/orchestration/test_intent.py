@@ -20,7 +20,7 @@ from dagster_jet import (
     sources,
 )
 from dagster_jet.jobs.requests import StopRequest
-from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
+from dagster_jet.jobs.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.retirement import Retirement
 from dagster_jet.orchestration.sensor import supervise
@@ -107,9 +107,9 @@ def test_a_suspended_job_starts_when_it_is_resumed_and_not_before(
     set_intent(jet.store, "shop", Intent.ALWAYS_ON)
     requested, said = tick(instance, jet)
     assert not requested and "SUSPENDED (disk full)" in said and "resume" in said
-    set_intent(jet.store, "shop", Intent.ALWAYS_ON, resumed_execution=3)
+    resume(jet.store, "shop", 3)
     assert not tick(instance, jet)[0], "what was resumed was an earlier one"
-    set_intent(jet.store, "shop", Intent.ALWAYS_ON, resumed_execution=4)
+    resume(jet.store, "shop", 4)
     assert tick(instance, jet)[0] == ["shop:1"]
 
 
