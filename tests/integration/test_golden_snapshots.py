@@ -17,6 +17,7 @@ from dagster_jet.snapshot.record import RECORD_FORMAT
 from tests.golden.pipeline import golden_pipeline, oracle, outputs
 from tests.golden.snapshot import FOLDER, GoldenSnapshot, state_in
 from tests.golden.write import batches, open_jet, write
+from tests.long import long_but_for
 from tests.unit.operators import naive
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def kept_as(golden: GoldenSnapshot) -> str:
     return "plain" if "plain" in plan["map_stateful"] else "pickle"
 
 
-@pytest.mark.parametrize("golden", FILES, indirect=True)
+@pytest.mark.parametrize("golden", long_but_for(FILES, FILES[0], FILES[-1]), indirect=True)
 def test_todays_code_goes_on_from_it(
     spark: SparkSession, jet: Jet, golden: GoldenSnapshot, tmp_path: Path
 ) -> None:
