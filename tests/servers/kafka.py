@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,15 +14,22 @@ from .shared import SharedServer, ToStart, free_port, shared_server
 VERSION = "4.1.0"
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 """A random one may begin with a dash, and is taken for an option then."""
+USER, PASSWORD = "limited", "hush-hush"
+"""Of the SASL listener: may do nothing, until a test grants it. Who comes without may do all."""
 _JAVA = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{proxied}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{proxy}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{proxied},SASL_PLAINTEXT://127.0.0.1:{sasl}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{proxy},SASL_PLAINTEXT://127.0.0.1:{sasl}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\\
+  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 log.dirs={folder}/data
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
@@ -57,23 +65,24 @@ def prepared(folder: Path, *, proxied: int | None = None, proxy: int | None = No
 
     Args:
         proxied: the port of a second listener.
-        proxy: where clients of that one are told to connect to.
+        proxy: where clients of that one are told to connect to; a test puts a `Proxy` there.
     """
     jars = fetch_jars("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
     properties = folder / "server.properties"
     java = str(Path(os.environ["JAVA_HOME"], "bin", "java")) if "JAVA_HOME" in os.environ else None
     command = [java or shutil.which("java") or "java", *_JAVA, "-cp", f"{jars}/*"]
     if properties.exists():
-        port = int((folder / "port").read_text())
+        ports = json.loads((folder / "ports").read_text())
     else:
-        port, proxied = free_port(), proxied or free_port()
+        ports = {
+            "port": free_port(),
+            "proxied": proxied or free_port(),
+            "proxy": proxy or free_port(),
+            "sasl": free_port(),
+        }
         properties.write_text(
             _PROPERTIES.format(
-                port=port,
-                controller=free_port(),
-                proxied=proxied,
-                proxy=proxy or proxied,
-                folder=folder,
+                **ports, controller=free_port(), folder=folder, user=USER, password=PASSWORD
             )
         )
         subprocess.run(
@@ -81,12 +90,12 @@ def prepared(folder: Path, *, proxied: int | None = None, proxy: int | None = No
             check=True,
             capture_output=True,
         )
-        (folder / "port").write_text(str(port))
-    servers = f"127.0.0.1:{port}"
+        (folder / "ports").write_text(json.dumps(ports))
+    servers = f"127.0.0.1:{ports['port']}"
     return ToStart(
         [*command, "kafka.Kafka", str(properties)],
         lambda: answers(servers),
-        {"servers": servers, "port": port},
+        {"servers": servers, "sasl_servers": f"127.0.0.1:{ports['sasl']}", **ports},
     )
 
 

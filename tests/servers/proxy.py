@@ -22,7 +22,7 @@ class Proxy:
         ...         ...  # what is connected is reset, what connects is refused
     """
 
-    def __init__(self, target_port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, target_port: int, host: str = "127.0.0.1", port: int = 0) -> None:
         self._target = (host, target_port)
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -30,7 +30,7 @@ class Proxy:
         self._cut_after: int | None = None
         self.connections = 0
         """How many clients have come through."""
-        self._listening = socket.create_server((host, 0))
+        self._listening = socket.create_server((host, port))
         self.port = int(self._listening.getsockname()[1])
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 

@@ -86,7 +86,9 @@ class Troubles:
 
     def __call__(self, error: KafkaError) -> None:
         with self._lock:
-            self._last = error
+            # That all are away says nothing of why; what came before it does.
+            if self._last is None or error.code() != client_library().KafkaError._ALL_BROKERS_DOWN:
+                self._last = error
             if is_refusal(error):
                 self._refusal = error
 
@@ -160,6 +162,11 @@ def is_refusal(error: KafkaError) -> bool:
         code.UNSUPPORTED_SASL_MECHANISM,
         code.ILLEGAL_SASL_STATE,
     }
+
+
+def said(error: KafkaError) -> str:
+    """Its text, to be followed by a full stop."""
+    return str(error.str()).rstrip(". ")
 
 
 def error_of(raised: BaseException) -> KafkaError | None:

@@ -8,8 +8,10 @@ commit has an unknown outcome, is given up; the next one reads the marker again.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,7 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
     is_lasting,
+    said,
 )
 from dagster_jet.connectors.kafka.markers import (
     Marker,
@@ -54,8 +57,31 @@ _logger = logging.getLogger(__name__)
 TRANSACTION_S = 600
 """The broker gives a transaction up after so long; its own limit is 15 minutes unless changed."""
 MESSAGE_BYTES_MAX = 100_000_000
-_INIT_S, _COMMIT_S = 60.0, 120.0
-_FULL_S = 0.05
+SILENCE_S = 10.0
+"""Who does not get on for so long says so, and is called again: an execution that ends waits for a
+call, not for a cluster."""
+_CALL_S, _FULL_S = 2.0, 0.05
+
+
+class _UnansweredError(Exception):
+    """A call of the producer's that was begun; the same call goes on with it."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(error.str())
+        self.error = error
+
+
+class _Advance:
+    """Whether a producer gets rid of its messages."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer, self._left, self._since = producer, len(producer), time.monotonic()
+
+    def has_stopped(self) -> bool:
+        left = len(self._producer)
+        if left != self._left:
+            self._left, self._since = left, time.monotonic()
+        return time.monotonic() - self._since >= SILENCE_S
 
 
 @dataclass
@@ -71,17 +97,45 @@ class KafkaCommitter(Committer):
     _troubles: Troubles = field(default_factory=Troubles)
     _markers: dict[int, Marker] = field(default_factory=dict)
     _marker_partitions: int = 0
+    _is_fenced_off: bool = False
+    """Whether others are, and the markers read: messages may be produced."""
+    _undecided: tuple[Marker, int] | None = None
+    """A marker and its timeline, whose commit was asked for and not answered: to be asked again."""
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        try:
+        with self._errors_named():
             for epoch_id, segments in segments_by_epoch(self.area, artifacts):
                 self._commit_epoch(epoch_id, segments, context)
                 for segment in segments:
                     segment.remove()
+
+    def try_out(self) -> dict[int, Marker]:
+        """Begins as a new execution does, and commits nothing: whether the broker takes the
+        transactional id and its time-out is known before there is anything to lose.
+
+        Returns:
+            The markers that are there, by timeline.
+
+        Raises:
+            JetError: as `commit`.
+        """
+        try:
+            with self._errors_named():
+                self._producer = self._new_producer()
+                return self._fenced(self._producer)
+        finally:
+            self._give_up()
+
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except _UnansweredError as error:  # the producer stays: the next call asks on
+            raise self._error(error.error, error) from error
         except client_library().KafkaException as error:
             self._give_up()
             raise self._error(error_of(error), error) from error
-        except TimeoutError as error:
+        except (TimeoutError, concurrent.futures.TimeoutError) as error:
             self._give_up()
             raise SinkUnavailableError(
                 f"the topic {self.topic!r} cannot be written now: {error}.",
@@ -98,19 +152,32 @@ class KafkaCommitter(Committer):
         producer = self._opened()
         execution_id = context.execution_id if context.repeatable else 0
         newest = self._markers.get(context.timeline)
+        marker = Marker(epoch_id, execution_id, context.execution_id)
         if newest is not None and newest.covers(epoch_id, execution_id):
             return
+        if self._undecided not in (None, (marker, context.timeline)):
+            raise TimeoutError("another epoch's commit was not answered")
         if newest is not None and newest.by_execution > context.execution_id:
             raise FencedError(
                 "a newer execution of the job commits to the topic.",
                 job=self.owner.job,
                 stage=self.owner.sink,
             )
+        if self._undecided is None:
+            self._produce_epoch(producer, segments, marker, context)
+        self._undecided = marker, context.timeline
+        self._patiently(producer.commit_transaction)
+        self._undecided = None
+        fail_point("kafka.commit.after")
+        self._markers[context.timeline] = marker
+
+    def _produce_epoch(
+        self, producer: Any, segments: Sequence[Segment], marker: Marker, context: CommitContext
+    ) -> None:
         fail_point("kafka.commit.before")
         producer.begin_transaction()
         for batch in self._rows(segments, context):
             self._produce(batch)
-        marker = Marker(epoch_id, execution_id, context.execution_id)
         key = self.owner.key(context.timeline)
         producer.produce(
             self.marker_topic,
@@ -119,9 +186,6 @@ class KafkaCommitter(Committer):
             partition=partition_of(key, self._marker_partitions),
         )
         fail_point("kafka.commit.produced")
-        producer.commit_transaction(_COMMIT_S)
-        fail_point("kafka.commit.after")
-        self._markers[context.timeline] = marker
 
     def _rows(
         self, segments: Sequence[Segment], context: CommitContext
@@ -157,17 +221,50 @@ class KafkaCommitter(Committer):
         self._producer.poll(0)
 
     def _send(self, value: bytes | None, key: bytes | None, more: dict[str, Any]) -> None:
+        waiting: _Advance | None = None
         while True:
             try:
                 self._producer.produce(self.topic, value, key, **more)
             except BufferError:  # its queue is full: it is sending
+                waiting = waiting or _Advance(self._producer)
+                if waiting.has_stopped():
+                    raise TimeoutError("the cluster takes no messages") from None
                 self._producer.poll(_FULL_S)
             else:
                 return
 
+    def _patiently(self, call: Any) -> None:
+        """A call of the producer's that is resumed when it is made again, for as long as the
+        cluster takes messages. Raises `_UnansweredError`: it can be resumed later, too."""
+        advance = _Advance(self._producer)
+        while True:
+            try:
+                call(_CALL_S)
+                return
+            except client_library().KafkaException as error:
+                raised = error_of(error)
+                if raised is None or raised.code() != client_library().KafkaError._TIMED_OUT:
+                    raise
+                if advance.has_stopped():
+                    raise _UnansweredError(raised) from None
+
     def _opened(self) -> Any:
-        if self._producer is not None:
-            return self._producer
+        if self._producer is None:
+            self._producer = self._new_producer()
+        producer = self._producer
+        if not self._is_fenced_off:
+            self._markers = self._fenced(producer)
+            fail_point("kafka.fenced")
+            self._marker_partitions = len(marker_partitions(producer, self.marker_topic))
+            self._is_fenced_off = True
+        return producer
+
+    def _fenced(self, producer: Any) -> dict[int, Marker]:
+        """The markers, once nobody else can commit."""
+        self._patiently(producer.init_transactions)
+        return read_markers(self.cluster, self.marker_topic, self.owner)
+
+    def _new_producer(self) -> Any:
         settings = self.cluster.settings(
             **{
                 "transactional.id": self.owner.transactional_id,
@@ -179,17 +276,12 @@ class KafkaCommitter(Committer):
         settings.setdefault("transaction.timeout.ms", TRANSACTION_S * 1000)
         # How large a message may be is the topic's business.
         settings.setdefault("message.max.bytes", MESSAGE_BYTES_MAX)
-        producer = client_library().Producer(settings)
-        self._producer = producer
-        producer.init_transactions(_INIT_S)
-        fail_point("kafka.fenced")
-        self._markers = read_markers(self.cluster, self.marker_topic, self.owner)
-        self._marker_partitions = len(marker_partitions(producer, self.marker_topic))
-        return producer
+        return client_library().Producer(settings)
 
     def _give_up(self) -> None:
         """Lets go of the producer, as a crash would: the next one ends its transaction."""
         producer, self._producer = self._producer, None
+        self._is_fenced_off, self._undecided = False, None
         if producer is None:
             return
         # One that has failed for good, or was fenced, says so again: it hides why we are here.
@@ -204,21 +296,21 @@ class KafkaCommitter(Committer):
         if not is_lasting(explained):
             # Fenced by somebody, too: whoever it is, the marker says what is committed.
             return SinkUnavailableError(
-                f"the topic {self.topic!r} cannot be written now: {explained.str()}.",
+                f"the topic {self.topic!r} cannot be written now: {said(explained)}.",
                 job=self.owner.job,
                 stage=self.owner.sink,
             )
         cure = (
             "Correct the credentials, the rights (WRITE on the topic, the marker topic and the "
-            "transactional id) or the topic's settings."
+            f"transactional id {self.owner.transactional_id!r}) or the topic's settings."
         )
         if explained.code() == client_library().KafkaError.INVALID_TRANSACTION_TIMEOUT:
             cure = (
-                f"The broker's transaction.max.timeout.ms is below {TRANSACTION_S} s: raise it, or "
-                'ask for less: options={"transaction.timeout.ms": "60000"}.'
+                "transaction.timeout.ms is above the broker's transaction.max.timeout.ms: raise "
+                'that, or ask for less: options={"transaction.timeout.ms": "60000"}.'
             )
         found = SinkError(
-            f"the topic {self.topic!r} cannot be written: {explained.str()}.",
+            f"the topic {self.topic!r} cannot be written: {said(explained)}.",
             job=self.owner.job,
             stage=self.owner.sink,
             cure=cure,

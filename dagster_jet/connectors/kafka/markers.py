@@ -6,6 +6,7 @@ execution that has committed it. Markers of all jobs are in one topic.
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import time
 import uuid
@@ -21,12 +22,14 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
     is_lasting,
+    said,
 )
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 MARKER_TOPIC = "dagster-jet-markers"
+MARKER_RIGHTS = "READ, WRITE, DESCRIBE and DESCRIBE_CONFIGS"
 _PARTITIONS = 8
-_WAIT_S = 60.0
+_SILENCE_S = 10.0
 _CALL_S = 10.0
 
 
@@ -110,15 +113,19 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
         ends = _ends(cluster, topic, partitions)
         starts = [library.TopicPartition(topic, number, 0) for number in ends]
         consumer.assign(starts)
-        until = time.monotonic() + _WAIT_S
+        heard = time.monotonic()
         while ends:
-            if time.monotonic() > until:
-                raise TimeoutError(f"a transaction in the topic {topic} stays open")
             message = consumer.poll(0.1)
             if message is None:
+                if time.monotonic() - heard > _SILENCE_S:
+                    raise TimeoutError(
+                        f"the topic {topic} cannot be read to its end: the cluster does not "
+                        "answer, or a transaction of another job stays open"
+                    )
                 continue
             error = message.error()
             if error is None:
+                heard = time.monotonic()
                 _note(newest, message, owner)
             elif error.code() == code._PARTITION_EOF:
                 if message.offset() >= ends.get(message.partition(), 0):
@@ -145,8 +152,8 @@ def marker_partitions(client: Any, topic: str) -> list[int]:
     committed."""
     found = client.list_topics(topic, timeout=_CALL_S).topics.get(topic)
     if found is None or found.error is not None or not found.partitions:
-        said = "" if found is None or found.error is None else f": {found.error.str()}"
-        raise TimeoutError(f"the topic {topic} is not there{said}")
+        why = "" if found is None or found.error is None else f": {said(found.error)}"
+        raise TimeoutError(f"the topic {topic} is not there{why}")
     return list(found.partitions)
 
 
@@ -188,12 +195,13 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
                 raised = error_of(error)
                 if raised is None or raised.code() != code.TOPIC_ALREADY_EXISTS:
                     raise ConfigurationError(
-                        f"the topic {topic!r}, which says what is committed, cannot be created: "
-                        f"{raised.str() if raised else error}.",
+                        f"the topic {topic!r}, which says what is committed, is not there for us, "
+                        f"and cannot be created: {said(raised) if raised else error}.",
                         job=job,
                         stage=stage,
                         cure=f"Create it with cleanup.policy=compact and {_PARTITIONS} partitions, "
-                        "or name another: sinks.kafka(marker_topic=...).",
+                        f"grant {MARKER_RIGHTS} on it, or name another: "
+                        "sinks.kafka(marker_topic=...).",
                     ) from None
             return
         resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
@@ -202,10 +210,18 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
         admin.poll(0)
         raised = error_of(error)
         explained = None if raised is None else troubles.explain(raised)
+        if explained is not None and is_lasting(explained):
+            raise ConfigurationError(
+                f"the topic {topic!r}, which says what is committed, cannot be looked at: "
+                f"{said(explained)}.",
+                job=job,
+                stage=stage,
+                cure=f"Grant {MARKER_RIGHTS} on it.",
+            ) from None
         raise SourceUnavailableError(
-            f"the cluster cannot be reached: {'' if explained is None else explained.str()}."
+            f"the cluster cannot be reached: {error if explained is None else said(explained)}."
         ) from None
-    except TimeoutError:
+    except (TimeoutError, concurrent.futures.TimeoutError):
         raise SourceUnavailableError("the cluster cannot be reached.") from None
     policy = described["cleanup.policy"].value
     if policy != "compact":

@@ -19,6 +19,7 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
     is_lasting,
+    said,
 )
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
@@ -101,10 +102,10 @@ class Offsets:
             and topic.error.code() in (code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_TOPIC)
         ):
             raise SourceError(
-                f"the topic {name!r} does not exist.",
+                f"the topic {name!r} does not exist, or not for us.",
                 job=self._job,
                 stage=self._stage,
-                cure="Create it, or correct the name.",
+                cure="Create it, correct the name, or grant DESCRIBE on it.",
             )
         if topic.error is not None:
             raise self.error(topic.error)
@@ -187,13 +188,13 @@ class Offsets:
 
     def error(self, error: Any) -> SourceError:
         """What is raised for an error of the client's; None: it has not answered in time."""
-        said = "it does not answer" if error is None else error.str()
+        text = "it does not answer" if error is None else said(error)
         if error is None or not is_lasting(error):
             return SourceUnavailableError(
-                f"the cluster cannot be reached: {said}.", job=self._job, stage=self._stage
+                f"the cluster cannot be reached: {text}.", job=self._job, stage=self._stage
             )
         return SourceError(
-            f"the cluster refuses: {said}.",
+            f"the cluster refuses: {text}.",
             job=self._job,
             stage=self._stage,
             position=str(self._topics),

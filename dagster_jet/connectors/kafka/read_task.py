@@ -20,6 +20,7 @@ from dagster_jet.connectors.kafka.cluster import (
     Troubles,
     client_library,
     is_lasting,
+    said,
 )
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import Range
@@ -137,7 +138,7 @@ class ReadTask:
                     cure="The job restarts from its last snapshot, and goes on without them.",
                 )
             raise InputLostError(
-                f"retention has removed messages that were not read yet: {error.str()}.",
+                f"retention has removed messages that were not read yet: {said(error)}.",
                 stage=self.stage,
                 position=f"{range_.partition.name}@{range_.start}",
                 cure='Keep them for longer, or go on without them: sources.kafka(lost="skip").',
@@ -145,7 +146,7 @@ class ReadTask:
         if not is_lasting(error):
             return False
         raise SourceError(
-            f"the topic cannot be read: {error.str()}.",
+            f"the topic cannot be read: {said(error)}.",
             stage=self.stage,
             position=range_.partition.name,
             cure="Correct the credentials or the rights (READ on the topic).",

@@ -274,6 +274,8 @@ def _group(cluster: Cluster, name: str) -> Any:
         **{
             "group.id": name,
             "enable.auto.commit": False,
+            # Closing waits for the answer to the last commit for so long.
+            "session.timeout.ms": 1_000,
             "error_cb": Troubles(),
             "on_commit": _warn,
         }

@@ -20,10 +20,10 @@ from dagster_jet.connectors.kafka.markers import (
     MARKER_TOPIC,
     Owner,
     check_marker_topic,
-    read_markers,
 )
 from dagster_jet.connectors.kafka.messages import message_columns
 from dagster_jet.connectors.kafka.offsets import Offsets, Topics
+from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import (
@@ -94,9 +94,9 @@ class KafkaSink:
         try:
             Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
             check_marker_topic(self.cluster, self.marker_topic, job, stage)
-            if is_new_job and read_markers(
-                self.cluster, self.marker_topic, self._owner(job, stage)
-            ):
+            wanted = {self.topic: ("WRITE",), self.marker_topic: ("READ", "WRITE")}
+            check_rights(self.cluster, wanted, job, stage)
+            if self._committer(job, stage).try_out() and is_new_job:
                 raise ConfigurationError(
                     f"the topic {self.marker_topic!r} has epochs of an earlier life of this job, "
                     "but the store knows nothing of it: its epochs would be taken for those.",
@@ -106,14 +106,14 @@ class KafkaSink:
                 )
         except SourceUnavailableError as error:
             raise SinkUnavailableError(error.message, job=job, stage=stage) from None
-        except (client_library().KafkaException, TimeoutError) as error:
-            raise SinkUnavailableError(
-                f"the topic {self.marker_topic!r} cannot be read now: {error}.",
+        except SourceError as error:
+            raise ConfigurationError(
+                error.message,
                 job=job,
                 stage=stage,
+                cure="Create the topic, or correct its name, the credentials or the rights (WRITE "
+                "and DESCRIBE on it).",
             ) from None
-        except SourceError as error:
-            raise ConfigurationError(error.message, job=job, stage=stage, cure=error.cure) from None
 
     def takes(self, schema: pa.Schema) -> bool:
         return False  # the JVM makes the messages: `render`
@@ -135,6 +135,9 @@ class KafkaSink:
         return RowsWriter(SegmentWriter(area, transaction, f"topic {self.topic}"))
 
     def open_committer(self, job: str, stage: str) -> Committer:
+        return self._committer(job, stage)
+
+    def _committer(self, job: str, stage: str) -> KafkaCommitter:
         owner = self._owner(job, stage)
         return KafkaCommitter(
             self.cluster, self.topic, self.marker_topic, self.area(job, stage), owner

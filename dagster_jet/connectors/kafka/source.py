@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +11,11 @@ from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.offsets import Offsets, Start, Topics
 from dagster_jet.connectors.kafka.read_task import METADATA_DDL
 from dagster_jet.connectors.kafka.reader import KafkaReader, Reading
+from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.core.secret import shown
-from dagster_jet.errors import ConfigurationError
+from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+
+_logger = logging.getLogger(__name__)
 
 VALUES = ("json", "raw")
 Lost = Literal["fail", "skip"]
@@ -59,8 +63,14 @@ class KafkaSource:
         }
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSource:
-        """Asks once, so that a wrong name or wrong credentials end the start in a sentence."""
-        Offsets(self.cluster, self.topics, job, stage).partitions()
+        """Asks once, so that a wrong name, credentials or rights end the start in a sentence. A
+        cluster that is away is waited for by the reader, in place."""
+        try:
+            partitions = Offsets(self.cluster, self.topics, job, stage).partitions()
+            topics = sorted({partition.topic for partition in partitions})
+            check_rights(self.cluster, dict.fromkeys(topics, ("READ",)), job, stage)
+        except SourceUnavailableError as error:
+            _logger.warning("%s", error)
         return self
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> KafkaReader:

@@ -1,0 +1,66 @@
+"""What we may do with topics, asked before a start: a refusal in the middle comes too late."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping, Sequence
+
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    admin_library,
+    client_library,
+    error_of,
+    is_lasting,
+    said,
+)
+from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+
+_CALL_S = 5.0
+
+
+def check_rights(
+    cluster: Cluster, wanted: Mapping[str, Sequence[str]], job: str, stage: str
+) -> None:
+    """Of topics, what is needed on each: "READ", "WRITE".
+
+    A cluster without access rights allows everything.
+
+    Raises:
+        ConfigurationError: a right is missing.
+        SourceUnavailableError: nobody answers.
+    """
+    if not wanted:
+        return
+    library, administration = client_library(), admin_library()
+    troubles = Troubles()
+    admin = administration.AdminClient(cluster.settings(error_cb=troubles))
+    asked = library.TopicCollection(list(wanted))
+    described = admin.describe_topics(
+        asked, include_authorized_operations=True, request_timeout=_CALL_S
+    )
+    lacking = []
+    try:
+        for topic, future in described.items():
+            # None: a broker that does not say.
+            operations = future.result(_CALL_S).authorized_operations
+            if operations is not None:
+                have = {operation.name for operation in operations}
+                lacking += [f"{right} on {topic!r}" for right in wanted[topic] if right not in have]
+    except library.KafkaException as error:
+        admin.poll(0)
+        raised = error_of(error)
+        explained = None if raised is None else troubles.explain(raised)
+        if explained is None or not is_lasting(explained):
+            text = error if explained is None else said(explained)
+            raise SourceUnavailableError(f"the cluster cannot be reached: {text}.") from None
+        lacking.append(said(explained))
+    except (TimeoutError, concurrent.futures.TimeoutError):
+        raise SourceUnavailableError("the cluster cannot be reached.") from None
+    if lacking:
+        raise ConfigurationError(
+            f"we may not: {', '.join(lacking)}.",
+            job=job,
+            stage=stage,
+            cure="Grant it to the user of the options.",
+        )

@@ -1,0 +1,116 @@
+"""Kafka behind a network that is not there: at the start, in the middle, at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
+from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.connectors.kafka import committer as committing
+from dagster_jet.errors import SinkUnavailableError
+from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed, SourceUnavailable
+from dagster_jet.store import Store, StoreConfig
+from tests.servers import wait_until
+from tests.servers.kafka import kafka_server
+from tests.servers.proxy import Proxy
+
+from .kafka_world import KafkaWorld
+
+
+def network() -> Proxy:
+    """Whoever connects through it is sent back through it."""
+    facts = kafka_server().facts
+    return Proxy(facts["proxied"], port=facts["proxy"])
+
+
+def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(tmp_path: Path, spark: Any):
+    """Cut at the start, in the middle of commits, and at the end: not one restart, each row once,
+    and whoever cancels the job does not wait for the cluster."""
+    kafka = KafkaWorld()
+    read_from, write_to = kafka.topic(), kafka.topic()
+    kafka.send(read_from, [{"v": v} for v in range(100)])
+    events: list[Any] = []
+    with (
+        network() as proxy,
+        Jet(store=[f"file://{tmp_path}/store"], backup_count=0, show_progress=False) as jet,
+    ):
+        servers = f"127.0.0.1:{proxy.port}"
+        p = Pipeline("cut")
+        source = sources.kafka(servers, topics=[read_from], schema="v long")
+        sink = sinks.kafka(servers, topic=write_to)
+        p.read_from(source, name="rows").write_to(sink, name="out")
+        with proxy.cut():
+            job = jet.submit(p, JobConfig(snapshot_interval="100 ms"), on_event=events.append)
+            wait_until(lambda: said(events, "out: the check is being retried: "), within=60)
+        wait_until(lambda: len(kafka.rows(write_to)) == 100, within=60)
+        for first in (100, 200, 300):
+            proxy.cut_after(3_000)  # in the middle of whatever is being said then
+            kafka.send(read_from, [{"v": v} for v in range(first, first + 100)])
+            wait_until(lambda: proxy.is_cut, within=60)
+            proxy.restore()
+            wait_until(lambda wanted=first + 100: len(kafka.rows(write_to)) >= wanted, within=90)
+        with proxy.cut():
+            wait_until(lambda: any(isinstance(e, SourceUnavailable) for e in events), within=60)
+            began = time.monotonic()
+            job.cancel()
+            job.join(timeout=60)
+            assert time.monotonic() - began < 30
+    assert Counter(row["v"] for row in kafka.rows(write_to)) == Counter(range(400))
+    assert not any(isinstance(event, ExecutionRestarting) for event in events)
+
+
+def said(events: list[Any], words: str) -> bool:
+    return any(words in event.reason for event in events if isinstance(event, SnapshotFailed))
+
+
+@pytest.mark.parametrize("when", ["opened", "produced"])
+def test_a_commit_that_is_cut_off_ends_soon_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+):
+    """It is one transaction all the same: what was sent is not sent again."""
+    import pyarrow as pa
+
+    monkeypatch.setattr(committing, "SILENCE_S", 1.0)
+    monkeypatch.setattr(committing, "_CALL_S", 0.5)
+    kafka = KafkaWorld()
+    topic = kafka.topic()
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
+    with network() as proxy, Store.open(config) as store:
+        sink = sinks.kafka(f"127.0.0.1:{proxy.port}", topic=topic).with_store(store)
+        sink.check("j", "out", is_new_job=True)
+        writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a0"))
+        rows = {"__key": [None] * 3, "__value": [b'{"v": 1}', b'{"v": 2}', b'{"v": 3}']}
+        schema = pa.schema([("__key", pa.binary()), ("__value", pa.binary())])
+        writer.write(pa.record_batch(rows, schema=schema))
+        artifacts, committer = writer.prepare(), sink.open_committer("j", "out")
+        context = CommitContext("j", "out", 1, 1, recovering=False)
+        if when == "produced":
+            monkeypatch.setattr(committing, "fail_point", lambda name: cut_at(name, proxy))
+        else:
+            proxy.break_off()
+        with pytest.raises(SinkUnavailableError):
+            committer.commit(artifacts, context)
+        producer = committer._producer  # type: ignore[attr-defined]
+        assert producer is not None, "the next call goes on with it"
+        proxy.restore()
+        monkeypatch.setattr(committing, "fail_point", lambda name: None)
+
+        def committed() -> bool:
+            committer.commit(artifacts, context)
+            return True
+
+        wait_until(committed, within=30)
+        assert committer._producer is producer  # type: ignore[attr-defined]
+        committer.close()
+    assert sorted(row["v"] for row in kafka.rows(topic)) == [1, 2, 3]
+    assert len(kafka.rows(topic, committed=False)) == 3
+
+
+def cut_at(name: str, proxy: Proxy) -> None:
+    if name == "kafka.commit.produced":
+        proxy.break_off()

@@ -1,0 +1,145 @@
+"""Credentials, rights and limits of a cluster: what a start says of each, in one sentence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from dagster_jet import Secret, sinks, sources
+from dagster_jet.connectors.kafka import KafkaSink
+from dagster_jet.connectors.kafka.committer import KafkaCommitter
+from dagster_jet.errors import ConfigurationError, JetError, Reaction, SinkError, SourceError
+from dagster_jet.store import Store, StoreConfig
+from tests.servers import wait_until
+from tests.servers.kafka import PASSWORD, USER, kafka_server
+
+from .kafka_world import KafkaWorld
+
+
+@pytest.fixture(scope="module")
+def kafka() -> KafkaWorld:
+    return KafkaWorld()
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": Secret(env="KAFKA_PASSWORD"),
+    }
+
+
+def grant(kafka: KafkaWorld, kind: ResourceType, name: str, *operations: str) -> None:
+    for operation in operations:
+        rule = AclBinding(
+            kind,
+            name,
+            ResourcePatternType.LITERAL,
+            f"User:{USER}",
+            "*",
+            AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )
+        kafka.admin.create_acls([rule])[rule].result()
+
+
+def refused(start: Callable[[], object], kind: type[JetError], words: str) -> None:
+    """It is refused for good, with these words and without the password. What was granted a moment
+    ago may take a moment until the broker heeds it."""
+    until = time.monotonic() + 10
+    while True:
+        with pytest.raises(JetError) as raised:
+            start()
+        if words in str(raised.value) or time.monotonic() > until:
+            break
+    assert words in str(raised.value)
+    assert isinstance(raised.value, kind) and raised.value.reaction is Reaction.FAIL
+    assert "hush" not in str(raised.value) and ".. " not in str(raised.value)
+
+
+def test_wrong_credentials(
+    kafka: KafkaWorld, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KAFKA_PASSWORD", "hush")
+    servers, topic = kafka_server().facts["sasl_servers"], kafka.topic()
+    source = sources.kafka(servers, topics=[topic], schema="v long", options=options)
+    start = partial(source.at_start, "j", "s", on_one_host=True)
+    refused(start, SourceError, "the cluster refuses: ")
+    sink = sinks.kafka(servers, topic=topic, options=options)
+    words = "Authentication failed: Invalid username or password"
+    refused(partial(sink.check, "j", "s", is_new_job=True), ConfigurationError, words)
+
+
+def test_each_missing_right_of_a_source(kafka: KafkaWorld, options: dict[str, Any]):
+    topic = kafka.topic()
+    servers = kafka_server().facts["sasl_servers"]
+    source = sources.kafka(servers, topics=[topic], schema="v long", options=options)
+    start = partial(source.at_start, "j", "s", on_one_host=True)
+    refused(start, SourceError, "does not exist, or not for us")
+    grant(kafka, ResourceType.TOPIC, topic, "DESCRIBE")
+    refused(start, ConfigurationError, f"we may not: READ on {topic!r}")
+    grant(kafka, ResourceType.TOPIC, topic, "READ")
+    until_allowed(start)
+
+
+def test_each_missing_right_of_a_sink(kafka: KafkaWorld, options: dict[str, Any], tmp_path: Any):
+    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    servers = kafka_server().facts["sasl_servers"]
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
+    with Store.open(config) as store:
+        plain = sinks.kafka(servers, topic=topic, marker_topic=markers, options=options)
+        sink = plain.with_store(store)
+        start = partial(sink.check, "j", "out", is_new_job=True)
+        refused(start, ConfigurationError, "does not exist, or not for us")
+        grant(kafka, ResourceType.TOPIC, topic, "DESCRIBE")
+        refused(start, ConfigurationError, f"{markers!r}, which says what is committed, is not")
+        grant(kafka, ResourceType.TOPIC, markers, "DESCRIBE")
+        refused(start, ConfigurationError, f"{markers!r}, which says what is committed, cannot be")
+        grant(kafka, ResourceType.TOPIC, markers, "DESCRIBE_CONFIGS", "READ")
+        words = f"we may not: WRITE on {topic!r}, WRITE on {markers!r}"
+        refused(start, ConfigurationError, words)
+        grant(kafka, ResourceType.TOPIC, topic, "WRITE")
+        grant(kafka, ResourceType.TOPIC, markers, "WRITE")
+        transactional_id = committer_of(sink).owner.transactional_id
+        refused(start, SinkError, f"the transactional id {transactional_id!r}")
+        grant(kafka, ResourceType.TRANSACTIONAL_ID, transactional_id, "WRITE")
+        until_allowed(start)
+
+
+def test_a_transaction_time_out_that_the_broker_refuses_is_found_at_the_start(
+    kafka: KafkaWorld, tmp_path: Any
+):
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
+    with Store.open(config) as store:
+        too_long = {"transaction.timeout.ms": "1000000"}
+        sink = sinks.kafka(kafka.servers, topic=kafka.topic(), options=too_long).with_store(store)
+        words = "transaction.timeout.ms is above the broker's transaction.max.timeout.ms"
+        refused(partial(sink.check, "j", "out", is_new_job=True), SinkError, words)
+
+
+def committer_of(sink: KafkaSink) -> KafkaCommitter:
+    committer = sink.open_committer("j", "out")
+    assert isinstance(committer, KafkaCommitter)
+    return committer
+
+
+def until_allowed(start: Callable[[], object]) -> None:
+    def allowed() -> bool:
+        start()
+        return True
+
+    wait_until(allowed, within=10)
