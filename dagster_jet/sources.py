@@ -162,8 +162,10 @@ def kafka(
     *,
     topics: Sequence[str] = (),
     pattern: str | None = None,
-    value: Literal["json", "raw"] = "json",
+    value: Literal["json", "avro", "raw"] = "json",
     schema: str | None = None,
+    avro_schema: str | None = None,
+    registry: str | Secret | None = None,
     start: Literal["earliest", "latest"] | str | datetime | Mapping[str, Mapping[int, int]] = (
         "earliest"
     ),
@@ -181,8 +183,12 @@ def kafka(
         servers: "host:port", or several with commas.
         topics: their names; or give a pattern.
         pattern: a regular expression that a topic's whole name matches.
-        value: "json" (an object per message) or "raw" (a column ``value binary``).
-        schema: of JSON values, as DDL.
+        value: "json" (an object per message), "avro" (a record per message) or "raw" (a column
+            ``value binary``).
+        schema: of JSON and Avro values, as DDL: the fields that become columns.
+        avro_schema: what all messages were written with, as Avro's JSON.
+        registry: the URL of a schema registry (Confluent's protocol), where each message begins
+            with the number of its schema. With a password it is a `Secret`.
         start: where a job begins that has no snapshot yet: "earliest", "latest", a time (as
             `datetime` or ISO text: the first message that is as new), or {topic: {partition:
             offset}}.
@@ -197,7 +203,7 @@ def kafka(
 
     Raises:
         ConfigurationError: an argument is not known, or a password is written out.
-        MissingEnvironmentError: confluent-kafka is not installed.
+        MissingEnvironmentError: confluent-kafka, or fastavro for Avro, is not installed.
 
     Example:
         >>> bids = kafka("kafka:9092", topics=["bids"], schema="auction long, price long")
@@ -205,7 +211,9 @@ def kafka(
     from dagster_jet.connectors.kafka import KafkaSource
     from dagster_jet.connectors.kafka.cluster import Cluster
     from dagster_jet.connectors.kafka.offsets import Topics, start_of
+    from dagster_jet.connectors.values.avro_records import avro_of
 
+    has_avro = value == "avro" or avro_schema is not None or registry is not None
     return KafkaSource(
         Cluster.of(servers, options),
         Topics((topics,) if isinstance(topics, str) else tuple(topics), pattern),
@@ -215,6 +223,7 @@ def kafka(
         metadata,
         lost,
         group,
+        avro_of(avro_schema, registry) if has_avro else None,
     )
 
 

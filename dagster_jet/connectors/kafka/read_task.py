@@ -24,6 +24,7 @@ from dagster_jet.connectors.kafka.cluster import (
 )
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import Range
+from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
 from dagster_jet.errors import ExecutorLostError, InputLostError, SourceError
 
@@ -64,6 +65,8 @@ class ReadTask:
     with_metadata: bool
     with_position: bool
     skips_lost: bool = False
+    avro: AvroRecords | None = None
+    """What makes JSON of the values."""
 
     @property
     def ddl(self) -> str:
@@ -164,8 +167,11 @@ class ReadTask:
         )
 
     def _batch(self, messages: Sequence[Any], places: dict[str, int]) -> pa.RecordBatch:
+        values = [message.value() for message in messages]
+        if self.avro is not None:
+            values = self.avro.texts(values)
         columns: list[pa.Array] = [
-            pa.array([message.value() for message in messages], pa.binary()),
+            pa.array(values, pa.binary()),
             pa.array([places[f"{m.topic()}/{m.partition()}"] for m in messages], pa.int32()),
         ]
         names = [VALUE_COLUMN, SOURCE_PARTITION_COLUMN]

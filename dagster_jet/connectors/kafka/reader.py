@@ -24,6 +24,7 @@ from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_libra
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Start, Topics
 from dagster_jet.connectors.kafka.ranges import Range, by_task, share
 from dagster_jet.connectors.kafka.read_task import POSITION_COLUMN, ReadTask
+from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
 from dagster_jet.errors import InputLostError, SourceUnavailableError
 
@@ -45,12 +46,13 @@ class Reading:
     cluster: Cluster
     topics: Topics
     schema: str | None
-    """Of JSON values; None: values as they are."""
+    """Of JSON and Avro values; None: values as they are."""
     start: Start
     metadata: bool
     skips_lost: bool
     group: str
     """Whose offsets are written for dashboards; "": nobody's."""
+    avro: AvroRecords | None = None
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ class KafkaReader(SourceReader):
             self.source.metadata,
             with_position,
             self.source.skips_lost,
+            self.source.avro,
         )
         numbers = spark.range(0, len(ranges), 1, len(ranges))
         return numbers.mapInArrow(task, task.ddl), names

@@ -12,12 +12,13 @@ from dagster_jet.connectors.kafka.offsets import Offsets, Start, Topics
 from dagster_jet.connectors.kafka.read_task import METADATA_DDL
 from dagster_jet.connectors.kafka.reader import KafkaReader, Reading
 from dagster_jet.connectors.kafka.rights import check_rights
+from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 _logger = logging.getLogger(__name__)
 
-VALUES = ("json", "raw")
+VALUES = ("json", "avro", "raw")
 Lost = Literal["fail", "skip"]
 
 
@@ -29,12 +30,13 @@ class KafkaSource:
     topics: Topics
     value: str
     value_schema: str | None
-    """Of JSON values, as DDL."""
+    """Of JSON and Avro values, as DDL."""
     start: Start = "earliest"
     metadata: bool = False
     lost: Lost = "fail"
     group: str | None = None
     """None: one by the names of job and stage; "": none."""
+    avro: AvroRecords | None = None
 
     def __post_init__(self) -> None:
         client_library()
@@ -42,9 +44,13 @@ class KafkaSource:
             raise ConfigurationError(
                 f"value: {self.value!r} is unknown.", cure=f"Use one of {', '.join(VALUES)}."
             )
-        if (self.value_schema is None) == (self.value == "json"):
+        if (self.value_schema is None) == (self.value != "raw"):
             has = "need one" if self.value_schema is None else "have none"
             raise ConfigurationError(f"schema: {self.value} values {has}.")
+        if (self.avro is None) == (self.value == "avro"):
+            raise ConfigurationError(
+                "avro_schema, registry: they are for Avro values, one of both."
+            )
         if self.lost not in ("fail", "skip"):
             raise ConfigurationError(f"lost: {self.lost!r} is unknown.", cure="fail or skip.")
 
@@ -82,5 +88,6 @@ class KafkaSource:
             self.metadata,
             self.lost == "skip",
             f"dagster_jet.{job}.{stage}" if self.group is None else self.group,
+            self.avro,
         )
         return KafkaReader(reading, job, stage, bad_rows)

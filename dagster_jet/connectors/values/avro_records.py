@@ -1,0 +1,121 @@
+"""Values that are Avro records, turned into JSON objects by the task that reads them.
+
+From there on they are what `JsonObjects` parses: columns by name, bad rows, dead letters. Times are
+ISO text then, decimals text, bytes base64: Spark's parser makes of them what the schema says.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from dagster_jet.connectors.values.schema_registry import SchemaRegistry
+from dagster_jet.core.secret import Url, holds_password, named, shown
+from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError
+
+_HEADER = struct.Struct(">bI")
+
+
+@dataclass(frozen=True)
+class AvroRecords:
+    """How records are read: all by one schema, or each by that which its number names."""
+
+    schema: str | None
+    """Of the writers, as JSON."""
+    registry: SchemaRegistry | None
+
+    def __post_init__(self) -> None:
+        _library()
+        if (self.schema is None) == (self.registry is None):
+            raise ConfigurationError(
+                "avro: give avro_schema or registry, one of them.",
+                cure="avro_schema='{...}' if all messages are of one schema.",
+            )
+        if self.schema is not None:
+            try:
+                kind = _parsed(self.schema).get("type")
+            except Exception as error:  # noqa: BLE001 - whatever the library finds wrong with it
+                raise ConfigurationError(f"avro_schema: it is no schema: {error}.") from None
+            if kind != "record":
+                raise ConfigurationError(f"avro_schema: it is of a {kind}, not of a record.")
+
+    def texts(self, values: Sequence[bytes | None]) -> list[bytes | None]:
+        """JSON objects. What is no record becomes its reason and its bytes as hexadecimal digits,
+        which no parser takes for an object."""
+        return [None if value is None else self._text(value) for value in values]
+
+    def _text(self, value: bytes) -> bytes:
+        try:
+            schema, content = self._schema_of(value)
+            stream = io.BytesIO(content)
+            record = _library().schemaless_reader(stream, schema, None)
+            if stream.read(1):
+                raise ValueError("there is more behind the record")
+            return json.dumps(record, default=_plain).encode()
+        except JetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a message may hold anything
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            return f"no Avro record ({reason}): {value.hex()}".encode()
+
+    def _schema_of(self, value: bytes) -> tuple[Any, bytes]:
+        if self.registry is None:
+            assert self.schema is not None
+            return _parsed(self.schema), value
+        magic, number = _HEADER.unpack_from(value)
+        if magic != 0:
+            raise ValueError("it does not begin with the number of a schema")
+        found = self.registry.schema(number)
+        if found is None:
+            raise ValueError(f"the registry has no schema {number}")
+        if found.get("schemaType", "AVRO") != "AVRO" or found.get("references"):
+            raise ValueError(f"the schema {number} is not Avro, or refers to others")
+        return _parsed(found["schema"]), value[_HEADER.size :]
+
+
+def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:
+    """A user's `avro_schema=` and `registry=`. Raises `ConfigurationError`."""
+    if registry is not None:
+        registry = named(registry)
+        if holds_password(registry):
+            raise ConfigurationError(
+                f"registry: {shown(registry)} is written out with its password, for everybody to "
+                "read who sees the code.",
+                cure='Name a variable that holds it: Secret(env="...").',
+            )
+    return AvroRecords(schema, None if registry is None else SchemaRegistry(registry))
+
+
+@cache
+def _parsed(schema: str) -> Any:
+    return _library().parse_schema(json.loads(schema))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, UUID)):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+def _library() -> Any:
+    try:
+        import fastavro
+    except ImportError:
+        raise MissingEnvironmentError(
+            "Avro needs the package fastavro.",
+            cure="Install it with: pip install 'dagster-jet[avro]', on every executor too.",
+        ) from None
+    return fastavro

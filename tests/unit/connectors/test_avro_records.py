@@ -1,0 +1,117 @@
+"""Avro records: what becomes of them, and of what is none; a registry as it should and should not
+be."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pytest
+
+from dagster_jet import Secret, sources
+from dagster_jet.connectors.values import schema_registry
+from dagster_jet.connectors.values.avro_records import AvroRecords, avro_of
+from dagster_jet.errors import ConfigurationError, ExecutorLostError, SourceError
+from tests.servers.schema_registry import Registry
+
+V1 = {"type": "record", "name": "r", "fields": [{"name": "v", "type": "long"}]}
+V2 = {
+    "type": "record",
+    "name": "r",
+    "fields": [{"name": "v", "type": "long"}, {"name": "w", "type": ["null", "string"]}],
+}
+
+
+def encoded(schema: dict[str, Any], record: dict[str, Any], number: int | None = None) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, record)
+    header = b"" if number is None else struct.pack(">bI", 0, number)
+    return header + stream.getvalue()
+
+
+def read(records: AvroRecords, *values: bytes | None) -> list[Any]:
+    """Objects, or the text of what is none."""
+    found = records.texts(values)
+    return [None if t is None else json.loads(t) if t[:1] == b"{" else t.decode() for t in found]
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    registry = Registry()
+    monkeypatch.setenv("REGISTRY", registry.url())
+    yield registry
+    registry.close()
+
+
+def test_one_schema_for_all():
+    records = avro_of(json.dumps(V1), None)
+    good = encoded(V1, {"v": 7})
+    found = read(records, good, None, b"", good + b"x", b"\xff" * 20)
+    assert found[:2] == [{"v": 7}, None]
+    assert found[2].startswith("no Avro record (EOFError")
+    assert found[3] == "no Avro record (ValueError: there is more behind the record): 0e78"
+    assert found[4].startswith("no Avro record (") and found[4].endswith("ff" * 20)
+
+
+def test_each_message_by_the_schema_that_it_names(registry: Registry):
+    numbers = registry.register(V1), registry.register(V2)
+    records = pickle.loads(pickle.dumps(avro_of(None, Secret(env="REGISTRY"))))
+    old, new = encoded(V1, {"v": 1}, numbers[0]), encoded(V2, {"v": 2, "w": "x"}, numbers[1])
+    assert read(records, old, new, old) == [{"v": 1}, {"v": 2, "w": "x"}, {"v": 1}]
+    assert registry.asked == [1, 2], "each is asked for once"
+
+
+def test_what_names_no_schema_is_a_bad_row(registry: Registry):
+    registry.schemas[3] = {"schema": "message M {}", "schemaType": "PROTOBUF"}
+    records = avro_of(None, Secret(env="REGISTRY"))
+    found = read(records, b"\x01\x00\x00\x00\x01", b"{}", encoded(V1, {"v": 1}, 9), b"\0\0\0\0\3")
+    assert "it does not begin with the number of a schema" in found[0]
+    assert found[1].endswith(": 7b7d")
+    assert "the registry has no schema 9" in found[2]
+    assert "the schema 3 is not Avro" in found[3]
+    registry.schemas[9] = {"schema": json.dumps(V1)}
+    assert read(records, encoded(V1, {"v": 1}, 9)) == [{"v": 1}], "it has got one since"
+
+
+def test_a_registry_that_refuses_or_is_away(registry: Registry, monkeypatch: pytest.MonkeyPatch):
+    number = registry.register(V1)
+    message = encoded(V1, {"v": 1}, number)
+    records = avro_of(None, Secret(env="REGISTRY"))
+    monkeypatch.setattr(schema_registry, "_PAUSE_S", 0.01)
+    registry.failures = 2
+    assert read(records, message) == [{"v": 1}], "it is asked again"
+    monkeypatch.setenv("REGISTRY", registry.url("wrong-wrong"))
+    with pytest.raises(SourceError, match="env:REGISTRY refuses: 401") as refused:
+        read(records, message)
+    monkeypatch.setattr(schema_registry, "_GIVE_UP_S", 0.0)
+    monkeypatch.setenv("REGISTRY", "http://me:wrong-wrong@127.0.0.1:1")
+    with pytest.raises(ExecutorLostError, match="env:REGISTRY cannot be reached") as away:
+        read(records, message)
+    assert "wrong" not in f"{refused.value}{away.value}"
+
+
+def test_what_cannot_be_is_refused_when_it_is_written():
+    def source(**more: Any) -> Any:
+        return sources.kafka("h:1", topics=["t"], **more)
+
+    avro = {"value": "avro", "schema": "v long"}
+    with pytest.raises(ConfigurationError, match="give avro_schema or registry, one of them"):
+        source(**avro)
+    with pytest.raises(ConfigurationError, match="give avro_schema or registry, one of them"):
+        source(**avro, avro_schema=json.dumps(V1), registry="http://r")
+    with pytest.raises(ConfigurationError, match="avro_schema: it is no schema"):
+        source(**avro, avro_schema="{")
+    with pytest.raises(ConfigurationError, match="avro_schema: it is of a string"):
+        source(**avro, avro_schema='{"type": "string"}')
+    with pytest.raises(ConfigurationError, match="schema: avro values need one"):
+        source(value="avro", registry="http://r")
+    with pytest.raises(ConfigurationError, match="they are for Avro values"):
+        source(schema="v long", registry="http://r")
+    with pytest.raises(ConfigurationError, match="written out with its password") as refused:
+        source(**avro, registry="http://me:hush@r")
+    assert "hush" not in str(refused.value)
