@@ -164,6 +164,18 @@ def is_refusal(error: KafkaError) -> bool:
     }
 
 
+def answered(offset: int) -> int:
+    """An offset that a cluster was asked for.
+
+    Raises:
+        TimeoutError: the connection was cut: the library then gives out a number that is none, and
+            no error. Taken for an end it would mean that nothing is there.
+    """
+    if offset == client_library().OFFSET_INVALID:
+        raise TimeoutError("the cluster has not said which offsets there are")
+    return offset
+
+
 def said(error: KafkaError) -> str:
     """Its text, to be followed by a full stop."""
     return str(error.str()).rstrip(". ")

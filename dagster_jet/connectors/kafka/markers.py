@@ -19,6 +19,7 @@ from dagster_jet.connectors.kafka.cluster import (
     Cluster,
     Troubles,
     admin_library,
+    answered,
     client_library,
     error_of,
     is_lasting,
@@ -167,7 +168,9 @@ def _ends(cluster: Cluster, topic: str, partitions: list[int]) -> dict[int, int]
     }
     uncommitted = library.IsolationLevel.READ_UNCOMMITTED
     futures = admin.list_offsets(asked, isolation_level=uncommitted, request_timeout=_CALL_S)
-    ends = {one.partition: future.result(_CALL_S).offset for one, future in futures.items()}
+    ends = {
+        one.partition: answered(future.result(_CALL_S).offset) for one, future in futures.items()
+    }
     return {number: end for number, end in ends.items() if end > 0}
 
 

@@ -16,6 +16,7 @@ from dagster_jet.connectors.kafka.cluster import (
     Cluster,
     Troubles,
     admin_library,
+    answered,
     client_library,
     error_of,
     is_lasting,
@@ -155,7 +156,7 @@ class Offsets:
                 asked, isolation_level=committed, request_timeout=CALL_S
             )
             return {
-                Partition(one.topic, one.partition): future.result(CALL_S).offset
+                Partition(one.topic, one.partition): answered(future.result(CALL_S).offset)
                 for one, future in futures.items()
             }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import committer as committing
-from dagster_jet.errors import SinkUnavailableError
+from dagster_jet.connectors.kafka.reader import KafkaReader
+from dagster_jet.errors import SinkUnavailableError, SourceUnavailableError
 from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed, SourceUnavailable
 from dagster_jet.store import Store, StoreConfig
 from tests.servers import wait_until
@@ -53,7 +55,7 @@ def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(tmp_path: Pa
             kafka.send(read_from, [{"v": v} for v in range(first, first + 100)])
             wait_until(lambda: proxy.is_cut, within=60)
             proxy.restore()
-            wait_until(lambda wanted=first + 100: len(kafka.rows(write_to)) >= wanted, within=90)
+            wait_until(lambda wanted=first + 100: len(kafka.rows(write_to)) >= wanted, within=60)
         with proxy.cut():
             wait_until(lambda: any(isinstance(e, SourceUnavailable) for e in events), within=60)
             began = time.monotonic()
@@ -66,6 +68,31 @@ def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(tmp_path: Pa
 
 def said(events: list[Any], words: str) -> bool:
     return any(words in event.reason for event in events if isinstance(event, SnapshotFailed))
+
+
+def test_a_source_that_is_cut_off_again_and_again_takes_nothing_for_an_end():
+    """The library then answers with an offset that is none, and no error: about every third time
+    the job ended, because its topic was "made anew"."""
+    kafka = KafkaWorld()
+    topic = kafka.topic()
+    with network() as proxy:
+        source = sources.kafka(f"127.0.0.1:{proxy.port}", topics=[topic], schema="v long")
+        reader = source.open("j", "rows", None)
+        for number in range(12):
+            kafka.send(topic, [{"v": number}])
+            proxy.cut_after((1, 60, 200, 500)[number % 4])
+            until_all_waits(reader, proxy)
+            reader.plan(1_000)
+            assert reader.position() == {"offsets": {f"{topic}/0": number + 1}}
+        reader.close()
+
+
+def until_all_waits(reader: KafkaReader, proxy: Proxy) -> None:
+    while not reader.waiting().items:
+        if proxy.is_cut:
+            proxy.restore()
+        with contextlib.suppress(SourceUnavailableError):
+            reader.accept(reader.poll())
 
 
 @pytest.mark.parametrize("when", ["opened", "produced"])

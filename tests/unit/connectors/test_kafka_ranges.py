@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.cluster import Cluster, answered
 from dagster_jet.connectors.kafka.markers import Marker, Owner, _note, marker_partitions
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import ROWS_PER_TASK, Range, by_task, share
@@ -95,3 +96,11 @@ def test_messages_that_go_while_they_are_read(skips_lost: bool, raised: type[Exc
         task._is_end(
             KafkaError(KafkaError._AUTO_OFFSET_RESET), None, Range(Partition("t", 0), 3, 5)
         )
+
+
+def test_an_offset_that_is_none_is_no_answer():
+    """What `list_offsets` gives out, without an error, where the connection is cut. Taken for the
+    end of a topic, the topic was "made anew"; for that of the markers, nothing was committed."""
+    assert answered(0) == 0 and answered(-1) == -1
+    with pytest.raises(TimeoutError, match="has not said which offsets"):
+        answered(confluent_kafka.OFFSET_INVALID)
