@@ -14,7 +14,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from dagster_jet import Jet, Pipeline, Secret, sinks, sources
+from dagster_jet import Jet, Pipeline, sinks, sources
 from dagster_jet.connectors.trial import forget
 from dagster_jet.testing import collected
 from tests.servers.schema_registry import Registry
@@ -74,9 +74,8 @@ def encoded(record: dict[str, Any]) -> bytes:
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    registry = Registry()
-    monkeypatch.setenv("REGISTRY", registry.url())
+def registry() -> Iterator[Registry]:
+    registry = Registry(is_open=True)  # Spark's workers do not see this process's variables
     yield registry
     registry.close()
 
@@ -87,7 +86,7 @@ def test_every_type_of_avro_is_a_column(tmp_path: Path, spark: Any, registry: Re
     topic = kafka.topic()
     header = struct.pack(">bI", 0, registry.register(SCHEMA)) if by == "registry" else b""
     kafka.send(topic, [header + encoded(RECORD), b"no record", None])
-    how: dict[str, Any] = {"registry": Secret(env="REGISTRY")}
+    how: dict[str, Any] = {"registry": f"http://{registry.place}"}
     if by == "schema":
         how = {"avro_schema": json.dumps(SCHEMA)}
     forget("good"), forget("bad")
