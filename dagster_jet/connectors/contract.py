@@ -434,7 +434,8 @@ class Sink(Protocol):
 
         Raises:
             ConfigurationError: it cannot work as asked.
-            SinkError: it cannot be looked at now; the job restarts.
+            SinkUnavailableError: not now: the check is made again, in place.
+            SinkError: it cannot be looked at; the job restarts.
         """
 
     def takes(self, schema: pa.Schema) -> bool:

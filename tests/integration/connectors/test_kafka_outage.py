@@ -17,6 +17,7 @@ from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.errors import SinkUnavailableError, SourceUnavailableError
 from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed, SourceUnavailable
 from dagster_jet.store import Store, StoreConfig
+from tests.long import long
 from tests.servers import wait_until
 from tests.servers.kafka import kafka_server
 from tests.servers.proxy import Proxy
@@ -85,7 +86,7 @@ def test_a_question_that_is_cut_off_has_no_answer():
             offsets.last([partition])
 
 
-@pytest.mark.parametrize("when", ["opened", "produced"])
+@pytest.mark.parametrize("when", [pytest.param("opened", marks=long), "produced"])
 def test_a_commit_that_is_cut_off_ends_soon_and_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ):
