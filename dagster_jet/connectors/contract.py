@@ -434,8 +434,7 @@ class Sink(Protocol):
 
         Raises:
             ConfigurationError: it cannot work as asked.
-            SinkUnavailableError: not now: the check is made again, in place.
-            SinkError: it cannot be looked at; the job restarts.
+            SinkError: it cannot be looked at now; the job restarts.
         """
 
     def takes(self, schema: pa.Schema) -> bool:

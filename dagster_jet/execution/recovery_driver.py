@@ -14,12 +14,11 @@ from dagster_jet.connectors.contract import (
     SourceReader,
     effective_guarantees,
 )
-from dagster_jet.errors import InputLostError, PipelineError, SinkUnavailableError
+from dagster_jet.errors import InputLostError, PipelineError
 from dagster_jet.execution.compatibility import check_compatible
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import GuaranteeLowered, InputLost, SnapshotDropped
 from dagster_jet.execution.progress import Progress
-from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.manifest import Manifest, ShardState
 from dagster_jet.snapshot.protocol import Guarantee
@@ -28,13 +27,10 @@ from dagster_jet.spark.cluster.session import activate
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.restore import restore_shards
 from dagster_jet.state.runs import sweep_dead_executions
-from dagster_jet.system.backoff import Backoff
 from dagster_jet.system.failpoint import fail_point
 from dagster_jet.system.scratch import OWN_LEVELS, make_private
 
 _logger = logging.getLogger(__name__)
-
-_RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 
 
 @dataclass
@@ -63,7 +59,7 @@ class RecoveryDriver:
         for node in context.graph.sinks:
             # Without a guarantee there are no snapshots: every start is from scratch.
             is_new = not self.claimed.snapshots and guarantee is not Guarantee.NONE
-            self._check(node, is_new_job=is_new)
+            node.sink.check(context.job, node.name, is_new_job=is_new)
         activate(context.runtime.session)
         context.plan = analyse(context.runtime, context.graph, context.store.partition_count)
         processors = context.plan.processors
@@ -87,20 +83,6 @@ class RecoveryDriver:
             context.committer.destinations,
             held_writers,
         )
-
-    def _check(self, node: SinkNode, *, is_new_job: bool) -> None:
-        """A sink whose place is away is waited for, as in phase 2: it is no reason to restart."""
-        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
-        while True:
-            try:
-                node.sink.check(self.context.job, node.name, is_new_job=is_new_job)
-                return
-            except SinkUnavailableError as error:
-                if self.context.gives_up():
-                    raise
-                _logger.warning("job %r waits for its sink: %s", self.context.job, error)
-                self.context.retrying.report(f"{node.name}: the check is being retried: {error}")
-                self.context.retrying.ending.wait(backoff.next_s())
 
     def _report_lowered_guarantees(self) -> None:
         """Never silently: a log's warning and an event, at every start."""

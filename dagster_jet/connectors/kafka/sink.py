@@ -7,7 +7,8 @@ compacted topic of its own; after a crash it says whether the epoch was committe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,14 @@ class KafkaSink:
     def with_store(self, store: Store) -> KafkaSink:
         return replace(self, store=store, home=(store.store_id, store.config.namespace))
 
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSink:
+        """Looks for the topic; a cluster that is away is waited for."""
+        with _as_sink_errors(job, stage):
+            Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
+        return self
+
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        try:
+        with _as_sink_errors(job, stage):
             Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
             check_marker_topic(self.cluster, self.marker_topic, job, stage)
             wanted = {self.topic: ("WRITE",), self.marker_topic: ("READ", "WRITE")}
@@ -104,16 +111,6 @@ class KafkaSink:
                     stage=stage,
                     cure="Use another name for the job or the sink, or another marker_topic.",
                 )
-        except SourceUnavailableError as error:
-            raise SinkUnavailableError(error.message, job=job, stage=stage) from None
-        except SourceError as error:
-            raise ConfigurationError(
-                error.message,
-                job=job,
-                stage=stage,
-                cure="Create the topic, or correct its name, the credentials or the rights (WRITE "
-                "and DESCRIBE on it).",
-            ) from None
 
     def takes(self, schema: pa.Schema) -> bool:
         return False  # the JVM makes the messages: `render`
@@ -149,3 +146,19 @@ class KafkaSink:
     def area(self, job: str, sink: str) -> StoreArea:
         assert self.store is not None, "the engine puts it on the job's store first"
         return StoreArea(self.store, job, sink)
+
+
+@contextmanager
+def _as_sink_errors(job: str, stage: str) -> Iterator[None]:
+    try:
+        yield
+    except SourceUnavailableError as error:
+        raise SinkUnavailableError(error.message, job=job, stage=stage) from None
+    except SourceError as error:
+        raise ConfigurationError(
+            error.message,
+            job=job,
+            stage=stage,
+            cure="Create the topic, or correct its name, the credentials or the rights (WRITE and "
+            "DESCRIBE on it).",
+        ) from None
