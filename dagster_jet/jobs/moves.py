@@ -60,8 +60,13 @@ def check(job: str, move: Move, status: JobStatus, failure: str | None, intent: 
         return
     if move is Move.RESUME and status.is_live and intent is not Intent.ALWAYS_ON:
         return
+    raise refusal(job, move, status, failure)
+
+
+def refusal(job: str, move: Move, status: JobStatus, failure: str | None) -> JobStateError:
+    """What is said to whoever asks for what makes no sense now: what the job is, what to do."""
     why = f" ({failure})" if failure else ""
-    raise JobStateError(
+    return JobStateError(
         f"cannot {move.value}: the job is {status.value}{why}.",
         job=job,
         cure=_CURES.get(status, "Nothing has to be done."),

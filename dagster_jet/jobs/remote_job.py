@@ -7,7 +7,7 @@ import time
 from dagster_jet.errors import JobFailedError, JobStateError
 from dagster_jet.jobs import requests
 from dagster_jet.jobs.job import Job, JobResult
-from dagster_jet.jobs.moves import Move, check
+from dagster_jet.jobs.moves import Move, check, refusal
 from dagster_jet.jobs.remote_progress import RemoteProgress
 from dagster_jet.jobs.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.jobs.terminal_line import terminal_line
@@ -64,13 +64,15 @@ class RemoteJob(Job):
 
     def request_stop(self, kind: StopKind) -> None:
         record = self._checked(Move(kind.value))
-        if record.status.is_live:
-            requests.request(self._store, self.name, kind, record.execution_id)
+        if not record.status.is_live:
+            raise refusal(self.name, Move(kind.value), record.status, record.failure)
+        requests.request(self._store, self.name, kind, record.execution_id)
 
     def suspend(self, timeout: float | None = 60) -> JobResult:
-        # First what is wanted: whatever becomes of the execution, none is started after it.
         record = self._checked(Move.SUSPEND)
-        set_intent(self._store, self.name, Intent.PAUSED)
+        if not self._is_of_plain_python(record):
+            # First what is wanted: whatever becomes of the execution, none is started after it.
+            set_intent(self._store, self.name, Intent.PAUSED)
         if record.status.is_live:
             requests.request(self._store, self.name, StopKind.SUSPEND, record.execution_id)
         return self.result(timeout)
@@ -104,6 +106,11 @@ class RemoteJob(Job):
         intent = supervision.intent if supervision is not None else Intent.ALWAYS_ON
         check(self.name, move, record.status, record.failure, intent)
         return record
+
+    def _is_of_plain_python(self, record: ExecutionRecord) -> bool:
+        """Is it run by a program, and by no run of Dagster that somebody would start anew?"""
+        of_a_program = record.lease is not None and record.lease.run_id is None
+        return of_a_program and read_supervision(self._store, self.name) is None
 
     def _ended(self, timeout: float | None) -> ExecutionRecord | None:
         """Waits until no execution is live, or its owner is gone; returns the record."""

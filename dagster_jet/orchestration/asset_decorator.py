@@ -52,7 +52,8 @@ def jet_assets(
         pool: a Dagster pool. Not needed for exclusivity: the job's lease sees to it, while a
             killed run may keep its pool slot.
         op_tags: tags of the op.
-        retry_policy: of use with executors that run steps in processes of their own.
+        retry_policy: a step's process that dies is begun anew in the same run; of use with
+            executors that run steps in processes of their own (`build_jet_job` chooses such a one).
 
     Example:
         .. code-block:: python

@@ -32,26 +32,38 @@ def build_jet_job(
     Dagster, too. Dagster's run-time limit and run retries are off: a stream has no longest
     duration, and the supervisor sensor restarts it.
 
-    With the multiprocess executor, and `jet_assets(retry_policy=...)`, a step's process that dies
-    is begun anew by the run worker, within seconds and in the same run; the supervisor is the layer
-    behind it. (In the run's own process a retry policy has no effect on a process that dies: what
-    would begin the step anew is dead too.) Whoever is first, the other finds the job taken.
+    Assets with `jet_assets(retry_policy=...)` run in a step's process of their own instead, by the
+    multiprocess executor: if that process dies the run worker begins the step anew, within seconds
+    and in the same run; the supervisor is the layer behind it. Whoever is first, the other finds
+    the job taken. In the run's own process a retry policy is refused: whoever would begin the step
+    anew is dead with it, and Dagster would answer a cancel with a retry.
 
     Args:
         assets: what `@jet_assets` made.
         name: the job's name; the pipeline's name plus ``_job`` by default.
         tags: further run tags.
         config: run config, for example `until`.
-        executor_def: the in-process one by default.
+        executor_def: by default the in-process one, and the multiprocess one where the assets have
+            a retry policy.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`.
+        ConfigurationError: `assets` was not made by `jet_assets`, or has a retry policy that is
+            to run in the run's own process.
     """
     pipeline = pipeline_of(assets)
+    retries = assets.op.retry_policy is not None
+    if retries and executor_def is not None and executor_def.name == dg.in_process_executor.name:
+        raise ConfigurationError(
+            "a retry policy and the in-process executor contradict each other: Dagster would "
+            "answer a cancel with a retry, and a process that dies is not begun anew.",
+            job=pipeline.name,
+            cure="Leave out executor_def, or the retry_policy of @jet_assets.",
+        )
+    by_default = dg.multiprocess_executor if retries else dg.in_process_executor
     return dg.define_asset_job(
         name=name or f"{dagster_name(pipeline.name)}_job",
         selection=dg.AssetSelection.assets(assets).without_checks(),
-        executor_def=executor_def or dg.in_process_executor,
+        executor_def=executor_def or by_default,
         tags={
             keys.TAG_MAX_RUNTIME: "0",
             keys.TAG_MAX_RETRIES: "0",

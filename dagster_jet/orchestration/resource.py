@@ -204,6 +204,9 @@ class JetResource(dg.ConfigurableResource[Any]):
     ) -> Generator[dg.AssetMaterialization, None, None]:
         pipeline = pipeline or _pipeline_from(context)
         run_id = context.run.run_id
+        if is_cancelled_by_hand(context.instance, run_id):
+            # A retry policy in the run's own process: Dagster answers the interrupt with a retry.
+            raise dg.Failure(f"{pipeline.name!r} was cancelled.", allow_retries=False)
         # Before anything else: from here on its death can be told from its being busy.
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: RunWorker.here(run_id).to_tag()})
         until = until or _until_from(context) or "stopped"

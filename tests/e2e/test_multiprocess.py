@@ -1,4 +1,4 @@
-"""With the multiprocess executor: a step's process is killed, the run worker begins it anew."""
+"""With a retry policy: a step's process is killed, the run worker begins it anew."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def driver(worker: Worker, after: int = 0) -> tuple[int, int] | None:
 
 
 def test_a_killed_step_goes_on_in_the_same_run(tmp_path: Path) -> None:
-    with start_worker(tmp_path, TINY_EXECUTOR="multiprocess") as worker:
+    with start_worker(tmp_path, TINY_RETRIES="1") as worker:
         worker.wait_for("60 rows", lambda: len(committed_rows(tmp_path / "copy")) == 60)
         found = driver(worker)
         assert found is not None

@@ -76,7 +76,9 @@ def jet_resource(folder: Path) -> JetResource:
 
 
 def tiny_assets(folder: Path) -> dg.AssetsDefinition:
-    @jet_assets(pipeline=tiny(folder), retry_policy=dg.RetryPolicy(max_retries=3, delay=1))
+    retry_policy = dg.RetryPolicy(max_retries=3, delay=1) if "TINY_RETRIES" in os.environ else None
+
+    @jet_assets(pipeline=tiny(folder), retry_policy=retry_policy)
     def tiny_stream(context: dg.AssetExecutionContext, jet: JetResource):
         yield from jet.run(context=context)
 
@@ -85,11 +87,9 @@ def tiny_assets(folder: Path) -> dg.AssetsDefinition:
 
 def tiny_definitions(folder: Path) -> dg.Definitions:
     assets = tiny_assets(folder)
-    in_steps = os.environ.get("TINY_EXECUTOR") == "multiprocess"
-    executor = dg.multiprocess_executor if in_steps else None
     return dg.Definitions(
         assets=[assets, *build_jet_source_assets(tiny(folder))],
-        jobs=[build_jet_job(assets, executor_def=executor)],
+        jobs=[build_jet_job(assets)],
         resources={"jet": jet_resource(folder)},
     )
 

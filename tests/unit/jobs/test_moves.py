@@ -58,9 +58,13 @@ def test_a_living_job_that_would_stay_down_can_be_resumed(intent: Intent) -> Non
 
 
 def write(
-    store: Store, status: JobStatus, cause: StopCause | None = None, failure: str | None = None
+    store: Store,
+    status: JobStatus,
+    cause: StopCause | None = None,
+    failure: str | None = None,
+    run_id: str | None = "run-1",
 ) -> RemoteJob:
-    lease = new_lease("o", 10_000, None) if status.is_live else None
+    lease = new_lease("o", 10_000, run_id) if status.is_live else None
     record = ExecutionRecord("j", 3, status, lease=lease, cause=cause, failure=failure)
     store.register(record_register("j")).claim(3, "test").write(record.to_bytes())
     return RemoteJob(store, "j")
@@ -83,6 +87,13 @@ def test_who_suspends_a_living_one_is_heard_whatever_becomes_of_it(store: Store)
     with pytest.raises(TimeoutError):
         job.suspend(timeout=0)
     assert wanted(store)[0] is Intent.PAUSED, "its execution may die before it has heard"
+
+
+def test_what_a_program_runs_is_wanted_by_nobody_else(store: Store) -> None:
+    job = write(store, JobStatus.RUNNING, run_id=None)
+    with pytest.raises(TimeoutError):
+        job.suspend(timeout=0)
+    assert read_supervision(store, "j") is None
 
 
 def test_a_suspended_one_is_resumed_for_its_supervisor(store: Store) -> None:

@@ -95,6 +95,17 @@ def test_the_job_is_fit_for_days(pipeline: Pipeline) -> None:
     assert job.run_tags["team"] == "sales"
 
 
+def test_a_retry_policy_has_steps_run_in_processes_of_their_own(pipeline: Pipeline) -> None:
+    @jet_assets(pipeline=pipeline, retry_policy=dg.RetryPolicy(max_retries=3))
+    def assets():  # type: ignore[no-untyped-def]
+        yield from ()
+
+    job = dg.Definitions([assets], jobs=[build_jet_job(assets)]).resolve_job_def("shop_job")
+    assert job.executor_def is dg.multiprocess_executor
+    with pytest.raises(ConfigurationError, match="answer a cancel with a retry"):
+        build_jet_job(assets, executor_def=dg.in_process_executor)
+
+
 def test_a_job_for_other_assets_is_refused() -> None:
     @dg.asset
     def plain() -> None: ...
