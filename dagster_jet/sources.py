@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSource, FilesTable
-    from dagster_jet.connectors.generated import ItemsSource, NexmarkSource, SequenceSource
+    from dagster_jet.connectors.generated.items import ItemsSource
+    from dagster_jet.connectors.generated.nexmark.source import NexmarkSource
+    from dagster_jet.connectors.generated.sequence import SequenceSource
     from dagster_jet.connectors.kafka import KafkaSource
     from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
     from dagster_jet.connectors.postgres import ChangesSource
@@ -301,7 +303,7 @@ def items(
     Example:
         >>> trades = items([{"symbol": "A", "price": 1.5}], schema="symbol string, price double")
     """
-    from dagster_jet.connectors.generated import ItemsSource
+    from dagster_jet.connectors.generated.items import ItemsSource
 
     return ItemsSource.of(rows, schema, rate)
 
@@ -322,7 +324,7 @@ def sequence(*, rate: float, count: int | None = None) -> SequenceSource:
     Example:
         >>> ticks = sequence(rate=1_000)
     """
-    from dagster_jet.connectors.generated import SequenceSource
+    from dagster_jet.connectors.generated.sequence import SequenceSource
 
     return SequenceSource(rate, count)
 
@@ -352,8 +354,8 @@ def nexmark(
     Example:
         >>> auctions = nexmark(events=50_000)
     """
-    from dagster_jet.connectors.generated import NexmarkSource
     from dagster_jet.connectors.generated.nexmark.model import Model
+    from dagster_jet.connectors.generated.nexmark.source import NexmarkSource
 
     group = max(1, events_per_second // 10)
     return NexmarkSource(Model(events, events_per_second, group=group, seed=seed), rate)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagster_jet.connectors.generated import ItemsSource
+from dagster_jet.connectors.generated.items import ItemsSource
 from dagster_jet.connectors.trial import CollectSink, collected, forget
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.jet import Jet
