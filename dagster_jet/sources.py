@@ -26,6 +26,7 @@ def files(
     format: Format,
     schema: str | None = None,
     options: Mapping[str, str] | None = None,
+    asset: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
 ) -> FilesSource:
@@ -42,6 +43,8 @@ def files(
         schema: column names and types as DDL: "id long, at timestamp". Parquet files need none:
             the first file that is there at the start decides, and all others must agree.
         options: for Spark's reader, for example ``{"header": "true"}``.
+        asset: the key of the Dagster asset that writes these files ("raw/flights"); the lineage
+            begins there.
         storage_options: of a bucket, as for `sinks.files`.
         shared: a local folder is the same one on every machine of a cluster.
 
@@ -55,7 +58,7 @@ def files(
 
     given = tuple(sorted((options or {}).items()))
     storage = tuple((storage_options or {}).items())
-    return FilesSource(str(path), format, schema, given, storage, shared)
+    return FilesSource(str(path), format, schema, given, storage, shared, _key(asset))
 
 
 def map_journal(
@@ -153,10 +156,9 @@ def table(
     """
     from dagster_jet.connectors.files import FilesTable
 
-    path_of_key = tuple(asset.split("/")) if isinstance(asset, str) else tuple(asset or ())
     given = tuple(sorted((options or {}).items()))
     storage = tuple((storage_options or {}).items())
-    return FilesTable(str(path), format, schema, given, path_of_key, storage, shared)
+    return FilesTable(str(path), format, schema, given, _key(asset), storage, shared)
 
 
 def kafka(
@@ -175,6 +177,7 @@ def kafka(
     lost: Literal["fail", "skip"] = "fail",
     group: str | None = None,
     options: Mapping[str, str | Secret] | None = None,
+    asset: str | Sequence[str] | None = None,
 ) -> KafkaSource:
     """Return a source of the messages of Kafka topics, committed ones only (`read_committed`).
 
@@ -202,6 +205,7 @@ def kafka(
             ``dagster_jet.<job>.<stage>``, and "" for none.
         options: librdkafka's settings: ``{"security.protocol": "SASL_SSL", "sasl.password":
             Secret(env="KAFKA_PASSWORD")}``.
+        asset: the key of the Dagster asset that these messages are.
 
     Raises:
         ConfigurationError: an argument is not known, or a password is written out.
@@ -226,10 +230,17 @@ def kafka(
         lost,
         group,
         avro_of(avro_schema, registry) if has_avro else None,
+        _key(asset),
     )
 
 
-def postgres_changes(url: str | Secret, *, slot: str, publication: str) -> ChangesSource:
+def postgres_changes(
+    url: str | Secret,
+    *,
+    slot: str,
+    publication: str,
+    asset: str | Sequence[str] | None = None,
+) -> ChangesSource:
     """Return a source of the changes of a table of PostgreSQL, exactly once, by logical decoding.
 
     Columns: ``op`` ("insert", "update", "delete" or "truncate"), then those of the table, as they
@@ -242,6 +253,7 @@ def postgres_changes(url: str | Secret, *, slot: str, publication: str) -> Chang
         slot: the name of a logical replication slot for this job alone; made if there is none: what
             is committed from then on is read.
         publication: of one table: ``create publication p for table t``.
+        asset: the key of the Dagster asset that the table is.
 
     Raises:
         ConfigurationError: the URL or a name is none.
@@ -253,7 +265,8 @@ def postgres_changes(url: str | Secret, *, slot: str, publication: str) -> Chang
     from dagster_jet.connectors.postgres import ChangesSource
     from dagster_jet.connectors.sql.place import SqlPlace
 
-    return ChangesSource(SqlPlace(url, publication or "publication"), slot, publication)
+    place = SqlPlace(url, publication or "publication")
+    return ChangesSource(place, slot, publication, asset_key=_key(asset))
 
 
 def table_rows(url: str | Secret, *, table: str, column: str) -> TableRowsSource:
@@ -359,3 +372,8 @@ def nexmark(
 
     group = max(1, events_per_second // 10)
     return NexmarkSource(Model(events, events_per_second, group=group, seed=seed), rate)
+
+
+def _key(asset: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The path of an asset's key."""
+    return tuple(asset.split("/")) if isinstance(asset, str) else tuple(asset or ())

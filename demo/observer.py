@@ -51,13 +51,11 @@ class Progress:
     @property
     def rows_committed(self) -> int:
         """Source rows whose effects are committed, as Dagster plots it."""
-        return max(
-            (n.get("dagster_jet/source_rows_read", 0) for n in self.numbers.values()), default=0
-        )
+        return max((n.get("rows_read", 0) for n in self.numbers.values()), default=0)
 
     @property
     def late(self) -> int:
-        return sum(numbers.get("dagster_jet/late", 0) for numbers in self.numbers.values())
+        return sum(numbers.get("late_rows", 0) for numbers in self.numbers.values())
 
 
 @dataclass(frozen=True)

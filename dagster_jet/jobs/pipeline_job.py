@@ -24,7 +24,7 @@ from dagster_jet.ownership.admission import quorum
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.pipeline.graph import Graph
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
 
@@ -101,6 +101,12 @@ class PipelineJob(DrivenJob):
             and keeper is not None
             and keeper.last_execution_id == record.execution_id
         )
+
+    @property
+    def is_idle(self) -> bool:
+        """This process drives the job, and the job waits for input."""
+        keeper = self._driver.keeper
+        return keeper is not None and keeper.headway.activity().doing is Doing.IDLE
 
     def release_lease(self) -> None:
         """Gives up the right to decide, now: the execution cannot commit anything new any more."""

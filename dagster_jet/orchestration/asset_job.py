@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.defined_pipeline import defined_in
 from dagster_jet.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -80,10 +81,14 @@ def pipeline_of(assets: dg.AssetsDefinition) -> Pipeline:
     Raises:
         ConfigurationError: `assets` was not made by `jet_assets`.
     """
-    for metadata in assets.metadata_by_key.values():
-        pipeline = metadata.get(keys.META_PIPELINE)
-        if isinstance(pipeline, Pipeline):
-            return pipeline
-    raise ConfigurationError(
-        "these assets carry no pipeline.", cure="Define them with @jet_assets(pipeline=...)."
-    )
+    if not isinstance(assets, dg.AssetsDefinition):
+        raise ConfigurationError(
+            f"expected what @jet_assets made, not {type(assets).__name__}: {assets!r:.80}",
+            cure="Pass the decorated function itself, one per call.",
+        )
+    defined = defined_in(assets.metadata_by_key)
+    if defined is None:
+        raise ConfigurationError(
+            "these assets carry no pipeline.", cure="Define them with @jet_assets(pipeline=...)."
+        )
+    return defined.pipeline

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.translator import DagsterJetTranslator, JetStageData, stage_data
+from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
+from dagster_jet.orchestration.translator import (
+    DagsterJetTranslator,
+    JetStageData,
+    place_of,
+    stage_data,
+)
 from dagster_jet.pipeline import Pipeline
+from dagster_jet.pipeline.stage_kind import StageKind
 
 CODE_VERSION_PREFIX = "jet-"
 
 
+Links = Mapping[str, tuple[str, ...]]
+"""The keys of sinks by the place that they write to."""
+
+
 def stage_specs(
-    pipeline: Pipeline, translator: DagsterJetTranslator | None = None
+    pipeline: Pipeline,
+    translator: DagsterJetTranslator | None = None,
+    links: Links | None = None,
 ) -> Mapping[str, dg.AssetSpec]:
     """Return the spec of every named stage by stage name; dependencies are the pipeline's edges.
 
@@ -24,14 +37,16 @@ def stage_specs(
     translator = translator or DagsterJetTranslator()
     graph = pipeline.graph
     names = [node.name for node in graph if graph.is_named(node.name)]
-    data = {name: stage_data(pipeline.name, graph, name) for name in names}
+    data = {name: stage_data(pipeline.name, graph, name, links) for name in names}
     specs = {name: translator.get_asset_spec(data[name]) for name in names}
     version = CODE_VERSION_PREFIX + graph.fingerprint()
     return {name: _with_edges(spec, data[name], specs, version) for name, spec in specs.items()}
 
 
 def build_jet_asset_specs(
-    pipeline: Pipeline, dagster_jet_translator: DagsterJetTranslator | None = None
+    pipeline: Pipeline,
+    dagster_jet_translator: DagsterJetTranslator | None = None,
+    upstream: Sequence[dg.AssetsDefinition] = (),
 ) -> list[dg.AssetSpec]:
     """Return the stateful stages and sinks as specs: for `jet_assets`, or as external assets.
 
@@ -40,29 +55,57 @@ def build_jet_asset_specs(
     Args:
         pipeline: the pipeline.
         dagster_jet_translator: decides keys, groups, kinds and the rest.
+        upstream: assets of the pipelines whose sinks this one reads.
     """
     sources = {node.name for node in pipeline.graph.sources}
-    specs = stage_specs(pipeline, dagster_jet_translator)
+    specs = stage_specs(pipeline, dagster_jet_translator, links_to(upstream))
     return [spec for name, spec in specs.items() if name not in sources]
 
 
 def build_jet_source_assets(
-    pipeline: Pipeline, dagster_jet_translator: DagsterJetTranslator | None = None
+    pipeline: Pipeline,
+    dagster_jet_translator: DagsterJetTranslator | None = None,
+    upstream: Sequence[dg.AssetsDefinition] = (),
 ) -> list[dg.AssetSpec]:
     """Return the pipeline's sources as external assets, for the lineage to begin somewhere.
+
+    Without those that are assets already: of `sources.files(asset=...)` and the like, and of
+    `upstream`.
 
     Args:
         pipeline: the pipeline.
         dagster_jet_translator: the same as given to `jet_assets`.
+        upstream: the same as given to `jet_assets`.
     """
-    sources = {node.name for node in pipeline.graph.sources}
-    specs = stage_specs(pipeline, dagster_jet_translator)
+    links = links_to(upstream)
+    specs = stage_specs(pipeline, dagster_jet_translator, links)
     # An external asset is never materialized by us: it has neither code nor outputs to skip.
     return [
-        spec.replace_attributes(skippable=False, code_version=None)
-        for name, spec in specs.items()
-        if name in sources
+        specs[name].replace_attributes(skippable=False, code_version=None)
+        for name in own_sources(pipeline, links)
     ]
+
+
+def own_sources(pipeline: Pipeline, links: Links) -> list[str]:
+    """Return the names of the sources that no other asset stands for."""
+    graph = pipeline.graph
+    names = [node.name for node in graph.sources]
+    return [name for name in names if not stage_data(pipeline.name, graph, name, links).asset]
+
+
+def links_to(upstream: Sequence[dg.AssetsDefinition]) -> Links:
+    """Return the keys of the sinks of other pipelines by the place that they write to."""
+    links: dict[str, tuple[str, ...]] = {}
+    for assets in upstream:
+        for key, metadata in assets.metadata_by_key.items():
+            defined, stage = metadata.get(keys.META_PIPELINE), metadata.get(keys.META_STAGE)
+            if not isinstance(defined, DefinedPipeline) or not isinstance(stage, str):
+                continue
+            data = stage_data(defined, defined.pipeline.graph, stage)
+            place = place_of(data.description)
+            if data.kind is StageKind.SINK and place is not None:
+                links[place] = tuple(key.path)
+    return links
 
 
 def _with_edges(

@@ -6,9 +6,9 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, TypeAlias
 
-import dagster as dg
+from dagster_jet.orchestration.asset_reports import AssetEvent
 
-JetEvent: TypeAlias = dg.AssetMaterialization
+JetEvent: TypeAlias = AssetEvent
 
 
 class JetEventIterator(Generator[JetEvent, None, None]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,8 +37,8 @@ from dagster_jet.execution.events import (
     SourceAvailable,
     SourceUnavailable,
 )
+from dagster_jet.orchestration.asset_reports import AssetEvent, AssetReports
 from dagster_jet.orchestration.event_buffer import EventBuffer
-from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.snapshot.protocol import StopKind
 
@@ -76,26 +76,32 @@ class JobWatch:
     Attributes:
         job: the job, running.
         event_buffer: where the job's driver thread puts its events.
-        assets: what is reported on.
+        reports: what goes to Dagster.
         schedule: how often.
         log: the run's log; a line is an event too, so it gets few.
         drain_budget_seconds: how long an interrupt waits for the terminal snapshot.
         on_started: called when an execution has the job.
         on_interrupt: called once, after the stop was asked for, before waiting.
+        is_idle: is the job alive, and waits for input? Asked when nothing was reported for long.
+        warnings: what has come up beside the job: of the store.
     """
 
     job: RunningJob
     event_buffer: EventBuffer
-    assets: Sequence[ReportedAsset]
+    reports: AssetReports
     schedule: ReportSchedule
     log: Log
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
     on_started: Callable[[], None] = lambda: None
+    is_idle: Callable[[], bool] = lambda: False
+    warnings: Callable[[], list[str]] = list
+    _is_up: bool = field(default=False, init=False)
+    """Data flows: an execution has started."""
     _is_over: bool = field(default=False, init=False)
     """Nothing is left to do: the job has stopped and that was reported, or its lease is gone."""
 
-    def events(self) -> Generator[dg.AssetMaterialization, None, None]:
+    def events(self) -> Generator[AssetEvent, None, None]:
         """Yield materializations until the job has ended.
 
         An interrupt asks for a terminal snapshot, waits for it within the drain budget, reports
@@ -127,7 +133,7 @@ class JobWatch:
             self._stop()
             raise
 
-    def end(self) -> list[dg.AssetMaterialization]:
+    def end(self) -> list[AssetEvent]:
         """Stop the job if it was dropped without a word, and return what is still to be reported.
 
         Nothing if `events` came to its end. Like there, when this returns the job has stopped or
@@ -141,7 +147,7 @@ class JobWatch:
             if isinstance(event, SnapshotCommitted):
                 self.schedule.offer(event)
         newest = self.schedule.repeat_last()
-        return [] if newest is None else [*committed(newest, self.assets, _now_ms())]
+        return [] if newest is None else [*self.reports.committed(newest, _now_ms(), again=True)]
 
     def _stop(self) -> None:
         """Ask for a terminal snapshot and wait for it, within the drain budget."""
@@ -173,21 +179,25 @@ class JobWatch:
                 self.job.release_lease()
                 self._is_over = True
 
-    def _news(self) -> Iterator[dg.AssetMaterialization]:
+    def _news(self) -> Iterator[AssetEvent]:
         for event in self.event_buffer.drain():
             yield from self._report(event)
-        yield from self._due(self.schedule.take(time.monotonic()))
-
-    def _last_news(self) -> Iterator[dg.AssetMaterialization]:
-        for event in self.event_buffer.drain():
-            yield from self._report(event)
-        yield from self._due(self.schedule.take_last(time.monotonic()))
-
-    def _due(self, snapshot: SnapshotCommitted | None) -> Iterator[dg.AssetMaterialization]:
+        for warning in self.warnings():
+            self.log.warning(warning)
+        snapshot = self.schedule.take(time.monotonic())
         if snapshot is not None:
-            yield from committed(snapshot, self.assets, _now_ms())
+            yield from self.reports.committed(snapshot, _now_ms())
+        elif self._is_up and (due := self.reports.idle_due(_now_ms())) and self.is_idle():
+            yield from self.reports.idle(due, _now_ms())
 
-    def _report(self, event: JobEvent) -> Iterator[dg.AssetMaterialization]:
+    def _last_news(self) -> Iterator[AssetEvent]:
+        for event in self.event_buffer.drain():
+            yield from self._report(event)
+        snapshot = self.schedule.take_last(time.monotonic())
+        if snapshot is not None:
+            yield from self.reports.last_committed(snapshot, _now_ms())
+
+    def _report(self, event: JobEvent) -> Iterator[AssetEvent]:
         match event:
             case SnapshotCommitted():
                 self.schedule.offer(event)
@@ -196,8 +206,10 @@ class JobWatch:
                 self.log.info(_started(event))
                 if event.restored_snapshot_id is not None:
                     self.schedule.note_report(time.monotonic())
-                yield from restored(event, self.assets, _now_ms())
+                yield from self.reports.restored(event, _now_ms())
+                self._is_up = True
             case ExecutionRestarting():
+                self._is_up = False
                 self.log.warning(
                     f"Execution {event.execution_id} failed ({event.reason}); attempt "
                     f"{event.attempt} begins in {event.delay_ms / 1000:g} s."

@@ -3,12 +3,16 @@
 Always `AssetMaterialization`, never `MaterializeResult`: of the latter a step may have one per
 asset, and a stream has one per snapshot. The price is that Dagster adds no version tags by
 itself, so they are added here.
+
+An event is stored twice, for ever, and shown as a table: what people plot stands alone, about
+eight numbers; the rest is one entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
@@ -21,7 +25,9 @@ from dagster_jet.execution.events import (
 from dagster_jet.orchestration import metadata_keys as keys
 
 _POSITION_CHARACTERS_MAX = 2_000
-"""An event is stored twice and for ever; a longer position is left to the snapshot's manifest."""
+"""A longer position is left to the snapshot's manifest."""
+
+Metadata = Mapping[str, dg.MetadataValue]
 
 
 @dataclass(frozen=True)
@@ -37,73 +43,95 @@ class ReportedAsset:
     """Upstream stages of the same pipeline: cut at the same snapshot."""
     outside_inputs: tuple[dg.AssetKey, ...] = ()
     """Upstream assets that this pipeline only reads."""
+    freshness_seconds: float | None = None
+    """How old its newest materialization may be, if it has a freshness policy."""
 
 
-def committed(
-    event: SnapshotCommitted, assets: Sequence[ReportedAsset], now_ms: int
-) -> Iterator[dg.AssetMaterialization]:
-    """Yield one materialization per asset for a committed snapshot."""
-    common: dict[str, dg.MetadataValue] = {
-        **_identity(event.snapshot_id, event.epoch_id, event.execution_id, event.restarts),
-        keys.SNAPSHOT_DURATION_MS: _float(event.phase1_ms + event.phase2_ms),
-        keys.SNAPSHOT_BYTES: _int(event.bytes_written),
-        keys.STATE_BYTES: _int(event.state_bytes),
-        keys.FAILED_SNAPSHOTS: _int(event.failed_snapshots),
-        **_sources(event.sources),
-    }
-    for asset in assets:
-        own = _stage(asset, event.stages.get(asset.stage), event.sources, now_ms)
-        yield _materialization(asset, event.snapshot_id, {**common, **own})
+@dataclass(frozen=True)
+class InputVersion:
+    """What an asset was made from: as Dagster's log names it."""
+
+    version: str = keys.UNVERSIONED
+    pointer: str = keys.NO_POINTER
 
 
-def restored(
-    event: ExecutionStarted, assets: Sequence[ReportedAsset], now_ms: int
-) -> Iterator[dg.AssetMaterialization]:
-    """Yield one materialization per asset for the snapshot that an execution goes on from.
-
-    At once after recovery: until the first materialization of a run its assets look busy, and
-    `eager()` assets downstream wait. Nothing is yielded where there was nothing to restore.
-    """
-    if event.restored_snapshot_id is None or event.restored_epoch_id is None:
-        return
-    common: dict[str, dg.MetadataValue] = {
-        **_identity(
-            event.restored_snapshot_id, event.restored_epoch_id, event.execution_id, event.restarts
+def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int) -> Metadata:
+    """Return the metadata of one asset for a committed snapshot."""
+    return {
+        **_stage(asset, event.stages.get(asset.stage), event.sources, now_ms),
+        keys.SNAPSHOT_ID: _int(event.snapshot_id),
+        keys.SNAPSHOT_MS: _float(event.phase1_ms + event.phase2_ms),
+        **_if_any({keys.RESTARTS: event.restarts}),
+        keys.DETAILS: _details(
+            asset,
+            event.stages.get(asset.stage),
+            event.sources,
+            {
+                keys.EPOCH: event.epoch_id,
+                keys.EXECUTION_ID: event.execution_id,
+                keys.SNAPSHOT_BYTES: event.bytes_written,
+                keys.STATE_BYTES: event.state_bytes,
+                keys.FAILED_SNAPSHOTS: event.failed_snapshots,
+            },
         ),
-        keys.RESTORED: dg.MetadataValue.bool(True),
-        **_sources(event.sources),
     }
-    for asset in assets:
-        own = _stage(asset, event.stages.get(asset.stage), event.sources, now_ms)
-        yield _materialization(asset, event.restored_snapshot_id, {**common, **own})
 
 
-def _materialization(
-    asset: ReportedAsset, snapshot_id: int, metadata: Mapping[str, dg.MetadataValue]
+def facts_of_restore(event: ExecutionStarted, asset: ReportedAsset, now_ms: int) -> Metadata:
+    """Return the metadata of one asset for the snapshot that an execution goes on from."""
+    assert event.restored_snapshot_id is not None
+    return {
+        **_stage(asset, event.stages.get(asset.stage), event.sources, now_ms),
+        keys.SNAPSHOT_ID: _int(event.restored_snapshot_id),
+        keys.RESTORED: dg.MetadataValue.bool(True),
+        **_if_any({keys.RESTARTS: event.restarts}),
+        keys.DETAILS: _details(
+            asset,
+            event.stages.get(asset.stage),
+            event.sources,
+            {keys.EPOCH: event.restored_epoch_id, keys.EXECUTION_ID: event.execution_id},
+        ),
+    }
+
+
+def facts_of_source(source: SourceProgress) -> Metadata:
+    """Return what is observed of a source: how far it is read, and what waits in it."""
+    facts: dict[str, dg.MetadataValue] = {keys.ROWS_READ: _int(source.rows_read)}
+    for unit, value in source.lag.items():
+        number = _int(value) if isinstance(value, int) else _float(value)
+        facts[keys.WAITING_PREFIX + unit] = number
+    facts.update(_if_any({keys.LOST: source.lost}))
+    if source.watermark_ms is not None:
+        facts[keys.WATERMARK] = dg.MetadataValue.timestamp(source.watermark_ms / 1000)
+    position = _short(source.position)
+    if position is not None:
+        facts[keys.POSITION] = dg.MetadataValue.json(position)
+    if source.unavailable is not None:
+        facts["unavailable"] = dg.MetadataValue.text(source.unavailable)
+    return facts
+
+
+def materialization(
+    asset: ReportedAsset,
+    version: str,
+    inputs: Mapping[dg.AssetKey, InputVersion],
+    facts: Metadata,
+    partition: str | None = None,
 ) -> dg.AssetMaterialization:
-    tags = {keys.TAG_DATA_VERSION: str(snapshot_id)}
+    """Return the event that says: the asset is now at this version, made from these inputs.
+
+    Without its inputs' versions Dagster shows an asset as out of sync.
+    """
+    tags = {keys.TAG_DATA_VERSION: version}
     if asset.code_version is not None:
         tags[keys.TAG_CODE_VERSION] = asset.code_version
-    # Provenance per snapshot: without it Dagster shows every asset as out of sync.
-    versions = {
-        **dict.fromkeys(asset.stage_inputs, str(snapshot_id)),
-        **dict.fromkeys(asset.outside_inputs, keys.UNVERSIONED),
-    }
-    for key, version in versions.items():
-        tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = version
-        tags[f"{keys.TAG_INPUT_POINTER_PREFIX}{key.to_user_string()}"] = keys.NO_POINTER
-    return dg.AssetMaterialization(asset_key=asset.key, metadata=metadata, tags=tags)
-
-
-def _identity(
-    snapshot_id: int, epoch_id: int, execution_id: int, restarts: int
-) -> dict[str, dg.MetadataValue]:
-    return {
-        keys.SNAPSHOT_ID: _int(snapshot_id),
-        keys.EPOCH: _int(epoch_id),
-        keys.EXECUTION_ID: _int(execution_id),
-        keys.RESTARTS: _int(restarts),
-    }
+    for key in (*asset.stage_inputs, *asset.outside_inputs):
+        known = inputs.get(key, InputVersion())
+        tags[f"{keys.TAG_INPUT_VERSION_PREFIX}{key.to_user_string()}"] = known.version
+        tags[f"{keys.TAG_INPUT_POINTER_PREFIX}{key.to_user_string()}"] = known.pointer
+    return dg.AssetMaterialization(
+        asset_key=asset.key, metadata=facts, tags=tags, partition=partition
+    )
 
 
 def _stage(
@@ -112,30 +140,53 @@ def _stage(
     sources: Mapping[str, SourceProgress],
     now_ms: int,
 ) -> dict[str, dg.MetadataValue]:
+    facts: dict[str, dg.MetadataValue] = {}
+    if progress is not None:
+        if asset.is_sink:
+            facts[keys.DAGSTER_ROW_COUNT] = _int(progress.rows_out)
+        else:
+            facts[keys.ROWS_IN] = _int(progress.rows_in)
+            facts[keys.ROWS_OUT] = _int(progress.rows_out)
+        if asset.has_state:
+            facts[keys.STATE_ROWS] = _int(progress.state_rows)
+        facts.update(_if_any({keys.LATE: progress.late, keys.REJECTED: progress.rejected}))
+    facts[keys.ROWS_READ] = _int(sum(source.rows_read for source in sources.values()))
+    facts.update(_if_any({keys.LOST: sum(source.lost for source in sources.values())}))
     watermark_ms = _watermark_ms(progress, sources)
-    metadata: dict[str, dg.MetadataValue] = {}
     if watermark_ms is not None:
-        metadata[keys.WATERMARK] = dg.MetadataValue.timestamp(watermark_ms / 1000)
-        metadata[keys.EVENT_TIME_LAG_SECONDS] = _float((now_ms - watermark_ms) / 1000)
-    if progress is None:
-        return metadata
-    if progress.held_back_by is not None:
-        metadata[keys.WATERMARK_HELD_BACK_BY] = dg.MetadataValue.text(progress.held_back_by)
-    if progress.held_back_partition is not None:
-        partition = dg.MetadataValue.text(progress.held_back_partition)
-        metadata[keys.WATERMARK_HELD_BACK_PARTITION] = partition
-    if progress.held_back_since_ms is not None:
-        since_s = progress.held_back_since_ms / 1000
-        metadata[keys.WATERMARK_HELD_BACK_SINCE] = dg.MetadataValue.timestamp(since_s)
-    metadata[keys.ROWS_IN] = _int(progress.rows_in)
-    metadata[keys.ROWS_OUT] = _int(progress.rows_out)
-    metadata[keys.LATE] = _int(progress.late)
-    metadata[keys.REJECTED] = _int(progress.rejected)
-    if asset.has_state:
-        metadata[keys.STATE_ROWS] = _int(progress.state_rows)
-    if asset.is_sink:
-        metadata[keys.DAGSTER_ROW_COUNT] = _int(progress.rows_out)
-    return metadata
+        facts[keys.WATERMARK] = dg.MetadataValue.timestamp(watermark_ms / 1000)
+        facts[keys.LAG_SECONDS] = _float((now_ms - watermark_ms) / 1000)
+    return facts
+
+
+def _details(
+    asset: ReportedAsset,
+    progress: StageProgress | None,
+    sources: Mapping[str, SourceProgress],
+    more: Mapping[str, Any],
+) -> dg.MetadataValue:
+    said: dict[str, Any] = dict(more)
+    if progress is not None and asset.is_sink:
+        said[keys.ROWS_IN] = progress.rows_in
+    if progress is not None and progress.held_back_by is not None:
+        said[keys.HELD_BACK] = {
+            "by": progress.held_back_by,
+            "partition": progress.held_back_partition,
+            "since_ms": progress.held_back_since_ms,
+        }
+    said[keys.SOURCES] = {
+        name: {
+            keys.ROWS_READ: source.rows_read,
+            "waiting": source.lag,
+            keys.POSITION: _short(source.position),
+        }
+        for name, source in sorted(sources.items())
+    }
+    return dg.MetadataValue.json(said)
+
+
+def _short(position: dict[str, Any]) -> dict[str, Any] | None:
+    return position if len(str(position)) <= _POSITION_CHARACTERS_MAX else None
 
 
 def _watermark_ms(
@@ -147,18 +198,9 @@ def _watermark_ms(
     return min(known, default=None)
 
 
-def _sources(sources: Mapping[str, SourceProgress]) -> dict[str, dg.MetadataValue]:
-    metadata: dict[str, dg.MetadataValue] = {
-        keys.SOURCE_ROWS_READ: _int(sum(source.rows_read for source in sources.values())),
-        keys.SOURCE_ITEMS_LOST: _int(sum(source.lost for source in sources.values())),
-    }
-    for name, source in sorted(sources.items()):
-        if len(str(source.position)) <= _POSITION_CHARACTERS_MAX:
-            metadata[keys.SOURCE_POSITION_PREFIX + name] = dg.MetadataValue.json(source.position)
-        for unit, value in source.lag.items():
-            key = f"{keys.SOURCE_LAG_PREFIX}{name}/{unit}"
-            metadata[key] = _int(value) if isinstance(value, int) else _float(value)
-    return metadata
+def _if_any(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
+    """What is nought nearly always is shown when it is not."""
+    return {name: _int(number) for name, number in numbers.items() if number}
 
 
 def _int(value: int) -> dg.MetadataValue:

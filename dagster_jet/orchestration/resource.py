@@ -19,16 +19,19 @@ from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_decorator import UNTIL
-from dagster_jet.orchestration.asset_specs import stage_specs
+from dagster_jet.orchestration.asset_reports import AssetEvent
+from dagster_jet.orchestration.defined_pipeline import defined_in
 from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.job_watch import JobWatch
 from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
-from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
+from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_worker import RunWorker
-from dagster_jet.orchestration.translator import DagsterJetTranslator
+from dagster_jet.orchestration.store_watch import StoreWatch
 from dagster_jet.pipeline import Pipeline
+
+_MADE_UP_JOBS = ("__ASSET_JOB", "__ephemeral_asset_job__")
 
 RunContext: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
 Until: TypeAlias = str | timedelta
@@ -108,6 +111,7 @@ class JetResource(dg.ConfigurableResource[Any]):
 
     _jet: Jet | None = PrivateAttr(default=None)
     _watches: list[JobWatch] = PrivateAttr(default_factory=list)
+    _store_watches: list[StoreWatch] = PrivateAttr(default_factory=list)
 
     def __init__(self, **fields: Any) -> None:
         """Take an eager `PySparkResource` as a lazy one.
@@ -154,6 +158,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         call; the process is about to end, and its lease is gone.
         """
         watches, self._watches = self._watches, []
+        for store_watch in self._store_watches:
+            store_watch.stop()
         for watch in watches:
             for event in watch.end():
                 if context.instance is not None:
@@ -185,7 +191,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         Args:
             context: the asset's or op's context.
             until: "stopped", "drained", "completed" or a duration; by default what the run config
-                says, else "stopped".
+                says, else "stopped", or "drained" in a run of no job of its own: "Materialize all"
+                of the UI, `dg.materialize`.
             pipeline: needed only outside of `jet_assets`.
             config: the job's settings, or the fields that differ from this resource's.
 
@@ -201,7 +208,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         until: Until | None,
         pipeline: Pipeline | None,
         config: JobConfig | Mapping[str, Any] | None,
-    ) -> Generator[dg.AssetMaterialization, None, None]:
+    ) -> Generator[AssetEvent, None, None]:
         pipeline = pipeline or _pipeline_from(context)
         run_id = context.run.run_id
         if is_cancelled_by_hand(context.instance, run_id):
@@ -209,35 +216,44 @@ class JetResource(dg.ConfigurableResource[Any]):
             raise dg.Failure(f"{pipeline.name!r} was cancelled.", allow_retries=False)
         # Before anything else: from here on its death can be told from its being busy.
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: RunWorker.here(run_id).to_tag()})
-        until = until or _until_from(context) or "stopped"
-        if not self._is_wanted(context, pipeline.name, until):
+        # "Materialize all" says nothing of what is wanted of the job afterwards: `said` is None.
+        said = until or _until_from(context)
+        until = said or _until_of(context, pipeline)
+        job_config = self._job_config(config)
+        if not self._is_wanted(context, pipeline.name, said or "stopped"):
             context.log.warning(
                 f"{pipeline.name!r} is paused: a schedule does not start it. Resume it with "
                 f"'dagster-jet job {pipeline.name} resume', or launch it by hand."
             )
             return
         event_buffer = EventBuffer()
+        reports = asset_reports(pipeline, _metadata_by_key(context), context.instance)
         job = self.jet.submit(
             pipeline,
-            self._job_config(config),
+            job_config,
             until=until,
             on_event=event_buffer.put,
             run_id=run_id,
         )
+        store_watch = StoreWatch(self.jet.store)
         watch = JobWatch(
             job=job,
             event_buffer=event_buffer,
-            assets=_reported_assets(context, pipeline),
+            reports=reports,
             schedule=ReportSchedule(
                 self.min_report_interval_seconds, self.max_report_interval_seconds
             ),
             log=context.log,
             drain_budget_seconds=self.drain_budget_seconds,
-            on_started=lambda: self._note_start(context, pipeline.name, until),
+            on_started=lambda: self._note_start(context, pipeline.name, said or "stopped"),
             on_interrupt=lambda: self._note_cancel(context, job),
+            is_idle=lambda: job.is_idle,
+            warnings=store_watch.take,
         )
         self._watches.append(watch)
-        yield from watch.events()
+        with store_watch:
+            self._store_watches.append(store_watch)
+            yield from watch.events()
 
     def _is_wanted(self, context: RunContext, job: str, until: Until) -> bool:
         """Does anything speak against this run? Launching by hand lifts a pause and forgets
@@ -311,10 +327,9 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _pipeline_from(context: RunContext) -> Pipeline:
-    for metadata in _metadata_by_key(context).values():
-        pipeline = metadata.get(keys.META_PIPELINE)
-        if isinstance(pipeline, Pipeline):
-            return pipeline
+    defined = defined_in(_metadata_by_key(context))
+    if defined is not None:
+        return defined.pipeline
     raise ConfigurationError(
         "jet.run() does not know which pipeline to run.",
         cure="Define the asset with @jet_assets, or pass pipeline=.",
@@ -327,30 +342,18 @@ def _until_from(context: RunContext) -> str | None:
     return until if isinstance(until, str) else None
 
 
-def _reported_assets(context: RunContext, pipeline: Pipeline) -> list[ReportedAsset]:
-    """Return the assets among the run's that are stages of the pipeline; in an op, all stages."""
-    metadata_by_key = _metadata_by_key(context)
-    translators = [metadata.get(keys.META_TRANSLATOR) for metadata in metadata_by_key.values()]
-    translator = next((t for t in translators if isinstance(t, DagsterJetTranslator)), None)
-    graph = pipeline.graph
-    specs = stage_specs(pipeline, translator)
-    source_keys = {specs[node.name].key for node in graph.sources}
-    stage_keys = {spec.key for spec in specs.values()} - source_keys
-    sinks = {node.name for node in graph.sinks}
-    stateful = {node.name for node in graph.stages}
-    return [
-        ReportedAsset(
-            stage=name,
-            key=spec.key,
-            code_version=spec.code_version,
-            is_sink=name in sinks,
-            has_state=name in stateful,
-            stage_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key in stage_keys),
-            outside_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key not in stage_keys),
-        )
-        for name, spec in specs.items()
-        if name in sinks | stateful and (not metadata_by_key or spec.key in metadata_by_key)
-    ]
+def _until_of(context: RunContext, pipeline: Pipeline) -> str:
+    """A run that nobody has set up as a stream ends, instead of running for ever.
+
+    "Materialize all" and `dg.materialize` run a job that Dagster has made up.
+    """
+    if not context.run.job_name.startswith(_MADE_UP_JOBS):
+        return "stopped"
+    context.log.info(
+        f"{pipeline.name!r} reads what is there, and ends: this run is of no job of its own. To "
+        "run it as a stream, launch a job of build_jet_job, or set the op config until: stopped."
+    )
+    return "drained"
 
 
 def _metadata_by_key(context: RunContext) -> Mapping[dg.AssetKey, Mapping[str, Any]]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import dagster as dg
 
 from dagster_jet.connectors.contract import DEAD_LETTER_COLUMNS
+from dagster_jet.errors import PipelineError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.column_schema import columns_from_ddl
 from dagster_jet.orchestration.dagster_name import dagster_name
@@ -35,6 +36,7 @@ class JetStageData:
         columns_ddl: the columns as a DDL string, where they are known without running.
         of_dead_letters: the stage takes the bad rows of a source or of a stateful stage.
         tables: keys of the assets that the stage's rows are enriched with.
+        asset: of a source: the key of the asset that it reads, which others define; () if none.
     """
 
     pipeline: str
@@ -45,6 +47,7 @@ class JetStageData:
     columns_ddl: str | None = None
     of_dead_letters: bool = False
     tables: tuple[tuple[str, ...], ...] = ()
+    asset: tuple[str, ...] = ()
 
     @property
     def storage(self) -> str | None:
@@ -80,7 +83,7 @@ class DagsterJetTranslator:
             data: the stage.
         """
         return dg.AssetSpec(
-            key=dg.AssetKey([data.pipeline, data.stage]),
+            key=dg.AssetKey(list(data.asset) or [data.pipeline, data.stage]),
             description=_describe(data),
             group_name=data.pipeline if dagster_name(data.pipeline) == data.pipeline else None,
             kinds=_kinds(data),
@@ -88,22 +91,40 @@ class DagsterJetTranslator:
         )
 
 
-def stage_data(pipeline: str, graph: Graph, name: str) -> JetStageData:
-    """Return what a translator is told about one named stage."""
+def stage_data(
+    pipeline: str, graph: Graph, name: str, links: Mapping[str, tuple[str, ...]] | None = None
+) -> JetStageData:
+    """Return what a translator is told about one named stage.
+
+    Args:
+        pipeline: its name.
+        graph: the pipeline's.
+        name: of the stage.
+        links: the keys of other pipelines' sinks, by the place that they write to.
+    """
     node = graph[name]
     connector = _connector(node)
+    description = _description(node, connector)
+    asset: tuple[str, ...] = ()
+    if isinstance(node, SourceNode):
+        asset = getattr(connector, "asset_key", ()) or (links or {}).get(
+            place_of(description) or "", ()
+        )
     return JetStageData(
         pipeline=pipeline,
         stage=node.name,
         kind=node.kind,
         upstream=graph.named_upstreams(node.name),
-        description=_description(node, connector),
+        description=description,
+        asset=asset,
         columns_ddl=_columns_ddl(node, connector),
         of_dead_letters=isinstance(node, SinkNode) and node.of_dead_letters,
         tables=tuple(
-            key
-            for table in graph.upstream_tables(node.name)
-            if (key := getattr(table, "asset_key", ()))
+            dict.fromkeys(
+                key
+                for table in graph.upstream_tables(node.name)
+                if (key := getattr(table, "asset_key", ()))
+            )
         ),
     )
 
@@ -125,7 +146,10 @@ def _description(node: Node, connector: Any | None) -> dict[str, str]:
 def _columns_ddl(node: Node, connector: Any | None) -> str | None:
     if isinstance(node, SinkNode):
         return DEAD_LETTER_COLUMNS if node.of_dead_letters else None
-    schema = getattr(connector, "schema", None)
+    try:
+        schema = getattr(connector, "schema", None)
+    except PipelineError:  # known once a job starts: those of a database's table
+        return None
     return schema if isinstance(schema, str) else None
 
 
@@ -162,10 +186,25 @@ def _metadata(data: JetStageData) -> dict[str, Any]:
     return metadata
 
 
+def place_of(description: Mapping[str, str]) -> str | None:
+    """Return where a source reads or a sink writes, in one spelling for both; None if unknown.
+
+    A folder and a pattern of files in it are one place. Of Kafka it is a topic of a cluster.
+    """
+    if "servers" in description:
+        topic = description.get("topic") or description.get("topics")
+        return f"kafka://{description['servers']}/{topic}" if topic else None
+    path = description.get("uri") or description.get("path")
+    if not path:
+        return None
+    folder, _, last = path.rstrip("/").rpartition("/")
+    return _as_uri(folder if any(c in last for c in "*?[") else path.rstrip("/"))
+
+
 def _as_uri(place: str) -> str:
     if urlsplit(place).scheme:
         return place
     return Path(place).absolute().as_uri()
 
 
-__all__ = ["DagsterJetTranslator", "JetStageData", "stage_data"]
+__all__ = ["DagsterJetTranslator", "JetStageData", "place_of", "stage_data"]

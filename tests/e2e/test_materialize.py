@@ -37,18 +37,17 @@ def test_drained_then_completed(tmp_path: Path) -> None:
     first = materialize(tmp_path, "drained")
     assert first.success
     last = numbers(first, "copy_out")[-1]
-    assert last["dagster_jet/rows_out"] == 120
     assert last["dagster/row_count"] == 120
-    assert last["dagster_jet/source_rows_read"] == 120
-    assert last["dagster_jet/execution_id"] == 1
+    assert last["rows_read"] == 120
+    assert last["details"]["execution"] == 1
 
     put_file(tmp_path, 2)
     second = materialize(tmp_path, "completed")
     restored, *_, final = numbers(second, "copy_out")
-    assert restored["dagster_jet/restored"] is True
-    assert restored["dagster_jet/rows_out"] == 120, "what the first run had committed"
-    assert final["dagster_jet/rows_out"] == 180
-    assert final["dagster_jet/execution_id"] == 2
+    assert restored["restored"] is True
+    assert restored["dagster/row_count"] == 120, "what the first run had committed"
+    assert final["dagster/row_count"] == 180
+    assert final["details"]["execution"] == 2
 
     hours = committed_rows(tmp_path / "per_hour")
     assert len(hours) == 9, "three keys, three hours; windows were open across the runs"

@@ -88,6 +88,8 @@ class FilesSource:
     storage_options: StorageOptions = ()
     shared: bool = field(default=False, compare=False, repr=False)
     """A local folder is the same one on every machine of a cluster."""
+    asset_key: tuple[str, ...] = ()
+    """The asset that it reads, in an orchestrator that knows it; () if none."""
     must_fit: bool = field(default=False, compare=False, repr=False)
     """The schema is the first file's, and every other file must have the same columns."""
 

@@ -37,6 +37,8 @@ class KafkaSource:
     group: str | None = None
     """None: one by the names of job and stage; "": none."""
     avro: AvroRecords | None = None
+    asset_key: tuple[str, ...] = ()
+    """The asset that it reads, in an orchestrator that knows it; () if none."""
 
     def __post_init__(self) -> None:
         client_library()

@@ -47,6 +47,8 @@ class ChangesSource:
     columns: tuple[tuple[str, str, str], ...] = field(default=(), compare=False, repr=False)
     """(name, type in the database, type as DDL), as of this start."""
     table: str = field(default="", compare=False, repr=False)
+    asset_key: tuple[str, ...] = ()
+    """The asset that it reads, in an orchestrator that knows it; () if none."""
 
     def __post_init__(self) -> None:
         for name, value in (("slot", self.slot), ("publication", self.publication)):

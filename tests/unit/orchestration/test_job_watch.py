@@ -13,6 +13,7 @@ import pytest
 
 from dagster_jet.errors import ExecutorLostError, FencedError, JetError, SourceError
 from dagster_jet.execution.events import JobEvent, SnapshotCommitted
+from dagster_jet.orchestration.asset_reports import AssetReports
 from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEventIterator
 from dagster_jet.orchestration.job_watch import JobWatch
@@ -78,7 +79,7 @@ def start_watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda
     return JobWatch(
         job=job,
         event_buffer=job.event_buffer,
-        assets=[OUT],
+        reports=AssetReports([OUT]),
         schedule=ReportSchedule(0),
         log=Log(),
         drain_budget_seconds=budget,
@@ -91,7 +92,7 @@ def watch(job: ScriptedJob, budget: float = 10, on_interrupt: Any = lambda: None
 
 
 def number(event: dg.AssetMaterialization) -> object:
-    return event.metadata["dagster_jet/snapshot_id"].value
+    return event.metadata["snapshot"].value
 
 
 def interrupt_main_thread() -> None:

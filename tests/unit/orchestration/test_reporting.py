@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import dagster as dg
 import pytest
@@ -17,9 +18,10 @@ from dagster_jet.execution.events import (
     SourceProgress,
     StageProgress,
 )
-from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.asset_reports import AssetReports, LastReport
 from dagster_jet.orchestration.event_buffer import EventBuffer
-from dagster_jet.orchestration.materialization import ReportedAsset, committed, restored
+from dagster_jet.orchestration.input_versions import KnownVersions
+from dagster_jet.orchestration.materialization import InputVersion, ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 
 NOW_MS = 2_000_000
@@ -58,45 +60,90 @@ def started(restored_id: int | None) -> ExecutionStarted:
     return ExecutionStarted("j", 3, 2, restored_id, restored_id, 900, STAGES, SOURCES)
 
 
-def test_numbers_are_numbers_and_times_are_times() -> None:
-    out, sums = committed(snapshot(7), [SINK, STATE], NOW_MS)
+def test_about_eight_numbers_with_units_and_the_rest_in_one_entry() -> None:
+    out, sums = AssetReports([SINK, STATE]).committed(snapshot(7), NOW_MS)
     assert {key: value.value for key, value in out.metadata.items()} == {
-        keys.SNAPSHOT_ID: 7,
-        keys.EPOCH: 107,
-        keys.EXECUTION_ID: 2,
-        keys.RESTARTS: 1,
-        keys.SNAPSHOT_DURATION_MS: 15.0,
-        keys.SNAPSHOT_BYTES: 1_024,
-        keys.STATE_BYTES: 4_096,
-        keys.FAILED_SNAPSHOTS: 6,
-        keys.SOURCE_ROWS_READ: 70,
-        keys.SOURCE_ITEMS_LOST: 3,
-        "dagster_jet/source_position/in": {"files": 3},
-        "dagster_jet/source_lag/in/files": 2,
-        "dagster_jet/source_lag/in/seconds": 0.5,
-        keys.WATERMARK: 1_500.0,
-        keys.EVENT_TIME_LAG_SECONDS: 500.0,
-        keys.ROWS_IN: 5,
-        keys.ROWS_OUT: 4,
-        keys.LATE: 3,
-        keys.REJECTED: 2,
         "dagster/row_count": 4,
+        "late_rows": 3,
+        "rejected_rows": 2,
+        "rows_read": 70,
+        "lost_items": 3,
+        "watermark": 1_500.0,
+        "lag_s": 500.0,
+        "snapshot": 7,
+        "snapshot_ms": 15.0,
+        "restarts": 1,
+        "details": {
+            "epoch": 107,
+            "execution": 2,
+            "snapshot_bytes": 1_024,
+            "state_bytes": 4_096,
+            "failed_snapshots": 6,
+            "rows_in": 5,
+            "sources": {
+                "in": {
+                    "rows_read": 70,
+                    "waiting": {"files": 2, "seconds": 0.5},
+                    "position": {"files": 3},
+                }
+            },
+        },
     }
-    assert isinstance(out.metadata[keys.ROWS_IN], dg.IntMetadataValue)
-    assert isinstance(out.metadata[keys.SNAPSHOT_DURATION_MS], dg.FloatMetadataValue)
-    assert isinstance(out.metadata[keys.WATERMARK], dg.TimestampMetadataValue)
-    assert sums.metadata[keys.WATERMARK].value == 1_000.0, "a stage's own watermark wins"
-    assert sums.metadata[keys.STATE_ROWS].value == 9
-    assert sums.metadata[keys.WATERMARK_HELD_BACK_BY].value == "in"
-    assert sums.metadata[keys.WATERMARK_HELD_BACK_PARTITION].value == "17"
-    assert sums.metadata[keys.WATERMARK_HELD_BACK_SINCE].value == 900.0
+    assert isinstance(out.metadata["rows_read"], dg.IntMetadataValue)
+    assert isinstance(out.metadata["snapshot_ms"], dg.FloatMetadataValue)
+    assert isinstance(out.metadata["watermark"], dg.TimestampMetadataValue)
+    assert sums.metadata["watermark"].value == 1_000.0, "a stage's own watermark wins"
+    assert (sums.metadata["rows_in"].value, sums.metadata["rows_out"].value) == (70, 5)
+    assert sums.metadata["state_rows"].value == 9
+    held_back = {"by": "in", "partition": "17", "since_ms": 900_000}
+    assert sums.metadata["details"].value["watermark_held_back"] == held_back
     assert "dagster/row_count" not in sums.metadata
 
 
+def test_what_is_nought_is_not_shown() -> None:
+    event = SnapshotCommitted("j", 2, 7, 107, 0, 1, 1, 0, 0, 0, {"out": StageProgress(5, 5)}, {})
+    (out,) = AssetReports([SINK]).committed(event, NOW_MS)
+    assert set(out.metadata) == {
+        "dagster/row_count", "rows_read", "snapshot", "snapshot_ms", "details",
+    }  # fmt: skip
+
+
 def test_versions_are_added_because_dagster_does_not() -> None:
-    out, sums = committed(snapshot(7), [SINK, STATE], NOW_MS)
+    out, sums = AssetReports([SINK, STATE]).committed(snapshot(7), NOW_MS)
     assert out.tags == {"dagster/data_version": "7", "dagster/code_version": "v1"}
     assert sums.tags == {"dagster/data_version": "7"}
+
+
+def test_an_assets_version_is_the_snapshot_with_which_its_rows_last_changed() -> None:
+    reports = AssetReports([SINK, STATE])
+    assert len([*reports.committed(snapshot(7), NOW_MS)]) == 2
+    assert [*reports.committed(snapshot(8), NOW_MS)] == [], "no new rows"
+    more = replace(snapshot(9), stages={**STAGES, "sums": replace(STAGES["sums"], rows_in=71)})
+    out, sums = reports.committed(more, NOW_MS)
+    assert out.tags["dagster/data_version"] == "7"
+    assert sums.tags["dagster/data_version"] == "9"
+
+
+def test_the_end_of_a_run_without_new_rows_is_observed() -> None:
+    reports = AssetReports([SINK], {"out": LastReport("7", (5, 4))})
+    (out,) = reports.last_committed(snapshot(8), NOW_MS)
+    assert isinstance(out, dg.AssetObservation)
+    assert out.metadata["snapshot"].value == 8
+
+
+def test_a_pipelines_own_sources_are_observed() -> None:
+    reports = AssetReports([SINK], sources={"in": dg.AssetKey(["j", "in"])})
+    _, source = reports.committed(snapshot(7), NOW_MS)
+    assert isinstance(source, dg.AssetObservation) and source.asset_key == dg.AssetKey(["j", "in"])
+    assert {key: value.value for key, value in source.metadata.items()} == {
+        "rows_read": 70,
+        "waiting_files": 2,
+        "waiting_seconds": 0.5,
+        "lost_items": 3,
+        "watermark": 1_500.0,
+        "position": {"files": 3},
+    }
+    assert "dagster/data_version" not in source.tags, "its readers would all be out of sync"
 
 
 def test_inputs_are_known_so_that_dagster_does_not_call_the_assets_unsynced() -> None:
@@ -106,30 +153,61 @@ def test_inputs_are_known_so_that_dagster_does_not_call_the_assets_unsynced() ->
         "v1",
         is_sink=True,
         has_state=False,
-        stage_inputs=(dg.AssetKey(["p", "hourly"]),),
-        outside_inputs=(dg.AssetKey("flights"),),
+        stage_inputs=(STATE.key,),
+        outside_inputs=(dg.AssetKey("flights"), dg.AssetKey("airports")),
     )
-    (event,) = committed(snapshot(7), [asset], 0)
+    inputs = KnownVersions({dg.AssetKey("airports"): InputVersion("v3", "17")})
+    _, event = AssetReports([STATE, asset], inputs=inputs).committed(snapshot(7), 0)
     provenance = DataProvenance.from_tags(event.tags or {})
     assert provenance is not None
-    versions = {dg.AssetKey(["p", "hourly"]): "7", dg.AssetKey("flights"): "INITIAL"}
+    versions = {
+        STATE.key: "7",
+        dg.AssetKey("flights"): "INITIAL",
+        dg.AssetKey("airports"): "v3",
+    }
     assert {k: v.value for k, v in provenance.input_data_versions.items()} == versions
     assert all(provenance.has_input_asset(key) for key in versions)
+    assert provenance.input_storage_ids[dg.AssetKey("airports")] == 17
 
 
-def test_what_was_restored_is_reported_and_nothing_if_nothing_was() -> None:
-    (out,) = restored(started(7), [SINK], NOW_MS)
-    assert out.metadata[keys.RESTORED].value is True
-    assert out.metadata[keys.SNAPSHOT_ID].value == 7
-    assert out.tags["dagster/data_version"] == "7"
-    assert list(restored(started(None), [SINK], NOW_MS)) == []
+def test_what_was_restored_is_news_only_to_who_missed_it() -> None:
+    (missed,) = AssetReports([SINK]).restored(started(7), NOW_MS)
+    assert isinstance(missed, dg.AssetMaterialization)
+    assert missed.metadata["restored"].value is True
+    assert missed.metadata["snapshot"].value == 7
+    assert missed.tags["dagster/data_version"] == "7"
+    knows = AssetReports([SINK], {"out": LastReport("6", (5, 4))})
+    (known,) = knows.restored(started(7), NOW_MS)
+    assert isinstance(known, dg.AssetObservation)
+    assert known.metadata["restored"].value is True
+    assert [*AssetReports([SINK]).restored(started(None), NOW_MS)] == []
+
+
+def test_a_job_that_waits_for_input_says_so_now_and_then() -> None:
+    fresh = replace(STATE, freshness_seconds=600.0)
+    reports = AssetReports([SINK, fresh])
+    assert reports.idle_due(NOW_MS) == []
+    first = {e.asset_key: e for e in reports.committed(snapshot(7), NOW_MS)}
+    assert reports.idle_due(NOW_MS + 299_000) == []
+    due = reports.idle_due(NOW_MS + 300_000)
+    assert due == [fresh]
+    (alive,) = reports.idle(due, NOW_MS + 300_000)
+    assert isinstance(alive, dg.AssetMaterialization)
+    assert alive.tags == first[STATE.key].tags, "the same data, of the same inputs"
+    assert alive.metadata["waiting_for_input"].value is True
+    assert alive.metadata["rows_in"].value == 70
+    due = reports.idle_due(NOW_MS + 900_000)
+    assert due == [SINK, fresh]
+    observed, _ = reports.idle(due, NOW_MS + 900_000)
+    assert isinstance(observed, dg.AssetObservation) and observed.asset_key == SINK.key
 
 
 def test_a_long_position_is_left_to_the_manifest() -> None:
     long = SourceProgress(rows_read=1, position={"files": ["x" * 100] * 100}, lag={})
     event = SnapshotCommitted("j", 1, 1, 1, 0, 0, 0, 0, 0, 0, {}, {"in": long})
-    (out,) = committed(event, [SINK], NOW_MS)
-    assert "dagster_jet/source_position/in" not in out.metadata
+    out, source = AssetReports([SINK], sources={"in": dg.AssetKey("in")}).committed(event, NOW_MS)
+    assert out.metadata["details"].value["sources"]["in"]["position"] is None
+    assert "position" not in source.metadata
 
 
 def test_at_most_one_report_per_interval_and_the_newest_counts() -> None:

@@ -1,0 +1,92 @@
+"""The assets of a pipeline as one run reports on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from dagster_jet.orchestration.asset_reports import AssetReports
+from dagster_jet.orchestration.asset_specs import own_sources, stage_specs
+from dagster_jet.orchestration.defined_pipeline import (
+    DefinedPipeline,
+    MetadataByKey,
+    defined_in,
+)
+from dagster_jet.orchestration.input_versions import VersionsInLog
+from dagster_jet.orchestration.last_reports import last_reports
+from dagster_jet.orchestration.materialization import ReportedAsset
+from dagster_jet.pipeline import Pipeline
+from dagster_jet.pipeline.graph import EnrichNode, Graph
+
+
+def asset_reports(
+    pipeline: Pipeline,
+    metadata_by_key: MetadataByKey,
+    instance: dg.DagsterInstance,
+    partition: str | None = None,
+) -> AssetReports:
+    """Return what is reported on; called before the job starts, for it reads the log.
+
+    Args:
+        pipeline: the pipeline.
+        metadata_by_key: of the run's assets; empty in an op, which reports on all stages.
+        instance: Dagster's.
+        partition: of a bounded run.
+    """
+    defined = defined_in(metadata_by_key) or DefinedPipeline.of(pipeline)
+    translator, links = defined.translator, defined.links
+    graph = pipeline.graph
+    specs = stage_specs(pipeline, translator, links)
+    assets = reported_assets(pipeline, specs, metadata_by_key)
+    own = own_sources(pipeline, links)
+    outside = {specs[n.name].key: n.name for n in graph.sources if n.name not in own}
+    return AssetReports(
+        assets,
+        last_reports(instance, assets, partition),
+        VersionsInLog(instance, _tables(graph), outside),
+        {name: specs[name].key for name in own},
+        partition,
+    )
+
+
+def reported_assets(
+    pipeline: Pipeline, specs: Mapping[str, dg.AssetSpec], metadata_by_key: MetadataByKey
+) -> list[ReportedAsset]:
+    """Return the run's assets that are stages or sinks; with no assets, all of them."""
+    graph = pipeline.graph
+    source_keys = {specs[node.name].key for node in graph.sources}
+    stage_keys = {spec.key for spec in specs.values()} - source_keys
+    sinks = {node.name for node in graph.sinks}
+    stateful = {node.name for node in graph.stages}
+    return [
+        ReportedAsset(
+            stage=name,
+            key=spec.key,
+            code_version=spec.code_version,
+            is_sink=name in sinks,
+            has_state=name in stateful,
+            stage_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key in stage_keys),
+            outside_inputs=tuple(d.asset_key for d in spec.deps if d.asset_key not in stage_keys),
+            freshness_seconds=_freshness_seconds(spec.freshness_policy),
+        )
+        for name, spec in specs.items()
+        if name in sinks | stateful and (not metadata_by_key or spec.key in metadata_by_key)
+    ]
+
+
+def _tables(graph: Graph) -> dict[dg.AssetKey, int | None]:
+    """The assets that rows are enriched with, and how often each is read anew."""
+    nodes = [node for node in graph if isinstance(node, EnrichNode)]
+    return {
+        dg.AssetKey(list(key)): node.refresh_ms
+        for node in nodes
+        if (key := getattr(node.table, "asset_key", ()))
+    }
+
+
+def _freshness_seconds(policy: Any) -> float | None:
+    """The time in which a window's policy wants news: before it warns, if it does."""
+    window = getattr(policy, "warn_window", None) or getattr(policy, "fail_window", None)
+    return None if window is None else float(window.to_timedelta().total_seconds())

@@ -1,0 +1,80 @@
+"""The store as a run's log shows it: a warning when it lacks a member, and when it is whole."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol
+
+from dagster_jet.errors import JetError
+from dagster_jet.orchestration.health import store_safe
+from dagster_jet.store.upkeep.status import StoreStatus
+
+LOOK_SECONDS = 30.0
+
+
+class AskedStore(Protocol):
+    """What is needed of `dagster_jet.store.Store`."""
+
+    def status(self) -> StoreStatus: ...
+
+
+@dataclass
+class StoreWatch:
+    """Looks at the store now and then, on a thread of its own: a member that hangs delays nobody.
+
+    A job goes on while a majority answers, so that nobody would notice the loss until the next one.
+    """
+
+    store: AskedStore
+    interval_s: float = LOOK_SECONDS
+    _warnings: deque[str] = field(default_factory=deque, init=False)
+    _said: str = field(default="", init=False)
+    _is_over: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def take(self) -> list[str]:
+        """Return what is new since the last call."""
+        found: list[str] = []
+        while self._warnings:
+            found.append(self._warnings.popleft())
+        return found
+
+    def look(self) -> None:
+        """Ask the members once; say what has changed, and nothing else."""
+        try:
+            health = store_safe(self.store.status())
+        except JetError as error:
+            said = f"The store cannot be asked: {error}"
+        else:
+            said = "" if health.is_well else f"The store is not safe. {health.why}"
+        if said != self._said:
+            self._warnings.append(said or "The store is safe again.")
+            self._said = said
+
+    def __enter__(self) -> StoreWatch:
+        threading.Thread(target=self._watch, name="jet-store-watch", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Look no more; the last look may still be under way when the store is closed."""
+        self._is_over.set()
+
+    def _watch(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                self.look()
+            except Exception:
+                if self._is_over.is_set():
+                    return  # the store was closed meanwhile
+                raise
+            self._is_over.wait(self.interval_s)

@@ -1,0 +1,319 @@
+"""What Dagster makes of a stream's events: nothing looks new, fresh or well that is not."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.definitions.freshness import FreshnessState
+from dagster._core.definitions.freshness_evaluator import TimeWindowFreshnessPolicyEvaluator
+from dagster._core.workspace.context import LoadingContext
+
+from dagster_jet import (
+    DagsterJetTranslator,
+    Jet,
+    Pipeline,
+    build_jet_source_assets,
+    jet_assets,
+    sinks,
+    sources,
+)
+from dagster_jet.events import ExecutionStarted, SnapshotCommitted, SourceProgress, StageProgress
+from dagster_jet.orchestration.asset_reports import AssetReports
+from dagster_jet.orchestration.reported_assets import asset_reports
+from dagster_jet.orchestration.resource import _until_of
+from dagster_jet.orchestration.store_watch import StoreWatch
+
+OUT, BAD = dg.AssetKey(["shop", "out"]), dg.AssetKey(["shop", "bad"])
+DIM = dg.AssetKey("airports")
+NOW_MS = 1_000_000_000
+
+# Dagster's own way to ask what automation would do calls something of its own that is beta.
+pytestmark = pytest.mark.filterwarnings("ignore:Parameter `include_sources`")
+
+
+def shop(refresh: str | None = None) -> Pipeline:
+    p = Pipeline("shop")
+    schema = "id long, k string, at timestamp"
+    rows = p.read_from(sources.files("/in", format="json", schema=schema), name="rows")
+    rows = rows.dead_letter_to(sinks.files("/bad", format="json"), name="bad")
+    table = sources.table("/dim/airports.parquet", asset="airports")
+    rows.enrich(table, on="k", refresh=refresh).write_to(
+        sinks.files("/out", format="json"), name="out"
+    )
+    return p
+
+
+class Fresh(DagsterJetTranslator):
+    """Assets that want news every ten minutes."""
+
+    def get_asset_spec(self, data: Any) -> dg.AssetSpec:
+        policy = dg.FreshnessPolicy.time_window(fail_window=timedelta(minutes=10))
+        return super().get_asset_spec(data).replace_attributes(freshness_policy=policy)
+
+
+def rows(out: int, bad: int = 0) -> dict[str, Any]:
+    """A job's totals: rows in its two sinks."""
+    return {
+        "stages": {"out": StageProgress(out, out), "bad": StageProgress(bad, bad)},
+        "sources": {"rows": SourceProgress(out + bad, {"files": 1}, {"files": 0})},
+    }
+
+
+def committed(number: int, **totals: Any) -> SnapshotCommitted:
+    return SnapshotCommitted("shop", 1, number, number, 0, 1, 1, 1, 1, 0, **totals)
+
+
+def restored(number: int, **totals: Any) -> ExecutionStarted:
+    return ExecutionStarted("shop", 2, 1, number, number, 100, **totals)
+
+
+@dataclass
+class Site:
+    """A Dagster instance with a stream, and an eager asset behind it."""
+
+    instance: dg.DagsterInstance
+    pipeline: Pipeline
+    translator: DagsterJetTranslator = field(default_factory=DagsterJetTranslator)
+    condition: dg.AutomationCondition = field(default_factory=dg.AutomationCondition.eager)
+    cursor: Any = None
+    script: Any = None
+
+    def __post_init__(self) -> None:
+        @jet_assets(pipeline=self.pipeline, dagster_jet_translator=self.translator)
+        def stream(context):  # type: ignore[no-untyped-def]
+            op = context.op_execution_context
+            yield from self.script(
+                asset_reports(self.pipeline, op.assets_def.metadata_by_key, context.instance)
+            )
+
+        @dg.asset(deps=[BAD], automation_condition=self.condition)
+        def alarm() -> None: ...
+
+        @dg.asset(key=DIM)
+        def airports() -> None: ...
+
+        self.stream, self.airports, self.alarm = stream, airports, alarm
+        self.definitions = dg.Definitions(
+            assets=[stream, alarm, airports, *build_jet_source_assets(self.pipeline)]
+        )
+
+    def run(self, script: Any) -> dg.ExecuteInProcessResult:
+        self.script = script
+        job = self.definitions.resolve_implicit_global_asset_job_def()
+        return job.execute_in_process(
+            instance=self.instance,
+            asset_selection=[*self.stream.keys],
+            raise_on_error=False,
+        )
+
+    def requested(self) -> int:
+        """How many assets automation wants to run since it was last asked."""
+        answer = dg.evaluate_automation_conditions(
+            self.definitions, self.instance, cursor=self.cursor
+        )
+        self.cursor = answer.cursor
+        return answer.total_requested
+
+    def stale_status(self, key: dg.AssetKey) -> StaleStatus:
+        graph = self.definitions.resolve_asset_graph()
+        context = LoadingContextForTest(self.instance)
+        return CachingStaleStatusResolver(self.instance, graph, context).get_status(key)
+
+    def freshness(self, key: dg.AssetKey) -> FreshnessState:
+        node = self.definitions.resolve_asset_graph().get(key)
+        context = LoadingContextForTest(self.instance)
+        evaluated = TimeWindowFreshnessPolicyEvaluator().evaluate_freshness(context, node)
+        return asyncio.run(evaluated)
+
+
+class LoadingContextForTest(LoadingContext):
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance, self._loaders = instance, {}
+
+    @property
+    def instance(self) -> dg.DagsterInstance:
+        return self._instance
+
+    @property
+    def loaders(self) -> dict[Any, Any]:
+        return self._loaders
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def of(key: dg.AssetKey, instance: dg.DagsterInstance) -> int:
+    """How often the asset was materialized."""
+    return len(instance.fetch_materializations(key, limit=100).records)
+
+
+def test_a_restart_without_new_rows_triggers_nothing(instance: dg.DagsterInstance) -> None:
+    site = Site(instance, shop())
+    assert site.run(lambda to: to.committed(committed(1, **rows(5, 1)), NOW_MS)).success
+    site.requested()
+    site.run(lambda to: to.committed(committed(2, **rows(6, 2)), NOW_MS))
+    assert site.requested() == 1, "new rows do"
+
+    def restart(to: AssetReports) -> Iterator[Any]:
+        yield from to.restored(restored(2, **rows(6, 2)), NOW_MS)
+        yield from to.committed(committed(3, **rows(6, 2)), NOW_MS)
+        yield from to.last_committed(committed(4, **rows(6, 2)), NOW_MS)
+
+    dg.materialize([site.alarm], instance=instance)
+    site.requested()
+    assert site.run(restart).success
+    assert site.requested() == 0, "restored, and a terminal snapshot: nothing is new"
+    (seen,) = instance.fetch_observations(OUT, limit=1).records
+    assert seen.asset_observation.metadata["snapshot"].value == 4, "but it is shown"
+
+
+def test_a_stream_that_dies_after_each_restart_is_failed(instance: dg.DagsterInstance) -> None:
+    site = Site(instance, shop())
+    site.run(lambda to: to.committed(committed(1, **rows(5)), NOW_MS))
+
+    def dies(to: AssetReports) -> Iterator[Any]:
+        yield from to.restored(restored(1, **rows(5)), NOW_MS)
+        raise dg.Failure("the disk is full")
+
+    result = site.run(dies)
+    assert not result.success
+    # What makes an asset red in the UI: its newest run failed and has not materialized it.
+    of_run = instance.fetch_materializations(OUT, limit=1).records[0].run_id
+    assert of_run != result.run_id
+
+
+def test_a_commit_that_dagster_missed_is_news(instance: dg.DagsterInstance) -> None:
+    site = Site(instance, shop())
+    site.run(lambda to: to.committed(committed(1, **rows(5, 1)), NOW_MS))
+    site.requested()
+    # Snapshot 2 was committed, and the run died before it was reported.
+    site.run(lambda to: to.restored(restored(2, **rows(9, 3)), NOW_MS))
+    assert site.requested() == 1
+    event = instance.get_latest_materialization_event(OUT)
+    assert event.asset_materialization.tags["dagster/data_version"] == "2"
+    site.run(lambda to: to.restored(restored(2, **rows(9, 3)), NOW_MS))
+    assert of(OUT, instance) == 2, "once"
+
+
+def test_who_asks_for_new_rows_of_one_sink_is_not_woken_by_the_others(
+    instance: dg.DagsterInstance,
+) -> None:
+    new_rows = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed())
+    site = Site(instance, shop(), condition=new_rows.since_last_handled())
+    site.run(lambda to: to.committed(committed(1, **rows(5, 1)), NOW_MS))
+    site.requested()
+    site.run(lambda to: to.committed(committed(2, **rows(9, 1)), NOW_MS))
+    assert site.requested() == 0
+    site.run(lambda to: to.committed(committed(3, **rows(9, 2)), NOW_MS))
+    assert site.requested() == 1
+
+
+def test_an_asset_with_a_table_is_in_sync_until_the_table_changes(
+    instance: dg.DagsterInstance,
+) -> None:
+    site = Site(instance, shop())
+    dg.materialize([site.airports], instance=instance)
+    site.run(lambda to: to.committed(committed(1, **rows(5)), NOW_MS))
+    assert site.stale_status(OUT) is StaleStatus.FRESH
+    assert site.stale_status(BAD) is StaleStatus.FRESH
+    dg.materialize([site.airports.with_attributes()], instance=instance)
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(DIM, tags={"dagster/data_version": "new"})
+    )
+    assert site.stale_status(OUT) is StaleStatus.STALE, "it was read before"
+    site.run(lambda to: to.committed(committed(2, **rows(6)), NOW_MS))
+    assert site.stale_status(OUT) is StaleStatus.FRESH, "a new run has read it"
+
+
+def test_a_table_that_is_read_anew_counts_when_it_was(instance: dg.DagsterInstance) -> None:
+    site = Site(instance, shop(refresh="1 minute"))
+    version = dg.AssetMaterialization(DIM, tags={"dagster/data_version": "new"})
+
+    def across_a_change(to: AssetReports) -> Iterator[Any]:
+        now_ms = time.time_ns() // 1_000_000
+        yield from to.committed(committed(1, **rows(5)), now_ms)
+        instance.report_runless_asset_event(version)
+        for minutes in (0.5, 2):
+            total = rows(5 + int(minutes * 10))
+            yield from to.committed(committed(2, **total), now_ms + int(minutes * 60_000))
+            seen.append(site.stale_status(OUT))
+
+    seen: list[StaleStatus] = []
+    site.run(across_a_change)
+    assert seen == [StaleStatus.STALE, StaleStatus.FRESH]
+
+
+def test_a_source_is_observed_and_nobody_is_unsynced_by_it(instance: dg.DagsterInstance) -> None:
+    site = Site(instance, shop())
+    site.run(lambda to: to.committed(committed(1, **rows(5)), NOW_MS))
+    key = dg.AssetKey(["shop", "rows"])
+    (seen,) = instance.fetch_observations(key, limit=1).records
+    assert seen.asset_observation.metadata["rows_read"].value == 5
+    assert site.stale_status(OUT) is StaleStatus.FRESH
+
+
+def test_an_idle_stream_is_fresh_and_a_dead_one_is_not(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(instance, shop(), Fresh())
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began - 900)
+
+    def waits(to: AssetReports) -> Iterator[Any]:
+        yield from to.committed(committed(1, **rows(5)), int((began - 900) * 1000))
+        monkeypatch.undo()
+        if alive:
+            now_ms = int(began * 1000)
+            yield from to.idle(to.idle_due(now_ms), now_ms)
+
+    alive = False
+    site.run(waits)
+    assert site.freshness(OUT) is FreshnessState.FAIL
+    alive = True
+    site.run(lambda to: to.committed(committed(2, **rows(6)), int((began - 900) * 1000)))
+    site.run(waits)
+    assert site.freshness(OUT) is FreshnessState.PASS
+
+
+def test_materialize_all_ends(pipeline: Pipeline) -> None:
+    seen: dict[str, str] = {}
+
+    @jet_assets(pipeline=pipeline)
+    def stream(context):  # type: ignore[no-untyped-def]
+        seen[context.run.job_name] = _until_of(context, pipeline)
+        yield from ()
+
+    dg.materialize([stream])
+    definitions = dg.Definitions(
+        assets=[stream], jobs=[dg.define_asset_job("mine", [*stream.keys])]
+    )
+    definitions.resolve_implicit_global_asset_job_def().execute_in_process()
+    definitions.resolve_job_def("mine").execute_in_process()
+    assert [*seen.values()] == ["drained", "drained", "stopped"], seen
+
+
+def test_a_member_that_is_lost_or_damaged_is_a_warning(tmp_path: Path) -> None:
+    urls = [f"file://{tmp_path}/{name}" for name in "abc"]
+    with Jet(store=urls, backup_count=1) as jet:
+        watch = StoreWatch(jet.store)
+        watch.look()
+        assert watch.take() == []
+        shutil.move(tmp_path / "b", tmp_path / "gone")
+        watch.look()
+        watch.look()
+        (warning,) = watch.take()
+        assert "not safe" in warning and "does not answer" in warning
+        shutil.move(tmp_path / "gone", tmp_path / "b")
+        watch.look()
+        assert watch.take() == ["The store is safe again."]
