@@ -107,7 +107,7 @@ class AssetReports:
         yield from self._events(facts, event.sources, now_ms, as_news=is_news, or_else_observe=True)
 
     def idle_due(self, now_ms: int) -> list[ReportedAsset]:
-        """Return the assets of which nothing was reported for so long that a sign of life is due."""
+        """Return the assets that are due for a sign of life: nothing was reported for long."""
         now_s = now_ms / 1000
         for asset in self.assets:
             self._reported_s.setdefault(asset.stage, now_s)
