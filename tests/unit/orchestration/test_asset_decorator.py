@@ -135,3 +135,21 @@ def test_what_a_pipeline_may_be_called_becomes_a_name_that_dagster_takes() -> No
     assert definitions.resolve_job_def("airport_delays_v2_job")
     assert sensor.name == "airport_delays_v2_supervisor"
     assert {spec.key.path[0] for spec in assets.specs} == {"airport-delays.v2"}
+
+
+def test_assets_have_owners_tags_and_lead_to_the_code(pipeline: Pipeline) -> None:
+    @jet_assets(pipeline=pipeline, owners=["team:sales"], tags={"tier": "1"})
+    def assets():  # type: ignore[no-untyped-def]
+        yield from ()
+
+    for spec in assets.specs:
+        assert spec.owners == ["team:sales"] and spec.tags["tier"] == "1"
+        (here,) = spec.metadata["dagster/code_references"].code_references
+        assert here.file_path == __file__ and here.label == "assets"
+        shown = dg.MetadataValue.text(spec.metadata["dagster_jet/pipeline"])
+        assert shown.value == "shop", "and not [Pipeline] (unserializable)"
+
+
+def test_a_job_for_a_list_of_assets_is_refused(pipeline: Pipeline) -> None:
+    with pytest.raises(ConfigurationError, match="not list"):
+        build_jet_job([shop_assets(pipeline)])  # type: ignore[arg-type]

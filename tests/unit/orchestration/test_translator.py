@@ -12,6 +12,7 @@ from dagster_jet import (
     Pipeline,
     build_jet_asset_specs,
     build_jet_source_assets,
+    jet_assets,
     sinks,
     sources,
 )
@@ -118,3 +119,40 @@ def test_a_table_that_is_an_asset_is_upstream_of_what_it_enriches():
     stage.write_to(sinks.files("out", format="json"), name="out")
     keys = {dep.asset_key for dep in stage_specs(p)["out"].deps}
     assert keys == {dg.AssetKey(["enriched", "rows"]), dg.AssetKey(["dim", "airports"])}
+
+
+def copy_of(source: Any, out: str, name: str = "copy") -> Pipeline:
+    p = Pipeline(name)
+    p.read_from(source, name="rows").write_to(sinks.files(out, format="json"), name="out")
+    return p
+
+
+def test_a_source_that_is_an_asset_stands_for_it():
+    flights = sources.files("/in", format="json", schema="id long", asset="raw/flights")
+    p = copy_of(flights, "/out")
+    assert [dep.asset_key for dep in stage_specs(p)["out"].deps] == [
+        dg.AssetKey(["raw", "flights"])
+    ]
+    assert build_jet_source_assets(p) == [], "others define it"
+
+
+@pytest.mark.parametrize("path", ["/first/out", "/first/out/", "/first/out/*.json"])
+def test_a_source_that_reads_anothers_sink_is_linked_by_its_path(path: str):
+    first = copy_of(sources.files("/in", format="json", schema="id long"), "/first/out", "first")
+
+    @jet_assets(pipeline=first)
+    def first_assets():  # type: ignore[no-untyped-def]
+        yield from ()
+
+    second = copy_of(sources.files(path, format="json", schema="id long"), "/second/out", "second")
+    (spec,) = build_jet_asset_specs(second, upstream=[first_assets])
+    assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey(["first", "out"])]
+    assert build_jet_source_assets(second, upstream=[first_assets]) == []
+    assert len(build_jet_source_assets(second)) == 1
+
+
+def test_columns_that_only_a_running_job_knows_do_not_hinder_definitions():
+    # Failed before: the definitions of such a pipeline could not be loaded.
+    changes = sources.postgres_changes("postgresql://me@host/db", slot="s", publication="p")
+    specs = stage_specs(copy_of(changes, "/out"))
+    assert "dagster/column_schema" not in specs["rows"].metadata
