@@ -32,11 +32,11 @@ def test_runs_ticks_and_dead_runs(tmp_path: Path) -> None:
         for number in range(2):
             put_file(tmp_path, number)
             result = materialize(tmp_path, "drained", instance=instance)
-            assert numbers(result, "copy_out")[-1][keys.ROWS_OUT] == 60 * (number + 1)
+            assert numbers(result, "copy_out")[-1][keys.DAGSTER_ROW_COUNT] == 60 * (number + 1)
         assert len(committed_rows(tmp_path / "copy")) == 120
         event = instance.get_latest_materialization_event(dg.AssetKey(["tiny", "copy_out"]))
         assert event is not None and event.asset_materialization is not None
-        assert event.asset_materialization.metadata[keys.ROWS_OUT].value == 120
+        assert event.asset_materialization.metadata[keys.DAGSTER_ROW_COUNT].value == 120
 
         dead = dg.DagsterRun(job_name="tiny_job", status=dg.DagsterRunStatus.STARTED)
         instance.add_run(dead)
