@@ -15,7 +15,8 @@ from rich.table import Table
 
 from dagster_jet import JetResource
 from dagster_jet.execution.events import SnapshotCommitted, SourceProgress, StageProgress
-from dagster_jet.orchestration.materialization import ReportedAsset, committed
+from dagster_jet.orchestration.asset_reports import AssetReports
+from dagster_jet.orchestration.materialization import ReportedAsset
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 
 _ASSETS = [
@@ -54,10 +55,11 @@ def run(folder: Path, *, reports: int, console: Console) -> dict[str, Any]:
 
     @dg.multi_asset(specs=[dg.AssetSpec(asset.key, skippable=True) for asset in _ASSETS])
     def stream() -> Any:
+        asset_reports = AssetReports(_ASSETS)
         for number in range(1, reports + 101):
             if number == 101:
                 measured.update(begun=time.perf_counter(), bytes=_size(home))
-            yield from committed(_snapshot(number), _ASSETS, number)
+            yield from asset_reports.committed(_snapshot(number), number)
 
     with dg.DagsterInstance.local_temp(str(home)) as instance:
         dg.materialize([stream], instance=instance)
