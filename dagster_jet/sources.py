@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.kafka import KafkaSource
     from dagster_jet.connectors.maps import MapEntriesSource, MapJournalSource, MapTable
     from dagster_jet.connectors.postgres import ChangesSource
+    from dagster_jet.connectors.rabbitmq import RabbitSource
     from dagster_jet.connectors.sql.table_rows import TableRowsSource
     from dagster_jet.core.secret import Secret
 
@@ -294,6 +295,48 @@ def table_rows(url: str | Secret, *, table: str, column: str) -> TableRowsSource
     from dagster_jet.connectors.sql.table_rows import TableRowsSource
 
     return TableRowsSource(SqlPlace(url, table), column)
+
+
+def rabbitmq(
+    url: str | Secret,
+    *,
+    queue: str,
+    value: Literal["json", "raw"] = "json",
+    schema: str | None = None,
+    metadata: bool = False,
+    prefetch: int = 10_000,
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+) -> RabbitSource:
+    """Return a source of a queue of RabbitMQ; messages are acknowledged once a snapshot has them.
+
+    The queue is read by this job alone. A message that is delivered again is known by its
+    ``message_id``, and counts once.
+
+    Args:
+        url: ``amqp://user@host:5672/vhost``, as text or `Secret(env=...)`.
+        queue: its name; it exists.
+        value: "json" (an object per message) or "raw" (a column ``value binary``).
+        schema: of JSON values, as DDL.
+        metadata: adds ``_message_id string, _exchange string, _routing_key string, _redelivered
+            boolean, _timestamp timestamp, _headers map<string,string>``.
+        prefetch: how many messages the server hands out before they are acknowledged: as many as
+            come between two snapshots, or more. They are held in the driver's memory.
+        guarantee: "at-least-once" takes messages without ``message_id``; after a crash some count
+            twice.
+
+    Raises:
+        ConfigurationError: an argument is not known, or the URL is none.
+        MissingEnvironmentError: pika is not installed.
+
+    Example:
+        >>> orders = rabbitmq("amqp://me@host/shop", queue="orders", schema="id long, at timestamp")
+    """
+    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.rabbitmq import RabbitSource
+    from dagster_jet.connectors.rabbitmq.server import RabbitServer
+
+    limit = guarantee_named(guarantee)
+    return RabbitSource(RabbitServer(url), queue, value, schema, metadata, prefetch, limit)
 
 
 def items(

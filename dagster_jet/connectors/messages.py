@@ -17,6 +17,9 @@ class ReadMessages:
     *acknowledged*. Brokers deliver again what was not acknowledged, and some of them, after a lost
     connection, what was: so the newest acknowledged ids are remembered, too.
 
+    A broker that answers no acknowledgement may not have had it: an id of which that is so is
+    *unproven*, and is not forgotten for newer ones, but by `forget_unproven`.
+
     Args:
         remembered_max: how many acknowledged ids are remembered. They are part of every snapshot.
             A message that is delivered again after more others than that counts twice.
@@ -42,6 +45,8 @@ class ReadMessages:
         self._open: dict[str, Any] = {}
         self._closed: dict[str, None] = {}
         """Newest last."""
+        self._unproven: dict[str, float] = {}
+        """Since when, by the reader's clock; oldest first."""
 
     def deliver(self, message_id: str, handle: Any) -> bool:
         """Notes a delivery, and returns whether the message is new: else drop it.
@@ -55,8 +60,8 @@ class ReadMessages:
                 handle of the newest delivery replaces the earlier ones.
         """
         with self._lock:
-            is_new = message_id not in self._open and message_id not in self._closed
-            is_new &= message_id not in self._waiting
+            known = (self._open, self._closed, self._unproven, self._waiting)
+            is_new = not any(message_id in ids for ids in known)
             if is_new:
                 self._waiting.add(message_id)
             elif message_id not in self._waiting:
@@ -78,18 +83,30 @@ class ReadMessages:
         with self._lock:
             return dict(self._open)
 
-    def acknowledged(self, messages: Mapping[str, Any]) -> None:
+    def is_acknowledged(self, message_id: str) -> bool:
+        """Whether a snapshot has it: the delivery can be acknowledged at once."""
+        with self._lock:
+            return message_id in self._closed or message_id in self._unproven
+
+    def acknowledged(
+        self, messages: Mapping[str, Any], *, unproven_since: float | None = None
+    ) -> None:
         """Notes that the broker has forgotten these messages; call it in `acknowledge`.
 
         A message that was delivered once more meanwhile stays unacknowledged, under its new handle.
 
         Args:
             messages: the handles that were used, by id.
+            unproven_since: if it is not known whether the broker has: now, by the reader's clock.
         """
         with self._lock:
             for message_id, handle in messages.items():
-                if self._open.get(message_id) == handle:
-                    del self._open[message_id]
+                if self._open.get(message_id, handle) == handle:
+                    self._open.pop(message_id, None)
+                if unproven_since is not None:
+                    self._unproven.setdefault(message_id, unproven_since)
+                    continue
+                self._unproven.pop(message_id, None)
                 self._closed.pop(message_id, None)
                 self._closed[message_id] = None
             while len(self._closed) > self._remembered_max:
@@ -100,10 +117,23 @@ class ReadMessages:
         with self._lock:
             return list(self._closed)
 
-    def restore(self, remembered: Iterable[str]) -> None:
-        """Takes back what `remembered` returned."""
+    def unproven(self) -> dict[str, float]:
+        """Returns the unproven ids and since when they are: a part of the position, too."""
+        with self._lock:
+            return dict(self._unproven)
+
+    def forget_unproven(self, before: float) -> None:
+        """Forgets the ids that have been unproven since before then, by the reader's clock."""
+        with self._lock:
+            self._unproven = {one: at for one, at in self._unproven.items() if at >= before}
+
+    def restore(
+        self, remembered: Iterable[str], unproven: Mapping[str, float] | None = None
+    ) -> None:
+        """Takes back what `remembered` and `unproven` returned."""
         with self._lock:
             self._closed = dict.fromkeys(remembered)
+            self._unproven = dict(unproven or {})
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
         """Takes back what `unacknowledged` returned, for `Acknowledging.restore_unacknowledged`."""

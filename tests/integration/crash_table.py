@@ -189,6 +189,11 @@ test_postgres_changes.py; killed in test_sql_job.py."""
 IN_KAFKA = {"kafka.fenced", "kafka.commit.before", "kafka.commit.produced", "kafka.commit.after"}
 """Failing by turns and killed in connectors/test_kafka.py."""
 
+IN_QUEUES = {
+    "rabbitmq.acknowledge.before", "rabbitmq.acknowledge.sent", "rabbitmq.acknowledge.after",
+}  # fmt: skip
+"""Killed in connectors/test_rabbitmq.py."""
+
 
 def all_points() -> set[str]:
     """Every point that some row of these tables reaches."""
@@ -202,7 +207,8 @@ def all_points() -> set[str]:
         *RESERVING_KILLED,
     )
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
-    return set().union(*(case.points for case in cases), *in_recovery, IN_DATABASES, IN_KAFKA)
+    elsewhere = (IN_DATABASES, IN_KAFKA, IN_QUEUES)
+    return set().union(*(case.points for case in cases), *in_recovery, *elsewhere)
 
 
 def points_wanted_by(request: pytest.FixtureRequest) -> set[str]:

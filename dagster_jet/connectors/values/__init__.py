@@ -1,5 +1,6 @@
 """What a message's value becomes: columns, for every source that reads messages."""
 
 from dagster_jet.connectors.values.json_objects import JsonObjects
+from dagster_jet.connectors.values.raw import RawValues
 
-__all__ = ["JsonObjects"]
+__all__ = ["JsonObjects", "RawValues"]

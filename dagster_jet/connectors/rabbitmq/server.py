@@ -1,0 +1,155 @@
+"""A RabbitMQ server as a client finds it: its URL, connections, and what its errors mean."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from dagster_jet.core.secret import Secret, Url, named, shown, text_of
+from dagster_jet.errors import (
+    ConfigurationError,
+    JetError,
+    MissingEnvironmentError,
+    SourceError,
+    SourceUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from pika import BlockingConnection
+
+CONNECT_S = 10
+HEARTBEAT_S = 60
+"""A frozen process keeps its messages for twice as long. The connection is served between epochs
+only: one that is longer costs a second delivery, and nothing else."""
+
+
+@dataclass(frozen=True)
+class RabbitServer:
+    """Shows no password."""
+
+    url: Url
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", named(self.url))
+        client_library()
+        if not isinstance(self.url, Secret):
+            self.parameters()
+
+    def __repr__(self) -> str:
+        return f"RabbitServer({shown(self.url)!r})"
+
+    def parameters(self) -> Any:
+        """Of a connection. Raises `ConfigurationError`: the URL is none; without showing it."""
+        text = text_of(self.url)
+        try:
+            parts = urlsplit(text)
+            if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+                raise ValueError
+            if parts.username and parts.password is None:
+                text = text.replace("@", ":@", 1)
+            found = client_library().URLParameters(text)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            raise ConfigurationError(
+                "url: this is no URL of a RabbitMQ server.",
+                cure="Use amqp://user@host:5672/vhost, or amqps:// for TLS.",
+            ) from None
+        found.socket_timeout = found.socket_timeout and CONNECT_S
+        found.blocked_connection_timeout = found.blocked_connection_timeout or 60
+        if found.heartbeat is None:
+            found.heartbeat = HEARTBEAT_S
+        return found
+
+    def connect(self) -> BlockingConnection:
+        """A connection for one thread. Raises pika's errors; see `as_source_errors`."""
+        # What fails is raised, and said once; pika would log each attempt as an error, too.
+        log = logging.getLogger("pika")
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.CRITICAL)
+        return client_library().BlockingConnection(self.parameters())
+
+    def cleansed(self, text: str) -> str:
+        """A message of the client library without what is secret in the URL."""
+        try:
+            url = text_of(self.url)
+            password = urlsplit(url).password
+        except (ConfigurationError, ValueError):
+            return text
+        text = text.replace(url, shown(self.url) if isinstance(self.url, Secret) else shown(url))
+        for secret in {password, unquote(password)} if password else ():
+            text = text.replace(secret, "***")
+        return text
+
+    @contextmanager
+    def as_source_errors(self, queue: str, job: str, stage: str) -> Iterator[None]:
+        """Raises what pika raises inside as what it means for a job."""
+        try:
+            yield
+        except JetError:
+            raise
+        except (client_library().exceptions.AMQPError, OSError) as error:
+            raise self._meaning(error, queue, job, stage) from None
+
+    def _meaning(self, error: Exception, queue: str, job: str, stage: str) -> SourceError:
+        place, known = shown(self.url), client_library().exceptions
+        code, text = _reply(error)
+        said = self.cleansed(text)
+        if isinstance(error, known.ProbableAuthenticationError | known.AuthenticationError) or (
+            code == 403 and "login" in text.lower()
+        ):
+            message, cure = (
+                f"{place} refuses user name and password.",
+                "Correct them in the URL; `guest` may connect from the server's own host only.",
+            )
+        elif isinstance(error, known.ProbableAccessDeniedError) or code == 530:
+            message, cure = (
+                f"{place} has no such virtual host, or the user may not use it: {said}.",
+                "Correct the path of the URL (`/` is written %2F), or give the user the right.",
+            )
+        elif code == 403:
+            message, cure = (
+                f"the user may not read the queue {queue!r} of {place}: {said}.",
+                f"rabbitmqctl set_permissions USER '' '' '^{queue}$'",
+            )
+        elif code == 404 and "no queue" in text:
+            message, cure = (
+                f"the queue {queue!r} of {place} does not exist.",
+                "Declare it, durable, or correct its name; this source declares none.",
+            )
+        elif code == 405:
+            message, cure = (
+                f"the queue {queue!r} of {place} belongs to another connection: {said}.",
+                "Declare it without `exclusive`.",
+            )
+        else:
+            reason = f"{type(error).__name__}{f': {said}' if said else ''}"
+            return SourceUnavailableError(
+                f"{place} cannot be read now: {reason}", job=job, stage=stage
+            )
+        return SourceError(message, job=job, stage=stage, cure=cure)
+
+
+def client_library() -> Any:
+    """pika. Raises `MissingEnvironmentError`."""
+    try:
+        import pika
+        import pika.exceptions
+    except ImportError:
+        raise MissingEnvironmentError(
+            "RabbitMQ needs the package 'pika'.", cure="pip install 'dagster-jet[rabbitmq]'"
+        ) from None
+    return pika
+
+
+def _reply(error: Exception) -> tuple[int, str]:
+    """What the server has answered: its code, 0 for none, and its text."""
+    for one in (error, *error.args):
+        code = getattr(one, "reply_code", None)
+        if isinstance(code, int):
+            return code, str(getattr(one, "reply_text", ""))
+    if len(error.args) == 2 and isinstance(error.args[0], int):
+        return error.args[0], str(error.args[1])
+    return 0, " ".join(str(one) for one in error.args)

@@ -1,0 +1,90 @@
+"""A queue as a source: what users write, and what is asked of the server before a start."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dagster_jet.connectors.contract import BadRowRule, shown_guarantee
+from dagster_jet.connectors.rabbitmq.columns import METADATA_DDL
+from dagster_jet.connectors.rabbitmq.reader import RabbitReader, Reading
+from dagster_jet.connectors.rabbitmq.server import RabbitServer
+from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.core.secret import shown
+from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+
+PREFETCH = 10_000
+PREFETCH_MAX = 65_535
+"""A number of two bytes in AMQP; 0 would be without a bound."""
+
+
+@dataclass(frozen=True)
+class RabbitSource:
+    """Reads one queue, alone; declares nothing."""
+
+    server: RabbitServer
+    queue: str
+    value: str
+    value_schema: str | None
+    """Of JSON values, as DDL."""
+    metadata: bool = False
+    prefetch: int = PREFETCH
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+
+    def __post_init__(self) -> None:
+        if not self.queue:
+            raise ConfigurationError("queue: a name is missing.")
+        if self.value not in ("json", "raw"):
+            raise ConfigurationError(
+                f"value: {self.value!r} is unknown.", cure="Use one of json, raw."
+            )
+        if (self.value_schema is None) == (self.value == "json"):
+            has = "need one" if self.value_schema is None else "have none"
+            raise ConfigurationError(f"schema: {self.value} values {has}.")
+        if not 0 < self.prefetch <= PREFETCH_MAX:
+            raise ConfigurationError(
+                f"prefetch: {self.prefetch} is not from 1 to {PREFETCH_MAX}.",
+                cure="Give as many as come between two snapshots.",
+            )
+
+    @property
+    def values(self) -> JsonObjects | RawValues:
+        return RawValues() if self.value_schema is None else JsonObjects(self.value_schema)
+
+    @property
+    def schema(self) -> str:
+        """The columns as DDL."""
+        columns = self.values.schema
+        return f"{columns}, {METADATA_DDL}" if self.metadata else columns
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": "rabbitmq",
+            "server": shown(self.server.url),
+            "queue": self.queue,
+            "value": self.value,
+            **shown_guarantee(self.max_guarantee),
+        }
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> RabbitSource:
+        """Asks once, so that a wrong name or wrong credentials end the start in a sentence. A
+        server that is away is waited for by `poll`, beside the other sources."""
+        with (
+            suppress(SourceUnavailableError),
+            self.server.as_source_errors(self.queue, job, stage),
+        ):
+            connection = self.server.connect()
+            try:
+                connection.channel().queue_declare(self.queue, passive=True)
+            finally:
+                if connection.is_open:
+                    connection.close()
+        return self
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> RabbitReader:
+        needs_ids = self.max_guarantee is Guarantee.EXACTLY_ONCE
+        reading = Reading(
+            self.server, self.queue, self.values, self.metadata, self.prefetch, needs_ids
+        )
+        return RabbitReader(reading, job, stage, bad_rows)

@@ -1,0 +1,381 @@
+"""Queues of a real RabbitMQ: each message counts once, wherever job, server or network die."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dagster_jet import JobConfig, Secret, sources
+from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.rabbitmq.reader import UNPROVEN_S, RabbitReader
+from dagster_jet.errors import ConfigurationError, JetError, SourceError, SourceUnavailableError
+from dagster_jet.execution.events import ExecutionRestarting
+from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.testing.check_source import check_source
+from tests.integration import child
+from tests.integration.oracle import by_manifest, committed
+from tests.integration.world import World, wait_until
+from tests.long import long
+from tests.servers import launch, own_folder, stop
+from tests.servers import rabbitmq as server
+from tests.servers.proxy import Proxy
+from tests.servers.rabbitmq import PASSWORD, RabbitQueue, new_queue, rabbitmq
+
+from . import rabbitmq_child
+
+
+@pytest.fixture
+def queue() -> RabbitQueue:
+    return rabbitmq()
+
+
+def source(queue: RabbitQueue, port: int | None = None, **options: Any) -> Any:
+    named = {"schema": "id long, text string", **options}
+    return sources.rabbitmq(queue.through(port or queue.port), queue=queue.name, **named)
+
+
+def opened(queue: RabbitQueue, port: int | None = None, **options: Any) -> RabbitReader:
+    return source(queue, port, **options).open("j", "in", None)
+
+
+def planned(reader: RabbitReader, count: int) -> Any:
+    """A split of so many new messages; no more come."""
+
+    def enough() -> bool:
+        reader.accept(reader.poll())
+        return reader.waiting().items >= count
+
+    wait_until(enough, f"{count} messages", timeout_s=20)
+    assert reader.waiting().items == count
+    return reader.plan(count)
+
+
+def read(reader: RabbitReader, count: int) -> list[Any]:
+    return [json.loads(message.body)["id"] for message in planned(reader, count)]
+
+
+def restored(queue: RabbitQueue, reader: RabbitReader, port: int | None = None) -> RabbitReader:
+    """As after a crash behind a snapshot: the position, through JSON."""
+    again = opened(queue, port)
+    again.restore(json.loads(json.dumps(reader.position())), None)
+    again.restore_unacknowledged(json.loads(json.dumps(reader.unacknowledged())))
+    again.acknowledge(again.unacknowledged())
+    return again
+
+
+def rows(*ids: int) -> list[dict[str, Any]]:
+    return [{"id": one, "text": "t"} for one in ids]
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+
+def test_the_contract_is_kept(
+    queue: RabbitQueue, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(queue.port) as proxy:
+        monkeypatch.setenv("RABBIT", queue.through(proxy.port))
+        made = sources.rabbitmq(Secret("RABBIT"), queue=queue.name, schema="id long, text string")
+        check_source(
+            lambda: made.at_start("j", "in", on_one_host=True),
+            queue.send,
+            spark,
+            outages={"a connection that is cut": proxy.cut},
+            secrets=[PASSWORD],
+        )
+
+
+# --- what is acknowledged, and what is remembered -------------------------------------------------
+
+
+def test_a_message_that_is_in_no_snapshot_comes_again(queue: RabbitQueue) -> None:
+    """F14: before the decision."""
+    queue.send(rows(1, 2, 3))
+    first = opened(queue)
+    assert read(first, 3) == [1, 2, 3]
+    first.close()
+    again = opened(queue)
+    assert read(again, 3) == [1, 2, 3]
+    again.acknowledge(again.unacknowledged())
+    again.close()
+    assert queue.left() == 0
+
+
+def test_a_message_that_a_snapshot_has_is_dropped_and_acknowledged(queue: RabbitQueue) -> None:
+    """F13: after the decision, before the acknowledgement."""
+    queue.send(rows(1, 2, 3))
+    first = opened(queue)
+    read(first, 3)
+    first.close()
+    again = restored(queue, first)
+    queue.send(rows(4))
+    assert read(again, 1) == [4]
+    assert again.read.unproven() == {} and len(again.read.remembered()) == 3
+    again.acknowledge(again.unacknowledged())
+    again.close()
+    assert queue.left() == 0
+
+
+def test_an_unproven_id_outlives_any_number_of_newer_ones(
+    queue: RabbitQueue,
+) -> None:
+    """A frozen process holds its messages while thousands go by: none of them counts twice."""
+    queue.send(rows(1, 2))
+    frozen = opened(queue, prefetch=2)
+    read(frozen, 2)
+    again = restored(queue, frozen)
+    again.read._remembered_max = 3
+    queue.send(rows(*range(10, 30)))
+    assert read(again, 20) == list(range(10, 30))
+    again.acknowledge(again.unacknowledged())
+    assert len(again.read.remembered()) == 3 and len(again.read.unproven()) == 2
+    frozen.close()  # the server gives them to the other one
+    queue.send(rows(99))
+    assert read(again, 1) == [99]
+    assert again.read.unproven() == {} and len(again.read.remembered()) == 3
+    again.close()
+
+
+def test_unproven_ids_are_forgotten_after_a_day_of_connections(queue: RabbitQueue) -> None:
+    reader = opened(queue)
+    reader.restore({"remembered": [], "unproven": {"a": 0.0, "b": 5.0}, "connected_s": 9.0}, None)
+    reader.accept(reader.poll())
+    assert set(reader.read.unproven()) == {"a", "b"}
+    reader._connected_s = UNPROVEN_S + 1
+    reader.accept(reader.poll())
+    reader.close()
+    assert set(reader.read.unproven()) == {"b"}
+
+
+def test_what_a_publisher_sends_twice_counts_once_and_is_acknowledged(queue: RabbitQueue) -> None:
+    queue.send(rows(1, 1, 2, 1), ids=["a", "a", "b", "a"])
+    reader = opened(queue)
+    assert read(reader, 2) == [1, 2]
+    reader.acknowledge(reader.unacknowledged())
+    queue.send(rows(1, 3), ids=["a", "c"])
+    assert read(reader, 1) == [3]
+    reader.acknowledge(reader.unacknowledged())
+    reader.close()
+    assert queue.left() == 0
+
+
+def test_only_what_a_snapshot_has_is_acknowledged(queue: RabbitQueue) -> None:
+    """Also in the middle: acknowledging several at once takes no other along."""
+    queue.send(rows(*range(10)), ids=range(10))
+    reader = opened(queue)
+    read(reader, 10)
+    reader.acknowledge({f"{i}": reader.unacknowledged()[f"{i}"] for i in (0, 1, 2, 5, 7)})
+    reader.close()
+    wait_until(lambda: queue.left() == 5, "five are left", timeout_s=10)
+    assert sorted(read(opened(queue), 5)) == [3, 4, 6, 8, 9]
+
+
+@pytest.mark.parametrize("cut_at", ["sent", "answered"])
+def test_a_connection_that_breaks_in_an_acknowledgement(
+    queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch, cut_at: str
+) -> None:
+    """Nobody knows whether it has arrived: it is not acknowledged for sure, and counts once."""
+    queue.send(rows(1, 2, 3))
+    with Proxy(queue.port) as proxy:
+        reader = opened(queue, proxy.port)
+        read(reader, 3)
+        point = "dagster_jet.connectors.rabbitmq.subscription.fail_point"
+        name = "rabbitmq.acknowledge." + {"sent": "before", "answered": "sent"}[cut_at]
+        monkeypatch.setattr(point, lambda at: proxy.break_off() if at == name else None)
+        with pytest.raises(SourceUnavailableError):
+            reader.acknowledge(reader.unacknowledged())
+        monkeypatch.undo()
+        proxy.restore()
+        reader.acknowledge(reader.unacknowledged())  # as the engine does
+        assert len(reader.read.unproven()) == 3 and reader.unacknowledged() == {}
+        queue.send(rows(4))
+        assert read(reader, 1) == [4]
+        reader.acknowledge(reader.unacknowledged())
+        reader.close()
+    assert queue.left() == 0
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def test_raw_values_and_what_the_server_says_of_them(queue: RabbitQueue, spark: Any) -> None:
+    import pika
+
+    with queue.channel() as channel:
+        properties = pika.BasicProperties(
+            message_id="m1", timestamp=1_700_000_000, headers={"a": "x", "n": 5}
+        )
+        channel.basic_publish("", queue.name, b"\xff\x00", properties)
+    reader = opened(queue, value="raw", schema=None, metadata=True)
+    split = planned(reader, 1)
+    frame = reader.frame(spark, split).rows
+    assert frame.schema.simpleString() == (
+        "struct<value:binary,_message_id:string,_exchange:string,_routing_key:string,"
+        "_redelivered:boolean,_timestamp:timestamp,_headers:map<string,string>>"
+    )
+    [row] = frame.selectExpr("*", "unix_seconds(_timestamp) as seconds").collect()
+    reader.close()
+    assert (bytes(row["value"]), row["_message_id"], row["_routing_key"]) == (
+        b"\xff\x00", "m1", queue.name,
+    )  # fmt: skip
+    assert (row["seconds"], row["_headers"]) == (1_700_000_000, {"a": "x", "n": "5"})
+
+
+def test_a_bad_value_is_a_dead_letter_or_is_named(queue: RabbitQueue, spark: Any) -> None:
+    queue.send([{"id": 1}, b"broken", {"text": "no id"}], ids=["a", "b", "c"])
+    reader = source(queue).open("j", "in", BadRowRule(("id",)))
+    split = planned(reader, 3)
+    frames = reader.frame(spark, split)
+    assert frames.dead_letters is not None
+    found = [(r["position"], r["reason"]) for r in frames.dead_letters.collect()]
+    assert found == [
+        (f"{queue.name}/b", "does not fit the schema"),
+        (f"{queue.name}/c", "id is null"),
+    ]
+    assert reader.locate_bad_row(spark, split) == f"{queue.name}/b: broken"
+    reader.close()
+
+
+# --- what a person has to change ------------------------------------------------------------------
+
+
+def refused(made: Any) -> str:
+    with pytest.raises(JetError) as caught:
+        made.at_start("j", "in", on_one_host=True)
+    assert PASSWORD not in str(caught.value) and "hush" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(queue: RabbitQueue) -> None:
+    at, name = f"127.0.0.1:{queue.port}", queue.name
+    nowhere = sources.rabbitmq(queue.url, queue="nowhere", schema="v long")
+    assert re.search("stage 'in'.*the queue 'nowhere' of .* does not exist", refused(nowhere))
+    stranger = sources.rabbitmq(f"amqp://me:hush@{at}", queue=name, schema="v long")
+    assert "refuses user name and password" in refused(stranger)
+    elsewhere = sources.rabbitmq(f"{queue.url[:-3]}other", queue=name, schema="v long")
+    assert "no such virtual host" in refused(elsewhere)
+    with pytest.raises(ConfigurationError, match="url: this is no URL of a RabbitMQ server"):
+        sources.rabbitmq("http://me:hush@h", queue=name, schema="v long")
+    with pytest.raises(ConfigurationError, match="prefetch: 0 is not from 1 to 65535"):
+        source(queue, prefetch=0)
+    with pytest.raises(ConfigurationError, match="schema: json values need one"):
+        source(queue, schema=None)
+    with pytest.raises(ConfigurationError, match="value: 'xml' is unknown"):
+        source(queue, value="xml")
+
+
+def test_a_message_without_an_id_ends_the_job_or_is_taken_at_least_once(queue: RabbitQueue) -> None:
+    with queue.channel() as channel:
+        channel.basic_publish("", queue.name, b'{"id": 7}')
+    reader = opened(queue)
+    with pytest.raises(SourceError, match=r'has no message_id.*\{"id": 7\}'):
+        for _ in range(10):
+            reader.poll()
+    assert read(opened(queue, guarantee="at-least-once"), 1) == [7]
+    assert source(queue, guarantee="at-least-once").describe()["guarantee"] == "at-least-once"
+
+
+def test_no_password_is_shown(queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RABBIT", queue.url)
+    named = sources.rabbitmq(Secret(env="RABBIT"), queue=queue.name, schema="id long")
+    for text in (repr(named), str(named.describe()), pickle.dumps(named).decode("latin-1")):
+        assert PASSWORD not in text
+    written = source(queue)
+    assert PASSWORD not in repr(written) + str(written.describe())
+
+
+# --- a job, killed --------------------------------------------------------------------------------
+
+MESSAGES = range(12)
+ONCE = Counter((value,) for value in MESSAGES)
+
+
+class RabbitWorld(World):
+    driver = staticmethod(rabbitmq_child.main)
+
+    def use(self, queue: RabbitQueue, port: int | None = None) -> None:
+        url = queue.through(port or queue.port)
+        (self.folder / "url").write_text(url)
+        (self.folder / "queue").write_text(queue.name)
+        os.environ[rabbitmq_child.URL] = url
+
+    def run(self, until: str = "drained", **config: Any) -> Any:
+        with self.jet() as jet:
+            return jet.run(
+                rabbitmq_child.rabbit_pipeline(self.folder),
+                JobConfig(**{**child.CONFIG, "max_items_per_epoch": 3, **config}),
+                until=until,
+                on_event=self.see,
+            )
+
+    def rows(self) -> Counter[tuple[Any, ...]]:
+        return committed(self.folder / "out", ("v",))
+
+    def rows_by_manifest(self) -> Counter[tuple[Any, ...]]:
+        """While the job runs, a listing may be ahead."""
+        return by_manifest(self.folder / "out", ("v",))
+
+
+@pytest.fixture
+def world(world: World) -> Iterator[RabbitWorld]:
+    yield RabbitWorld(world.folder, world.fail_points, world.spark)
+    os.environ.pop(rabbitmq_child.URL, None)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "epoch.acked:3=kill",  # F14: read, and in no snapshot
+        "commit.after:2=kill",  # F13: committed, and not acknowledged
+        "rabbitmq.acknowledge.sent:2=kill",  # acknowledged, perhaps
+        pytest.param("record.snapshot.after:3=kill", marks=long),
+        pytest.param("rabbitmq.acknowledge.before:2=kill", marks=long),
+        pytest.param("rabbitmq.acknowledge.after:2=kill", marks=long),
+        pytest.param("record.committed.before:2=kill", marks=long),
+    ],
+)
+def test_a_message_counts_once_wherever_the_driver_dies(
+    world: RabbitWorld, queue: RabbitQueue, rules: str
+) -> None:
+    queue.send([{"v": v} for v in MESSAGES])
+    world.use(queue)
+    world.run_child(rules, config={**child.CONFIG, "max_items_per_epoch": 3})
+    assert not world.rows() - ONCE
+    assert world.run().status is JobStatus.NOT_RUNNING
+    assert world.rows() == ONCE and queue.left() == 0
+
+
+def test_a_server_that_is_killed_is_waited_for_in_place(world: RabbitWorld) -> None:
+    """At the start, and in the middle; acknowledgements that it has lost do no harm."""
+    folder = own_folder("rabbitmq")
+    own = launch("rabbitmq", folder, server.prepared(folder))
+    queue = new_queue(own)
+    try:
+        queue.send([{"v": v} for v in MESSAGES])
+        stop(own, signal.SIGKILL)
+        world.use(queue)
+        with world.jet() as jet:
+            job = jet.submit(
+                rabbitmq_child.rabbit_pipeline(world.folder),
+                JobConfig(**child.CONFIG),
+                on_event=world.see,
+            )
+            own = launch("rabbitmq", folder, server.prepared(folder))
+            wait_until(lambda: world.rows_by_manifest() == ONCE, "the first are read")
+            stop(own, signal.SIGKILL)
+            own = launch("rabbitmq", folder, server.prepared(folder))
+            queue.send([{"v": 99}])
+            wait_until(lambda: world.rows_by_manifest()[(99,)] == 1, "the last is read")
+            assert job.complete(60).status is JobStatus.COMPLETED
+        assert world.rows() == ONCE + Counter([(99,)]) and queue.left() == 0
+        assert world.events_of(ExecutionRestarting) == []
+    finally:
+        stop(own)
