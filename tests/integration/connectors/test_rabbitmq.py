@@ -83,7 +83,12 @@ def test_the_contract_is_kept(
 ) -> None:
     with Proxy(queue.port) as proxy:
         monkeypatch.setenv("RABBIT", queue.through(proxy.port))
-        made = sources.rabbitmq(Secret("RABBIT"), queue=queue.name, schema="id long, text string")
+        made = sources.rabbitmq(
+            Secret("RABBIT"),
+            queue=queue.name,
+            schema="id long, text string",
+            prefetch=20_000,  # it reads 10,000 rows and some before it acknowledges any
+        )
         check_source(
             lambda: made.at_start("j", "in", on_one_host=True),
             queue.send,
@@ -201,6 +206,30 @@ def test_a_connection_that_breaks_in_an_acknowledgement(
         reader.acknowledge(reader.unacknowledged())
         reader.close()
     assert queue.left() == 0
+
+
+def test_what_a_killed_server_has_not_written_down_counts_once() -> None:
+    """An answer does not mean that an acknowledgement is on the server's disk."""
+    folder = own_folder("rabbitmq")
+    own = launch("rabbitmq", folder, server.prepared(folder))
+    try:
+        queue = new_queue(own)
+        queue.send(rows(*range(1_000)))
+        reader = opened(queue)
+        read(reader, 1_000)
+        reader.acknowledge(reader.unacknowledged())
+        stop(own, signal.SIGKILL)
+        assert reader.read.unproven() == {}
+        with pytest.raises(SourceUnavailableError):
+            reader.poll()
+        own = launch("rabbitmq", folder, server.prepared(folder))
+        queue.send(rows(5_000))
+        assert read(reader, 1) == [5_000]
+        reader.acknowledge(reader.unacknowledged())
+        reader.close()
+        assert queue.left() == 0
+    finally:
+        stop(own)
 
 
 # --- values ---------------------------------------------------------------------------------------
