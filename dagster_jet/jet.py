@@ -24,6 +24,7 @@ from dagster_jet.execution.stopping import Until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.dag_job import DagJob, DagResult
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.ledger import LedgerEntry, least_epoch, read_ledger
 from dagster_jet.jobs.open_dag_job import open_dag_job, refuse_for_dags
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.profile import JobProfile, read_profile
@@ -434,21 +435,49 @@ class Jet:
     def ledger(self, name: str) -> dict[str, int | None]:
         """Returns the last epoch that is certainly committed, by sink; empty before the first.
 
+        Each sink's own place is asked (the folder, the table's database, the cluster): a sink may
+        be behind the others while a commit is being retried, or after its database was put back to
+        an old copy. Of a place that cannot say it, or does not answer, it is what the job's record
+        knows. None: of no retained snapshot.
+
         Raises:
-            SnapshotInvalidError: the manifest of that snapshot is missing or damaged.
+            SnapshotInvalidError: a snapshot's manifest is missing or damaged.
             StoreUnavailableError: no majority of the store's members answers.
 
         Example:
             >>> jet.ledger("never_ran")
             {}
         """
-        refs = self.snapshots(name)
-        committed = next((ref for ref in refs if ref.committed), None)
-        if committed is None:
-            return {}
-        manifest = SnapshotStore(self.store, name).load(committed)
-        sinks = [v for v in manifest.counters if v not in manifest.shards]
-        return dict.fromkeys(sinks, committed.epoch_id)
+        return {entry.sink: entry.epoch_id for entry in self.ledger_entries(name)}
+
+    def ledger_entries(self, name: str) -> tuple[LedgerEntry, ...]:
+        """Returns what `ledger` is made of: also who says so, and what is decided.
+
+        Raises:
+            SnapshotInvalidError: a snapshot's manifest is missing or damaged.
+            StoreUnavailableError: no majority of the store's members answers.
+
+        Example:
+            >>> jet.ledger_entries("never_ran")
+            ()
+        """
+        record = self.record(name)
+        return () if record is None else read_ledger(self.store, record)
+
+    def consistent_epoch(self, name: str) -> int | None:
+        """Returns the epoch up to which all sinks of a job are committed: their least.
+
+        What readers join over several sinks is one cut up to there. None: nothing is.
+
+        Raises:
+            SnapshotInvalidError: a snapshot's manifest is missing or damaged.
+            StoreUnavailableError: no majority of the store's members answers.
+
+        Example:
+            >>> jet.consistent_epoch("never_ran") is None
+            True
+        """
+        return least_epoch(self.ledger(name).values())
 
     def profile(self, name: str) -> JobProfile:
         """Returns where the time of a job's last epochs went, phase by phase.

@@ -21,6 +21,7 @@ from dagster_jet.cli.warm_up import warm_up
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError, JobFailedError
+from dagster_jet.jobs.ledger import least_epoch
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.supervision import read_supervision
 from dagster_jet.snapshot.protocol import StopKind
@@ -125,10 +126,26 @@ def snapshots(target: Target, name: JobArgument) -> None:
 @app.command()
 @on_store
 def ledger(target: Target, name: JobArgument) -> None:
-    """The last committed epoch of every sink."""
+    """The last committed epoch of every sink, by its own markers.
+
+    All sinks are one cut up to the least of these epochs. `decided` is what they are going to have;
+    `said_by` is `record` where a place cannot be asked.
+    """
     with target.open_jet() as jet:
-        rows = [{"sink": sink, "epoch": epoch} for sink, epoch in jet.ledger(name).items()]
-        show(rows, title=f"Ledger of {name}", as_json=target.as_json)
+        entries = jet.ledger_entries(name)
+        rows = [
+            {
+                "sink": entry.sink,
+                "epoch": entry.epoch_id,
+                "decided": entry.decided_epoch_id,
+                "said_by": entry.witness.value,
+                "note": entry.note,
+            }
+            for entry in entries
+        ]
+        consistent = least_epoch(entry.epoch_id for entry in entries)
+        upto = "nothing is committed" if consistent is None else f"one cut up to {consistent}"
+        show(rows, title=f"Ledger of {name}: {upto}", as_json=target.as_json)
 
 
 @app.command()

@@ -417,6 +417,24 @@ class Committer(Protocol):
         return
 
 
+@runtime_checkable
+class KnowsCommits(Protocol):
+    """A committer whose outside system can be asked what is committed: `Jet.ledger` asks it.
+
+    Of others the job's record says it.
+    """
+
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        """Returns whether all of these artifacts are committed, by the outside system's own marks.
+
+        It changes nothing and locks nobody out, also while an execution commits.
+
+        Raises:
+            JetError: it cannot be asked now, or another job commits to the place.
+        """
+        ...
+
+
 class Sink(Protocol):
     """A sink's definition."""
 

@@ -9,6 +9,7 @@ snapshot, so a dead execution's manifest can never be mistaken for ours.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -72,6 +73,14 @@ class Artifact:
     rows: int
     bytes: int
     checksum: int
+
+
+def by_epoch(artifacts: Iterable[Artifact]) -> dict[int, list[Artifact]]:
+    """The artifacts of each epoch, oldest epoch first."""
+    epochs: dict[int, list[Artifact]] = {}
+    for artifact in sorted(artifacts, key=lambda one: one.epoch_id):
+        epochs.setdefault(artifact.epoch_id, []).append(artifact)
+    return epochs
 
 
 @dataclass(frozen=True)

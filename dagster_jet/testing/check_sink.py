@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import (
     CommitContext,
+    KnowsCommits,
     ReopenableSink,
     Sink,
     TransactionId,
@@ -107,6 +108,15 @@ class _Place:
     def commit(self, artifacts: Collection[Artifact], *, execution_id: int | None = None) -> None:
         """Phase 2, by an object that knows nothing."""
         _commit(self.make_sink(), artifacts, self.context(execution_id))
+
+    def has_committed(self, artifacts: Collection[Artifact]) -> bool:
+        """What the place says of them, asked by an object that knows nothing."""
+        committer = self.make_sink().open_committer(_JOB, _STAGE)
+        assert isinstance(committer, KnowsCommits)
+        try:
+            return committer.has_committed(artifacts, self.context())
+        finally:
+            committer.close()
 
     def abort_orphans(self, keep: Collection[str] = (), *, execution_id: int | None = None) -> None:
         committer = self.make_sink().open_committer(_JOB, _STAGE)
@@ -232,6 +242,24 @@ def _visible_with_phase_2(place: _Place) -> None:
     place.expect()
     place.commit(artifacts)
     place.expect(rows)
+
+
+def _says_what_is_committed(place: _Place) -> None:
+    """A committer that says what is committed says it of what is, and of nothing else."""
+    if not isinstance(place.make_sink().open_committer(_JOB, _STAGE), KnowsCommits):
+        return
+    rows = place.rows(10)
+    artifacts = place.stage(rows, shards=2)
+    assert not place.has_committed(artifacts), "it says so before phase 2"
+    place.commit(artifacts)
+    assert place.has_committed(artifacts), "it does not say so after phase 2"
+    more = place.rows(2)
+    later = place.stage(more)
+    assert not place.has_committed(later), "it says so of the next epoch"
+    assert not place.has_committed((*artifacts, *later)), "it says so of two epochs, one of two is"
+    place.commit(later)
+    assert place.has_committed((*artifacts, *later)), "it does not say so of two epochs"
+    place.expect(rows, more)
 
 
 def _any_value(place: _Place) -> None:
@@ -419,6 +447,7 @@ _CLAUSES: tuple[Callable[[_Place], None], ...] = (
     _is_checked_at_every_start,
     _nothing_of_nothing,
     _visible_with_phase_2,
+    _says_what_is_committed,
     _any_value,
     _epochs_together,
     _again_and_again,

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.connectors.contract import CommitContext, TransactionId
-from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, rows_of, segments_by_epoch
+from dagster_jet.connectors.staging import (
+    RowsWriter,
+    Segment,
+    SegmentWriter,
+    rows_of,
+    segments_by_epoch,
+)
 from dagster_jet.errors import Reaction
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
@@ -111,6 +117,23 @@ class FailsForGood(Broken):
             return Reaction.FAIL
 
 
+class SaysWhatIsStaged(Broken):
+    """Of what is staged it says that it is committed."""
+
+    class Committer(Wrapped):
+        def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+            names = self.sink.area.names()
+            return all(
+                any(n in names for n in Segment(self.sink.area, one).names) for one in artifacts
+            )
+
+
+class NeverSaysSo(Broken):
+    class Committer(Wrapped):
+        def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+            return False
+
+
 class WritesAtOnce(Broken):
     Committer = Wrapped
 
@@ -161,6 +184,8 @@ class ForgetsItsStaging(Broken):
         (AbortsTheNewer, "What an older execution has staged"),
         (CommitsWhatItFinds, "What an older execution has staged|What a writer of a dead"),
         (FailsForGood, "A commit in the middle of an outage"),
+        (SaysWhatIsStaged, "A committer that says what is committed"),
+        (NeverSaysSo, "A committer that says what is committed"),
         (WritesAtOnce, "Rows are invisible after phase 1"),
         (Truncates, "Any value is kept as it is"),
         (TellsItsPassword, "shows no secret"),

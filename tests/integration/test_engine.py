@@ -502,6 +502,20 @@ def test_state_ledger_and_snapshots(world: World) -> None:
     assert ledger == dict.fromkeys(("counts_out", "rollup_out", "big_out"), snapshots[0].epoch_id)
 
 
+def test_a_sink_that_was_put_back_to_an_old_copy_is_seen_in_the_ledger(world: World) -> None:
+    world.fill(files=4)
+    world.run(until="drained")
+    before = {entry.sink: entry.epoch_id for entry in world.assert_ledger_is_true()}
+    newest = max((world.folder / "out" / "big" / "_epochs").glob("[!.]*.json"))
+    newest.unlink()
+    after = {entry.sink: entry.epoch_id for entry in world.assert_ledger_is_true()}
+    behind = after.pop("big_out")
+    assert behind is None or behind < before.pop("big_out")
+    assert after == {sink: before[sink] for sink in after}, "the others are where they were"
+    with world.jet() as jet:
+        assert jet.consistent_epoch(child.JOB) == behind
+
+
 def run_past_a_snapshot(
     world: World, files: int, until: str = "drained"
 ) -> tuple[int, dict[str, oracle.Rows]]:

@@ -31,6 +31,7 @@ def test_killed(world: World, crash: Crash) -> None:
     world.fill()
     world.run_child(crash.rules, sharded=crash.sharded)
     world.assert_nothing_doubled()
+    world.assert_ledger_is_true()
     result = world.run()
     assert result.status is JobStatus.COMPLETED
     world.assert_exactly_once()

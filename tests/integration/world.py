@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster_jet import Jet, JobConfig, JobResult
 from dagster_jet.execution.events import ExecutionRestarting, JobEvent
+from dagster_jet.jobs.ledger import LedgerEntry, Witness
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.testing.failpoints import Death, FailPoints
 
@@ -123,6 +124,25 @@ class World:
         for name, columns in OUTPUTS.items():
             found = by_manifest(self.folder / "out" / name, columns)
             assert not found - expected[name], (name, found - expected[name])
+
+    def assert_ledger_is_true(self) -> tuple[LedgerEntry, ...]:
+        """Of each sink it says exactly what the markers in its folder say: read here as files."""
+        with self.jet() as jet:
+            entries = jet.ledger_entries(child.JOB)
+            consistent = jet.consistent_epoch(child.JOB)
+            manifests = [jet.manifest(child.JOB, r.snapshot_id) for r in jet.snapshots(child.JOB)]
+        for entry in entries:
+            folder = self.folder / "out" / entry.sink.removesuffix("_out") / "_epochs"
+            marked = {int(path.stem) for path in folder.glob("[!.]*.json")}
+            named = {a.epoch_id for m in manifests for a in m.artifacts if a.sink == entry.sink}
+            missing = min(named - marked, default=None)
+            whole = [m.epoch_id for m in manifests if missing is None or m.epoch_id < missing]
+            assert entry.witness is Witness.MARKERS, entry
+            assert entry.epoch_id == max(whole, default=None), (entry, sorted(named - marked))
+        epochs = [entry.epoch_id for entry in entries]
+        known = [epoch for epoch in epochs if epoch is not None]
+        assert consistent == (min(known) if known and None not in epochs else None)
+        return entries
 
     def visible_rows(self) -> int:
         return sum(rows.total() for rows in self.committed().values())

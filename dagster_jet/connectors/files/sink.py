@@ -50,7 +50,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
 )
-from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
 from dagster_jet.system.failpoint import fail_point
@@ -199,11 +199,8 @@ class FilesSink:
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         place = self.place()
-        epochs: dict[int, list[Artifact]] = {}
-        for artifact in artifacts:
-            epochs.setdefault(artifact.epoch_id, []).append(artifact)
         try:
-            for epoch_id, parts in sorted(epochs.items()):
+            for epoch_id, parts in by_epoch(artifacts).items():
                 self._commit_epoch(place, epoch_id, parts, context)
         except OSError as error:
             kind = SinkUnavailableError if is_transient(error) else SinkError
@@ -238,7 +235,31 @@ class FilesSink:
             # Another execution was faster, and readers may act upon its marker already.
             self._is_committed(place, marker, parts, context)
 
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        place = self.place()
+        try:
+            return all(
+                self._is_listed(place, _marker(epoch_id, context), parts, context)
+                for epoch_id, parts in by_epoch(artifacts).items()
+            )
+        except OSError as error:
+            raise SinkUnavailableError(
+                f"the output folder {self.path!r} cannot be read: {error}.",
+                job=context.job,
+                stage=context.sink,
+            ) from error
+
     def _is_committed(
+        self, place: OutputPlace, marker: str, parts: Collection[Artifact], context: CommitContext
+    ) -> bool:
+        """Is the marker there? Then what is staged of the same rows is no longer needed."""
+        is_listed = self._is_listed(place, marker, parts, context)
+        if is_listed:
+            for part in parts:
+                place.discard(part.token)
+        return is_listed
+
+    def _is_listed(
         self, place: OutputPlace, marker: str, parts: Collection[Artifact], context: CommitContext
     ) -> bool:
         """Is the marker there? Then readers may have moved what it lists, and nothing else.
@@ -261,8 +282,6 @@ class FilesSink:
                 cure="Give each sink a folder of its own; what is staged is still there, and is "
                 "committed at the next start.",
             )
-        for part in parts:
-            place.discard(part.token)
         return True
 
     def _publish(self, place: OutputPlace, artifact: Artifact, context: CommitContext) -> bool:

@@ -109,6 +109,14 @@ class KafkaCommitter(Committer):
                 for segment in segments:
                     segment.remove()
 
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        with self._errors_named():
+            marker = read_markers(self.cluster, self.marker_topic, self.owner).get(context.timeline)
+        execution_id = context.execution_id if context.repeatable else 0
+        return marker is not None and all(
+            marker.covers(artifact.epoch_id, execution_id) for artifact in artifacts
+        )
+
     def try_out(self) -> dict[int, Marker]:
         """Begins as a new execution does, and commits nothing: whether the broker takes the
         transactional id and its time-out is known before there is anything to lose.

@@ -159,6 +159,15 @@ class MapSink:
                 stage=context.sink,
             ) from error
 
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        state = self._map.log.read()
+        area = self._area(context.job, context.sink)
+        return state is not None and all(
+            state.has(_producer(context, epoch_id, number))
+            for epoch_id, segments in segments_by_epoch(area, artifacts)
+            for number in range(sum(len(segment.names) for segment in segments))
+        )
+
     def _commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         chunks = ChunkCommit(self, context.job, context.sink)
         for epoch_id, segments in segments_by_epoch(chunks.area, artifacts):

@@ -58,6 +58,22 @@ class SqlCommitter(Committer):
             for segment in segments:
                 segment.remove()
 
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        newest = max((artifact.epoch_id for artifact in artifacts), default=0)
+        errors = as_sink_errors(self.place, context.job, context.sink)
+        with errors, self.place.connected() as connection:
+            if Markers(self.place).missing(connection, EPOCHS):
+                return False
+            fence, line = self._fence(context)
+            found = fence.read(connection)
+            return found is not None and found >= (line, newest)
+
+    def _fence(self, context: CommitContext) -> tuple[Fence, int]:
+        """The sink's row, and what stands in it as its timeline."""
+        line = context.execution_id if context.repeatable else context.timeline
+        id = self.owner.id("repeatable" if context.repeatable else "")
+        return Fence(Markers(self.place), self.owner, id), line
+
     def _commit_epoch(
         self,
         connection: Connection,
@@ -65,9 +81,7 @@ class SqlCommitter(Committer):
         segments: Sequence[Segment],
         context: CommitContext,
     ) -> None:
-        line = context.execution_id if context.repeatable else context.timeline
-        id = self.owner.id("repeatable" if context.repeatable else "")
-        fence = Fence(Markers(self.place), self.owner, id)
+        fence, line = self._fence(context)
         fence.ensure(connection)
         rows = self._rows(segments, context)
         if self.creates_table:

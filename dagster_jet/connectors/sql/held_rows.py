@@ -161,6 +161,13 @@ class SqlHeldTransactions:
             self._forget_others(connection, kind, name)
         return Fate.COMMITTED
 
+    def has_committed(self, name: str) -> bool:
+        """Was the transaction of this name committed?"""
+        with self._classified(), self._connected() as (connection, _):
+            if Markers(self.place).missing(connection, HELD):
+                return False
+            return self._is_done(connection, name)
+
     def roll_back(self, held_id: str, *, before_execution: int) -> bool:
         held, notes = self.owner.id(held_id), self._notes
         with self._classified(), self._connected() as (connection, kind):
@@ -250,6 +257,9 @@ class SqlHeldCommitter(HeldCommitter):
     """Phase 2 of a table. The token of an artifact is the name of its transaction alone."""
 
     transactions: SqlHeldTransactions
+
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        return all(self.transactions.has_committed(artifact.token) for artifact in artifacts)
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         self.transactions.keep = frozenset(keep)

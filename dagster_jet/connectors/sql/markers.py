@@ -113,8 +113,9 @@ class Fence:
     owner: Owner
     id: str
 
-    def exists(self, connection: Connection) -> bool:
-        return self._read(connection, lock=False) is not None
+    def read(self, connection: Connection) -> tuple[int, int] | None:
+        """(timeline, epoch) of the last whole epoch; None before the first."""
+        return self._read(connection, lock=False)
 
     def ensure(self, connection: Connection) -> None:
         """There is a row to lock; in a transaction of its own."""

@@ -115,7 +115,7 @@ class SqlSink:
             connection.rollback()
             markers, owner = Markers(self.place), self._owner(job, stage)
             create_markers(connection, markers, job, stage, EPOCHS)
-            if is_new_job and Fence(markers, owner, owner.id()).exists(connection):
+            if is_new_job and Fence(markers, owner, owner.id()).read(connection) is not None:
                 raise ConfigurationError(
                     f"the table {EPOCHS!r} has epochs of an earlier life of this job, but the "
                     "store knows nothing of it: its epochs would be taken for those.",

@@ -1,0 +1,173 @@
+"""The ledger: up to which epoch each sink is committed, by its own markers.
+
+The job's record says what it knows of its commits: never more than has happened, but only for all
+sinks at once. A sink that is behind the others, or a database that somebody has put back to an old
+copy, is seen only by asking the places themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dagster_jet.connectors.contract import CommitContext, KnowsCommits
+from dagster_jet.connectors.reopening import reopen_sink
+from dagster_jet.errors import JetError
+from dagster_jet.snapshot.manifest import Artifact, Manifest
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import Store
+
+_EXECUTIONS_MAX = 8
+"""Below exactly-once a marker names the execution that has committed: so many are tried."""
+
+
+class Witness(str, Enum):
+    """Who says what is committed."""
+
+    MARKERS = "markers"
+    """The place that is written to."""
+    RECORD = "record"
+    """The job's record: the place cannot say it, or cannot be asked now."""
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One sink.
+
+    Attributes:
+        sink: its name.
+        epoch_id: of the newest retained snapshot whose output, and all output before it, is
+            committed; None: of none.
+        decided_epoch_id: of the newest snapshot that is decided: what the sink is going to have.
+        witness: who says so.
+        note: why the place itself was not asked; "" if it was.
+    """
+
+    sink: str
+    epoch_id: int | None
+    decided_epoch_id: int
+    witness: Witness
+    note: str = ""
+
+
+def read_ledger(store: Store, record: ExecutionRecord) -> tuple[LedgerEntry, ...]:
+    """Asks the place of every sink that the newest snapshot has; in their order there.
+
+    Raises:
+        SnapshotInvalidError: a manifest is missing or damaged.
+        StoreUnavailableError: too few members of the store answer.
+    """
+    snapshots = SnapshotStore(store, record.job)
+    retained = [(ref, snapshots.load(ref)) for ref in record.snapshots]
+    if not retained:
+        return ()
+    newest = retained[0][1]
+    return tuple(_entry(store, record, retained, sink) for sink in _sinks(newest))
+
+
+def least_epoch(epochs: Iterable[int | None]) -> int | None:
+    """Returns the least of them; None if there is none, or one is None.
+
+    Example:
+        >>> least_epoch([7, 5]), least_epoch([7, None]), least_epoch([])
+        (5, None, None)
+    """
+    found = list(epochs)
+    known = [epoch for epoch in found if epoch is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def _sinks(manifest: Manifest) -> list[str]:
+    if manifest.sinks:
+        return list(manifest.sinks)
+    others = manifest.sources.keys() | manifest.shards.keys()  # format 1 does not list its sinks
+    return [vertex for vertex in manifest.counters if vertex not in others]
+
+
+def _entry(
+    store: Store,
+    record: ExecutionRecord,
+    retained: Sequence[tuple[SnapshotRef, Manifest]],
+    sink: str,
+) -> LedgerEntry:
+    decided = retained[0][0].epoch_id
+    try:
+        epoch_id = newest_committed(
+            retained, sink, lambda manifest, own: _asked(store, record, manifest, sink, own)
+        )
+        return LedgerEntry(sink, epoch_id, decided, Witness.MARKERS)
+    except _CannotSayError as error:
+        note = str(error)
+    except (JetError, OSError) as error:
+        note = f"it cannot be asked now: {error}"
+    recorded = next((ref.epoch_id for ref, _ in retained if ref.committed), None)
+    return LedgerEntry(sink, recorded, decided, Witness.RECORD, note)
+
+
+def newest_committed(
+    retained: Sequence[tuple[SnapshotRef, Manifest]],
+    sink: str,
+    has_committed: Callable[[Manifest, Sequence[Artifact]], bool],
+) -> int | None:
+    """Returns the epoch of the newest snapshot that a sink has whole, with all before it.
+
+    A snapshot without output for the sink brings it on as far as the one before it is committed.
+
+    Args:
+        retained: snapshots and their manifests, newest first.
+        sink: its name.
+        has_committed: whether its place has what a manifest names.
+    """
+    candidate: int | None = None
+    for ref, manifest in retained:
+        own = [artifact for artifact in manifest.artifacts if artifact.sink == sink]
+        if candidate is None:
+            candidate = ref.epoch_id
+        if not own:
+            continue
+        if has_committed(manifest, own):
+            return candidate
+        candidate = None
+    return candidate
+
+
+class _CannotSayError(Exception):
+    """Of what the place has, only the record knows."""
+
+
+def _asked(
+    store: Store,
+    record: ExecutionRecord,
+    manifest: Manifest,
+    sink: str,
+    artifacts: Sequence[Artifact],
+) -> bool:
+    destination = manifest.sinks.get(sink)
+    if destination is None:
+        raise _CannotSayError("the snapshot does not say where it writes")
+    committer = reopen_sink(destination, store).open_committer(record.job, sink)
+    try:
+        if not isinstance(committer, KnowsCommits):
+            raise _CannotSayError(f"a sink of kind {destination['kind']!r} keeps no markers")
+        return any(
+            committer.has_committed(artifacts, context)
+            for context in _contexts(record, manifest, sink)
+        )
+    finally:
+        committer.close()
+
+
+def _contexts(record: ExecutionRecord, manifest: Manifest, sink: str) -> list[CommitContext]:
+    """As whom the epochs may have been committed: exactly once, or by an execution below that."""
+    first = manifest.execution_id
+    last = min(record.execution_id, first + _EXECUTIONS_MAX)
+    line = manifest.timeline
+    return [
+        CommitContext(record.job, sink, line, first, recovering=True),
+        *(
+            CommitContext(record.job, sink, line, by, recovering=True, repeatable=True)
+            for by in range(first, last + 1)
+        ),
+    ]
