@@ -617,4 +617,11 @@ def _until(value: UntilSpec) -> Until:
     }
     if isinstance(value, str) and value in fixed:
         return fixed[value]
-    return Until(input_ends=False, stop=None, duration_s=to_ms(value, "until") / 1000)
+    try:
+        return Until(input_ends=False, stop=None, duration_s=to_ms(value, "until") / 1000)
+    except ConfigurationError as error:
+        words = ", ".join(f'"{word}"' for word in fixed)
+        raise ConfigurationError(
+            f"until: {value!r} is neither {words} nor a duration.",
+            cure='Use one of these words, or a duration such as "10 minutes".',
+        ) from error

@@ -94,7 +94,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         default=30.0,
         ge=0,
         description="At most one materialization per asset in this time, besides the first after "
-        "a recovery and the last of a run. Each costs Dagster 10 KB, for ever. 0: every snapshot.",
+        "a recovery and the last of a run. Each costs Dagster 9 KB, for ever. 0: every snapshot.",
     )
     max_report_interval_seconds: float = Field(
         default=300.0,
@@ -125,6 +125,15 @@ class JetResource(dg.ConfigurableResource[Any]):
         if isinstance(fields.get("store"), Sequence):
             fields["store"] = [_by_name(url) for url in fields["store"]]
         super().__init__(**fields)
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Where definitions are loaded, not in the first run. What comes from the environment is
+        known only there."""
+        texts = [self.guarantee, self.snapshot_interval, self.target_epoch_duration]
+        texts += [self.catch_up_epoch_duration, self.lease_ttl, *self.job_config.values()]
+        if not any(isinstance(text, dg.EnvVar) for text in texts):
+            self._job_config(None)
 
     @property
     def jet(self) -> Jet:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_jet.errors import JobStateError
+from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.jet import Jet
 from dagster_jet.jobs.supervision import (
     Supervision,
@@ -98,8 +98,12 @@ def build_jet_supervisor_sensor(
             same way.
         tags: further tags of the runs.
         default_status: whether it is on when first loaded.
+
+    Raises:
+        ConfigurationError: the job runs another pipeline.
     """
     pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
+    _check_that_it_runs(job, pipeline_name)
     policy = RestartPolicy(
         start_timeout_ms=int(start_timeout_seconds * 1000),
         backoff_initial_ms=int(backoff_initial_seconds * 1000),
@@ -135,6 +139,19 @@ def build_jet_supervisor_sensor(
         required_resource_keys={jet} if isinstance(jet, str) else None,
         **({"job_name": job} if isinstance(job, str) else {"job": job}),
     )
+
+
+def _check_that_it_runs(
+    job: dg.JobDefinition | UnresolvedAssetJobDefinition | str, pipeline: str
+) -> None:
+    runs = None if isinstance(job, str) else (job.tags or {}).get(keys.TAG_PIPELINE)
+    if not isinstance(job, str) and runs not in (None, pipeline):
+        raise ConfigurationError(
+            f"the Dagster job {job.name!r} runs {runs!r}: the sensor would launch it for ever, "
+            "because this pipeline would not run.",
+            job=pipeline,
+            cure="Give the job that build_jet_job made of this pipeline's assets.",
+        )
 
 
 def supervise(

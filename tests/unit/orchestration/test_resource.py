@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 
-from dagster_jet import JetResource, JobConfig, JournalConfig, Secret
+from dagster_jet import JetResource, JobConfig, JournalConfig, Pipeline, Secret
 from dagster_jet.errors import ConfigurationError
 
 
@@ -31,9 +31,36 @@ def test_what_run_is_given_wins_over_the_resource(tmp_path: Path) -> None:
     assert own._job_config(whole) is whole
 
 
-def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="snapshot_intervall"):
-        resource(tmp_path, job_config={"snapshot_intervall": "1 second"})._job_config(None)
+        resource(tmp_path, job_config={"snapshot_intervall": "1 second"})
+    with pytest.raises(ConfigurationError, match=r"snapshot_interval.*'5 parsecs'"):
+        resource(tmp_path, snapshot_interval="5 parsecs")
+
+
+def test_a_setting_from_the_environment_is_checked_when_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = resource(tmp_path, snapshot_interval=dg.EnvVar("JET_INTERVAL"))
+    monkeypatch.setenv("JET_INTERVAL", "5 parsecs")
+    with (
+        pytest.raises(ConfigurationError, match=r"snapshot_interval.*'5 parsecs'"),
+        own.process_config_and_initialize_cm(),
+    ):
+        pass
+    monkeypatch.setenv("JET_INTERVAL", "5 seconds")
+    with own.process_config_and_initialize_cm() as opened:
+        assert opened._job_config(None).snapshot_interval == timedelta(seconds=5)
+
+
+def test_a_misspelt_end_of_a_run_is_answered_with_the_words_there_are(
+    tmp_path: Path, pipeline: Pipeline
+) -> None:
+    with (
+        resource(tmp_path).process_config_and_initialize_cm() as opened,
+        pytest.raises(ConfigurationError, match='"drained", "completed", "stopped" nor a duration'),
+    ):
+        opened.jet.run(pipeline, until="drainedd")
 
 
 def test_spark_settings_are_flat_text(tmp_path: Path) -> None:

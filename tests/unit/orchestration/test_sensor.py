@@ -12,7 +12,15 @@ import dagster as dg
 import pytest
 from dagster import DagsterInstance
 
-from dagster_jet import Jet, JetResource, Pipeline, build_jet_supervisor_sensor
+from dagster_jet import (
+    Jet,
+    JetResource,
+    Pipeline,
+    build_jet_job,
+    build_jet_supervisor_sensor,
+    jet_assets,
+)
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.jobs.supervision import (
     Intent,
     read_supervision,
@@ -265,6 +273,15 @@ def test_the_resource_may_be_given_itself(
     with dg.build_sensor_context(instance=instance) as context:
         data = sensor.evaluate_tick(context)
     assert [request.run_key for request in data.run_requests or []] == ["shop:1"]
+
+
+def test_a_job_that_runs_another_pipeline_is_refused(pipeline: Pipeline) -> None:
+    @jet_assets(pipeline=pipeline)
+    def assets():  # type: ignore[no-untyped-def]
+        yield from ()
+
+    with pytest.raises(ConfigurationError, match="'shop_job' runs 'shop'"):
+        build_jet_supervisor_sensor(job=build_jet_job(assets), pipeline="bakery")
 
 
 def _job() -> dg.JobDefinition:
