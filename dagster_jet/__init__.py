@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from dagster_jet.maps import JetMap, JournalConfig
     from dagster_jet.orchestration import (
         DagsterJetTranslator,
+        JetPipelineComponent,
         JetResource,
         JetStageData,
         build_jet_asset_checks,
@@ -118,6 +119,7 @@ _LOADED_WHEN_USED = {
     "dagster_jet.maps": ("JetMap", "JournalConfig"),
     "dagster_jet.orchestration": (
         "DagsterJetTranslator",
+        "JetPipelineComponent",
         "JetResource",
         "JetStageData",
         "build_jet_asset_checks",
@@ -170,6 +172,7 @@ __all__ = [
     "Jet",
     "JetError",
     "JetMap",
+    "JetPipelineComponent",
     "JetResource",
     "JetStageData",
     "Job",

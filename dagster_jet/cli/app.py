@@ -14,7 +14,6 @@ import typer
 
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import show, show_json
-from dagster_jet.cli.pipeline_reference import load_pipeline
 from dagster_jet.cli.profile_table import show_profile
 from dagster_jet.cli.store_commands import store_app
 from dagster_jet.cli.warm_up import warm_up
@@ -24,6 +23,7 @@ from dagster_jet.errors import JetError, JobFailedError
 from dagster_jet.jobs.ledger import least_epoch
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.supervision import read_supervision
+from dagster_jet.pipeline.reference import load_pipeline
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 

@@ -1,5 +1,9 @@
 """Dagster: the only place of the library that imports it. Executors never load this package."""
 
+from importlib.metadata import version
+
+from dagster_shared.libraries import DagsterLibraryRegistry
+
 from dagster_jet.orchestration.asset_checks import build_jet_asset_checks
 from dagster_jet.orchestration.asset_decorator import jet_assets
 from dagster_jet.orchestration.asset_job import build_jet_job
@@ -10,6 +14,7 @@ from dagster_jet.orchestration.asset_specs import (
 from dagster_jet.orchestration.control_job import build_jet_control_job
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
+from dagster_jet.orchestration.pipeline_component import JetPipelineComponent
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
 from dagster_jet.orchestration.translator import DagsterJetTranslator, JetStageData
@@ -17,6 +22,7 @@ from dagster_jet.orchestration.translator import DagsterJetTranslator, JetStageD
 __all__ = [
     "DagsterJetTranslator",
     "JetEventIterator",
+    "JetPipelineComponent",
     "JetResource",
     "JetStageData",
     "build_jet_asset_checks",
@@ -28,3 +34,6 @@ __all__ = [
     "build_jet_supervisor_sensor",
     "jet_assets",
 ]
+
+# Shown by Dagster with the code location. Not one of Dagster's own: versions are not in step.
+DagsterLibraryRegistry.register("dagster-jet", version("dagster-jet"), is_dagster_package=False)

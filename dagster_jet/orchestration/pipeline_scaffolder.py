@@ -1,0 +1,46 @@
+"""What `dg scaffold defs dagster_jet.JetPipelineComponent NAME` writes: a pipeline that runs."""
+
+from __future__ import annotations
+
+import keyword
+from typing import Any
+
+from dagster.components.component_scaffolding import scaffold_component
+from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest
+
+_PIPELINE = '''\
+"""The pipeline: replace its source by one of your own."""
+
+from dagster_jet import Pipeline, sinks, sources
+
+
+def {name}(sink: str) -> Pipeline:
+    p = Pipeline("{name}")
+    numbers = p.read_from(sources.sequence(rate=10), name="numbers")
+    numbers.write_to(sinks.files(sink, format="json"), name="out")
+    return p
+'''
+
+
+class PipelineScaffolder(Scaffolder[Any]):
+    """Writes `defs.yaml` and, beside it, `pipeline.py`."""
+
+    def scaffold(self, request: ScaffoldRequest[Any]) -> None:
+        """Write both; what is there already is left alone."""
+        name = request.target_path.name.replace("-", "_")
+        if not name.isidentifier() or keyword.iskeyword(name):
+            name = f"pipeline_{name}"
+        data = "{{ project_root }}/data"
+        attributes = {
+            "pipeline": f"pipeline.py:{name}",
+            "arguments": {"sink": f"{data}/{name}"},
+            "resource": {
+                "store": [f"file://{data}/jet_store"],
+                "backup_count": 0,
+                "spark_config": {"spark.master": "local[2]"},
+            },
+        }
+        scaffold_component(request, attributes)
+        code = request.target_path / "pipeline.py"
+        if not code.exists():
+            code.write_text(_PIPELINE.format(name=name), encoding="utf-8")

@@ -1,0 +1,71 @@
+"""`package.module:name`, in a command or in YAML: a pipeline, or a function that makes one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.pipeline.pipeline import Pipeline
+
+
+def load_pipeline(reference: str, arguments: Mapping[str, Any] | None = None) -> Pipeline:
+    """Imports the module (also from the working directory) and returns the pipeline.
+
+    Args:
+        reference: `package.module:name`.
+        arguments: for the function of this name.
+
+    Raises:
+        ConfigurationError: there is no such module or name, or it is no pipeline.
+    """
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise ConfigurationError(
+            f"{reference!r} does not say where a pipeline is.",
+            cure="Write package.module:name, for example pipelines.airport_delays:airport_delays.",
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigurationError(f"{reference!r} cannot be imported: {error}.") from error
+    return pipeline_in(module, name, arguments)
+
+
+def pipeline_in(
+    module: ModuleType, name: str, arguments: Mapping[str, Any] | None = None
+) -> Pipeline:
+    """Returns the pipeline of this name in a module, or what the function of this name makes.
+
+    Args:
+        module: already imported.
+        name: in it.
+        arguments: the function is called with these.
+
+    Raises:
+        ConfigurationError: there is no such name, it cannot be called so, or it is no pipeline.
+    """
+    reference = f"{module.__name__}:{name}"
+    found: Any = getattr(module, name, None)
+    if found is None:
+        raise ConfigurationError(f"{reference!r} is not there: the module has no {name!r}.")
+    if callable(found) and not isinstance(found, Pipeline):
+        try:
+            inspect.signature(found).bind(**(arguments or {}))
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{reference!r} cannot be called with {dict(arguments or {})}: {error}.",
+                cure="Give it all its arguments, or name a Pipeline.",
+            ) from error
+        found = found(**(arguments or {}))
+    elif arguments:
+        raise ConfigurationError(f"{reference!r} is no function: it takes no arguments.")
+    if not isinstance(found, Pipeline):
+        raise ConfigurationError(f"{reference!r} is a {type(found).__name__}, not a Pipeline.")
+    return found

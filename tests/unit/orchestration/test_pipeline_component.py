@@ -1,0 +1,140 @@
+"""A pipeline as YAML: what it defines, what its scaffold writes, what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
+from dagster.components.testing.utils import component_defs
+
+from dagster_jet import JetPipelineComponent, JetResource
+from dagster_jet.errors import ConfigurationError
+
+PIPELINE = """
+from dagster_jet import Pipeline, sinks, sources
+
+
+def shop(folder: str) -> Pipeline:
+    p = Pipeline("shop")
+    rows = p.read_from(sources.files(f"{folder}/in", format="json", schema="id long"), name="rows")
+    rows.write_to(sinks.files(f"{folder}/out", format="json"), name="out")
+    return p
+"""
+# Of what Dagster does itself with the definitions of a component.
+pytestmark = pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
+RESOURCE = {"store": ["file:///nowhere"], "backup_count": 0}
+
+
+@pytest.fixture
+def sandbox() -> Iterator[DefsFolderSandbox]:
+    with create_defs_folder_sandbox() as sandbox:
+        yield sandbox
+
+
+def loaded(sandbox: DefsFolderSandbox, attributes: Mapping[str, Any]) -> dg.Definitions:
+    path = sandbox.scaffold_component(
+        component_cls=JetPipelineComponent,
+        defs_yaml_contents={
+            "type": "dagster_jet.JetPipelineComponent",
+            "attributes": {"pipeline": "pipeline.py:shop", **attributes},
+        },
+    )
+    (path / "pipeline.py").write_text(PIPELINE, encoding="utf-8")
+    with sandbox.load_component_and_build_defs(defs_path=path) as (component, definitions):
+        assert isinstance(component, JetPipelineComponent)
+        return definitions
+
+
+def test_all_that_a_pipeline_needs(sandbox: DefsFolderSandbox) -> None:
+    definitions = loaded(
+        sandbox,
+        {
+            "arguments": {"folder": "/data"},
+            "supervisor": "running",
+            "group_name": "sales",
+            "resource": RESOURCE,
+        },
+    )
+    repository = definitions.get_repository_def()
+    assert repository.has_job("shop_job") and repository.has_job("shop_control")
+    (sensor,) = repository.sensor_defs
+    assert sensor.name == "shop_supervisor"
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    assert not repository.schedule_defs
+    graph = repository.asset_graph
+    keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
+    assert keys == {"shop/rows", "shop/out"}
+    assert graph.get(dg.AssetKey(["shop", "out"])).group_name == "sales"
+    assert graph.asset_check_keys
+    resource = definitions.resources["jet"]
+    assert isinstance(resource, JetResource) and list(resource.store) == RESOURCE["store"]
+
+
+def test_a_schedule_instead_of_a_supervisor(sandbox: DefsFolderSandbox) -> None:
+    attributes = {"arguments": {"folder": "/data"}, "schedule": "0 * * * *", "checks": False}
+    definitions = loaded(sandbox, {**attributes, "resource": RESOURCE})
+    repository = definitions.get_repository_def()
+    assert not repository.sensor_defs and not repository.asset_graph.asset_check_keys
+    (schedule,) = repository.schedule_defs
+    assert schedule.cron_schedule == "0 * * * *"
+
+
+def test_what_the_scaffold_writes_loads(sandbox: DefsFolderSandbox) -> None:
+    path = sandbox.scaffold_component(component_cls=JetPipelineComponent, defs_path="fast-lane")
+    assert sorted(p.name for p in path.iterdir()) == ["defs.yaml", "pipeline.py"]
+    with sandbox.load_component_and_build_defs(defs_path=path) as (component, definitions):
+        assert isinstance(component, JetPipelineComponent)
+        assert definitions.get_repository_def().has_job("fast_lane_job")
+        assert "{{" not in str(component.arguments), "the project's folder is filled in"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"pipeline": "elsewhere.py:shop"}, "no file 'elsewhere.py' beside"),
+        ({"pipeline": "pipeline.py:shoe"}, "has no 'shoe'"),
+        ({}, "cannot be called with {}: missing a required argument: 'folder'"),
+        ({"pipeline": "nowhere.at_all:shop"}, "cannot be imported: No module named 'nowhere'"),
+        ({"arguments": {"folder": "/data"}, "resource": {"store": ["file:///a"],
+          "snapshot_interval": "5 parsecs"}}, "'5 parsecs' is not a duration"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(
+    sandbox: DefsFolderSandbox, attributes: Mapping[str, Any], said: str
+) -> None:
+    with pytest.raises(ComponentTreeException) as raised:
+        loaded(sandbox, attributes)
+    cause = raised.value.__cause__
+    assert isinstance(cause, ConfigurationError) and said in str(cause)
+
+
+def test_an_unknown_attribute_is_named_with_its_line(sandbox: DefsFolderSandbox) -> None:
+    with pytest.raises(ComponentTreeException) as raised:
+        loaded(sandbox, {"arguments": {"folder": "/data"}, "supervisors": "running"})
+    assert "supervisors" in str(raised.value.__cause__)
+
+
+def test_a_subclass_runs_it_in_its_own_way(tmp_path: Path) -> None:
+    ran = []
+
+    class Own(JetPipelineComponent):
+        def execute(self, context: dg.AssetExecutionContext, jet: JetResource) -> Any:
+            ran.append(context.run_id)
+            yield dg.AssetMaterialization(["shop", "out"])
+
+    (tmp_path / "shop_for_a_component.py").write_text(PIPELINE, encoding="utf-8")
+    component = Own(
+        pipeline="shop_for_a_component:shop", arguments={"folder": "/data"}, resource=RESOURCE
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        definitions = component_defs(component=component)
+    result = definitions.resolve_job_def("shop_job").execute_in_process(
+        run_config={"ops": {"shop": {"config": {"until": "drained"}}}}
+    )
+    assert result.success and len(ran) == 1
