@@ -59,8 +59,9 @@ def pipeline_in(
         try:
             inspect.signature(found).bind(**(arguments or {}))
         except TypeError as error:
+            how = f"with {dict(arguments)}" if arguments else "without arguments"
             raise ConfigurationError(
-                f"{reference!r} cannot be called with {dict(arguments or {})}: {error}.",
+                f"{reference!r} cannot be called {how}: {error}.",
                 cure="Give it all its arguments, or name a Pipeline.",
             ) from error
         found = found(**(arguments or {}))

@@ -98,7 +98,7 @@ def test_what_the_scaffold_writes_loads(sandbox: DefsFolderSandbox) -> None:
     [
         ({"pipeline": "elsewhere.py:shop"}, "no file 'elsewhere.py' beside"),
         ({"pipeline": "pipeline.py:shoe"}, "has no 'shoe'"),
-        ({}, "cannot be called with {}: missing a required argument: 'folder'"),
+        ({}, "cannot be called without arguments: missing a required argument: 'folder'"),
         ({"pipeline": "nowhere.at_all:shop"}, "cannot be imported: No module named 'nowhere'"),
         ({"arguments": {"folder": "/data"}, "resource": {"store": ["file:///a"],
           "snapshot_interval": "5 parsecs"}}, "'5 parsecs' is not a duration"),
