@@ -1,6 +1,6 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
-operators, functions, costs, pass_through, kafka_read, snapshot_cost, profile_small_epoch, state,
-store, event_log, nexmark."""
+operators, functions, costs, pass_through, kafka_read, kafka_race, snapshot_cost,
+profile_small_epoch, state, store, event_log, nexmark."""
 
 from __future__ import annotations
 
@@ -238,6 +238,36 @@ def read_kafka(
     from benchmarks import kafka_read
 
     save(json, kafka_read.run(servers, messages=messages, rounds=rounds, console=console))
+
+
+@app.command("kafka_race")
+def race_kafka(
+    quick: Quick = False,
+    part: Annotated[
+        list[str] | None, typer.Option(help="readers, backlog or paced, repeatable; all of them.")
+    ] = None,
+    messages: Annotated[int | None, typer.Option(help="Of the backlog; else 2 M.")] = None,
+    json: Json = None,
+) -> None:
+    """Kafka to Kafka and Kafka to PostgreSQL against Structured Streaming; within 12 minutes."""
+    from benchmarks.kafka_race import run as kafka_race
+
+    unknown = set(part or []) - set(kafka_race.PARTS)
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: none of {', '.join(kafka_race.PARTS)}.")
+    with scratch() as folder:
+        result = kafka_race.main(
+            Path(__file__).parent.parent,
+            folder,
+            quick=quick,
+            parts=part or kafka_race.PARTS,
+            messages=messages,
+            tell=console.print,
+        )
+    save(json, result)
+    if "failed" in result:
+        console.print(result["failed"])
+        raise typer.Exit(1)
 
 
 @app.command("state")

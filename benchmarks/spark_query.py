@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,13 @@ SETTINGS = {
 }
 
 
-def open_session() -> SparkSession:
+def open_session(more: Mapping[str, str] | None = None) -> SparkSession:
+    """Args: more: settings beside `SETTINGS`."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable  # not whatever the PATH has
     builder = SparkSession.builder.appName("peer")
-    for key, value in SETTINGS.items():
+    for key, value in {**SETTINGS, **(more or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

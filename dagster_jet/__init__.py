@@ -70,9 +70,12 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
     from dagster_jet.job_config import JobConfig
     from dagster_jet.jobs.dag_job import DagJob, DagResult
+    from dagster_jet.jobs.explanation import Explanation
+    from dagster_jet.jobs.findings import Finding, FindingKind
     from dagster_jet.jobs.job import Job, JobResult
     from dagster_jet.jobs.profile import JobProfile, PhaseProfile
     from dagster_jet.maps import JetMap, JournalConfig
+    from dagster_jet.operators.state_difference import StateDifference
     from dagster_jet.orchestration import (
         DagsterJetTranslator,
         JetPipelineComponent,
@@ -82,11 +85,14 @@ if TYPE_CHECKING:
         build_jet_asset_specs,
         build_jet_control_job,
         build_jet_job,
+        build_jet_observation_sensor,
         build_jet_schedule,
+        build_jet_snapshot_sensor,
         build_jet_source_assets,
         build_jet_supervisor_sensor,
         jet_assets,
     )
+    from dagster_jet.snapshot.export import Export, ExportState
     from dagster_jet.snapshot.manifest import Artifact
     from dagster_jet.snapshot.protocol import StopKind
     from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
@@ -114,6 +120,8 @@ _LOADED_WHEN_USED = {
     "dagster_jet.jet": ("Jet",),
     "dagster_jet.job_config": ("JobConfig",),
     "dagster_jet.jobs.dag_job": ("DagJob", "DagResult"),
+    "dagster_jet.jobs.explanation": ("Explanation",),
+    "dagster_jet.jobs.findings": ("Finding", "FindingKind"),
     "dagster_jet.jobs.job": ("Job", "JobResult"),
     "dagster_jet.jobs.profile": ("JobProfile", "PhaseProfile"),
     "dagster_jet.maps": ("JetMap", "JournalConfig"),
@@ -126,11 +134,15 @@ _LOADED_WHEN_USED = {
         "build_jet_asset_specs",
         "build_jet_control_job",
         "build_jet_job",
+        "build_jet_observation_sensor",
         "build_jet_schedule",
+        "build_jet_snapshot_sensor",
         "build_jet_source_assets",
         "build_jet_supervisor_sensor",
         "jet_assets",
     ),
+    "dagster_jet.operators.state_difference": ("StateDifference",),
+    "dagster_jet.snapshot.export": ("Export", "ExportState"),
     "dagster_jet.snapshot.manifest": ("Artifact",),
     "dagster_jet.snapshot.protocol": ("StopKind",),
     "dagster_jet.snapshot.record": ("ExecutionRecord", "JobStatus", "SnapshotRef", "StopCause"),
@@ -166,7 +178,12 @@ __all__ = [
     "DagsterJetTranslator",
     "ExecutionRecord",
     "ExecutorLostError",
+    "Explanation",
+    "Export",
+    "ExportState",
     "FencedError",
+    "Finding",
+    "FindingKind",
     "Guarantee",
     "InputLostError",
     "Jet",
@@ -212,6 +229,7 @@ __all__ = [
     "Stage",
     "StaleConfigurationError",
     "State",
+    "StateDifference",
     "StopCause",
     "StopKind",
     "StoreCorruptedError",
@@ -229,7 +247,9 @@ __all__ = [
     "build_jet_asset_specs",
     "build_jet_control_job",
     "build_jet_job",
+    "build_jet_observation_sensor",
     "build_jet_schedule",
+    "build_jet_snapshot_sensor",
     "build_jet_source_assets",
     "build_jet_supervisor_sensor",
     "dag",

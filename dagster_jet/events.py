@@ -1,5 +1,6 @@
 """What a running job says to its ``on_event``: the events, and what they are made of."""
 
+from dagster_jet.core.columns import ColumnOrigin, StageColumn
 from dagster_jet.core.phases import Part, Phase, PhaseTime
 from dagster_jet.execution.events import (
     EpochCompleted,
@@ -14,6 +15,8 @@ from dagster_jet.execution.events import (
     MembersNotRepaired,
     MembersRepaired,
     OutputLost,
+    PipelineAnalysed,
+    ProgressReported,
     SinkReopened,
     SnapshotCommitted,
     SnapshotDropped,
@@ -25,6 +28,7 @@ from dagster_jet.execution.events import (
 )
 
 __all__ = [
+    "ColumnOrigin",
     "EpochCompleted",
     "ExecutionEnded",
     "ExecutionRestarting",
@@ -40,6 +44,8 @@ __all__ = [
     "Part",
     "Phase",
     "PhaseTime",
+    "PipelineAnalysed",
+    "ProgressReported",
     "SinkReopened",
     "SnapshotCommitted",
     "SnapshotDropped",
@@ -47,5 +53,6 @@ __all__ = [
     "SourceAvailable",
     "SourceProgress",
     "SourceUnavailable",
+    "StageColumn",
     "StageProgress",
 ]

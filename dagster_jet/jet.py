@@ -8,46 +8,46 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import quote
 
 from dagster_jet.connectors.contract import at_start, effective_guarantees, on_store
-from dagster_jet.core.durations import to_ms
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag import DAG
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.execution.events import JobEvent
-from dagster_jet.execution.stopping import Until
+from dagster_jet.execution.stopping import UntilSpec, parse_until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.dag_job import DagJob, DagResult
+from dagster_jet.jobs.explanation import Explanation, explain
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.ledger import LedgerEntry, least_epoch, read_ledger
 from dagster_jet.jobs.open_dag_job import open_dag_job, refuse_for_dags
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.profile import JobProfile, read_profile
 from dagster_jet.jobs.remote_job import RemoteJob
+from dagster_jet.jobs.stored_snapshot import compare, find_snapshot
 from dagster_jet.maps import JetMap, JournalConfig
+from dagster_jet.ownership.exports import delete_export, read_exports
 from dagster_jet.ownership.liveness import observed
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.pipeline.pipeline import Pipeline
+from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.plan import COLUMNS, StageChange, compare_plans
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
-from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Secret, Store, StoreConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dagster_jet.operators.state_difference import StateDifference
 
 _LOOKS_AT_ONCE = 16
-
-UntilSpec = str | timedelta
-"""When a run ends by itself: "drained", "completed", "stopped", or a duration."""
 
 
 class Jet:
@@ -234,7 +234,7 @@ class Jet:
             name=pipeline.name,
             graph=pipeline.graph,
             config=config or JobConfig(),
-            until=_until(until),
+            until=parse_until(until),
             store=self.store,
             open_session=self.session,
             work_dir=self._work_dir,
@@ -299,44 +299,64 @@ class Jet:
         record = self.record(name)
         return record.snapshots if record is not None else ()
 
-    def manifest(self, name: str, snapshot_id: int | None = None) -> Manifest:
-        """Returns the manifest of a retained snapshot: all that the snapshot consists of.
+    def manifest(self, name: str, snapshot_id: int | str | None = None) -> Manifest:
+        """Returns the manifest of a retained or exported snapshot: all that it consists of.
 
         Args:
             name: of the job.
-            snapshot_id: by default the newest one.
+            snapshot_id: by default the newest one; a text is the name of an export of the job.
 
         Raises:
             JobStateError: there is no such snapshot.
             SnapshotInvalidError: its manifest is missing or damaged.
             StoreUnavailableError: no majority of the store's members answers.
         """
-        for ref in self.snapshots(name):
-            if snapshot_id in (None, ref.snapshot_id):
-                return SnapshotStore(self.store, name).load(ref)
-        known = ", ".join(str(ref.snapshot_id) for ref in self.snapshots(name)) or "none"
-        raise JobStateError(
-            f"snapshot {snapshot_id} is not retained; there are: {known}."
-            if snapshot_id is not None
-            else "there is no snapshot yet.",
-            job=name,
-        )
+        return find_snapshot(self.store, name, snapshot_id).manifest
 
-    def plan(self, pipeline: Pipeline, *, snapshot: int | None = None) -> tuple[StageChange, ...]:
-        """Compares a changed pipeline with the state of one of the job's snapshots.
+    def exports(self) -> tuple[Export, ...]:
+        """Returns the exported snapshots of all jobs, by name, also those that are not made yet.
+
+        `Job.export_snapshot` makes them. They stay until `delete_export`.
+
+        Raises:
+            StoreUnavailableError: no majority of the store's members answers.
+
+        Example:
+            >>> jet.exports()
+            ()
+        """
+        return read_exports(self.store)
+
+    def delete_export(self, name: str) -> None:
+        """Deletes an exported snapshot, or one that is being made; jobs that began with it keep
+        what they have.
+
+        Raises:
+            JobStateError: there is none of this name.
+            StoreError: its data could not be removed now; it is garbage, which
+                ``dagster-jet store gc`` removes.
+        """
+        delete_export(self.store, name)
+
+    def plan(
+        self, pipeline: Pipeline, *, snapshot: int | str | None = None
+    ) -> tuple[StageChange, ...]:
+        """Compares a changed pipeline with the state of one of the job's snapshots, or of any
+        exported one.
 
         It changes nothing and starts no job. Before the first snapshot every stage is new. If
         everything else is as before, Spark analyses the pipeline, to compare the columns of states.
 
         Args:
             pipeline: with the name of the job.
-            snapshot: a retained one, as for `JobConfig(initial_snapshot=...)`; None: the newest.
+            snapshot: a retained one, or the name of an export of any job, as for
+                `JobConfig(initial_snapshot=...)`; None: the newest.
 
         Returns:
             One change per stage.
 
         Raises:
-            JobStateError: the snapshot is not retained.
+            JobStateError: there is no such snapshot.
             SnapshotInvalidError: its manifest is missing or damaged.
             PipelineError: Spark cannot plan the pipeline.
 
@@ -344,7 +364,9 @@ class Jet:
             >>> refused = [c for c in jet.plan(pipeline) if c.is_refused]  # doctest: +SKIP
         """
         begun = snapshot is not None or bool(self.snapshots(pipeline.name))
-        saved = self.manifest(pipeline.name, snapshot).stage_plans() if begun else {}
+        of_job = None if isinstance(snapshot, str) and not snapshot.isdigit() else pipeline.name
+        found = find_snapshot(self.store, of_job, snapshot) if begun else None
+        saved = found.manifest.stage_plans() if found is not None else {}
         changes = compare_plans(saved, pipeline.graph.plan())
         if any(change.is_refused for change in changes):
             return changes
@@ -378,22 +400,97 @@ class Jet:
             graph = at_start(graph, pipeline.name, on_one_host=runtime.is_local)
             return analyse(runtime, graph, count).stage_plans()
 
-    def read_state(self, name: str, stage: str) -> pa.Table | None:
-        """Returns the state of a stage as of the newest snapshot; None if it is empty.
+    def read_state(
+        self,
+        name: str,
+        stage: str,
+        *,
+        snapshot: int | str | None = None,
+        as_saved: bool = False,
+    ) -> pa.Table | None:
+        """Returns the state of a stage as of a snapshot; None if it is empty.
 
-        Columns: the keys, the end of the window or frame if there is one, the partials.
+        One row per key, and per window if there are any: the keys, the end of the window or frame,
+        the partials. Parts of `aggregates.custom` can only be merged by their code: such a stage
+        has several rows per key. Of a source it is the journal of what it has read.
+
+        Args:
+            name: of the job.
+            stage: its name in the pipeline.
+            snapshot: a retained one, or the name of an export of the job; None: the newest.
+            as_saved: the rows as the snapshot has them: also expired ones, and several per key that
+                add up, or of which the newest version counts.
 
         Raises:
-            JobStateError: there is no snapshot.
+            JobStateError: there is no such snapshot.
             SnapshotInvalidError: the snapshot has no such stage, or cannot be read whole.
-        """
-        from dagster_jet.snapshot.storage.chains import read_state
 
-        return read_state(
-            self.store.map(f"jobs/{name}/state"),
-            self.manifest(name),
+        Example:
+            >>> jet.read_state("airport_delays", "hourly_delays", snapshot=41)  # doctest: +SKIP
+        """
+        return find_snapshot(self.store, name, snapshot).state(stage, as_saved=as_saved)
+
+    def read_state_frame(
+        self,
+        name: str,
+        stage: str,
+        *,
+        snapshot: int | str | None = None,
+        as_saved: bool = False,
+    ) -> DataFrame:
+        """Returns what `read_state` does as a Spark DataFrame: partitions are read in the tasks.
+
+        The frame is lazy. A job that runs drops retained snapshots: export the one that you want to
+        go on reading.
+
+        Args:
+            name: of the job.
+            stage: its name in the pipeline.
+            snapshot: as for `read_state`.
+            as_saved: as for `read_state`.
+
+        Raises:
+            JobStateError: there is no such snapshot.
+            SnapshotInvalidError: the snapshot has no such stage, or its state is empty.
+            MissingEnvironmentError: Java is missing.
+        """
+        from dagster_jet.spark.state_frame import state_frame
+
+        found = find_snapshot(self.store, name, snapshot)
+        return state_frame(
+            self.session(),
+            self.store.handle(),
+            found.data.map_name,
+            found.manifest,
             stage,
+            None if as_saved else dict(found.plan(stage)),
+            found.expired_until_ms(stage),
         )
+
+    def diff(
+        self, name: str, before: int | str, after: int | str, stage: str | None = None
+    ) -> tuple[StateDifference, ...]:
+        """Returns what has changed in a job's state from one snapshot to another, by stage.
+
+        All keys of a stage are read on this machine.
+
+        Args:
+            name: of the job.
+            before: a retained snapshot, or the name of an export of the job.
+            after: another one.
+            stage: None: every stage that has rows in either; also sources with a journal.
+
+        Raises:
+            JobStateError: there is no such snapshot.
+            SnapshotInvalidError: there is no such stage, its columns have changed, or a snapshot
+                cannot be read whole.
+
+        Example:
+            >>> for one in jet.diff("airport_delays", 41, 42):           # doctest: +SKIP
+            ...     print(one.stage, one.added.num_rows, one.changed.num_rows)
+        """
+        first = find_snapshot(self.store, name, before)
+        return compare(first, find_snapshot(self.store, name, after), stage)
 
     def consumed_files(self, name: str, source: str) -> tuple[str, ...]:
         """Returns the files that a source of a job does not need any more: they may be deleted.
@@ -416,14 +513,10 @@ class Jet:
             >>> for path in jet.consumed_files("airport_delays", "flights"):
             ...     Path(path).unlink(missing_ok=True)
         """
-        from dagster_jet.snapshot.storage.chains import read_state
-
         committed = next((ref for ref in self.snapshots(name) if ref.committed), None)
         if committed is None:
             return ()
-        journal = read_state(
-            self.store.map(f"jobs/{name}/state"), self.manifest(name, committed.snapshot_id), source
-        )
+        journal = self.read_state(name, source, snapshot=committed.snapshot_id, as_saved=True)
         if journal is None or "path" not in journal.column_names:
             return ()
         if (
@@ -494,6 +587,23 @@ class Jet:
             The largest part of an epoch is building frames on the driver: 41% of the time, ...
         """
         return read_profile(self.store, name)
+
+    def explain(self, name: str) -> Explanation:
+        """Returns why nothing comes out of a job, or that something does: most likely cause first.
+
+        The job may run in any process, or not at all: the store says who holds a watermark back and
+        since when, what waits, what fails, and how the job is started. A running job reports itself
+        every few seconds.
+
+        Raises:
+            JobStateError: the job never ran.
+            StoreUnavailableError: too few members of the store answer.
+
+        Example:
+            >>> for finding in jet.explain("airport_delays").findings:  # doctest: +SKIP
+            ...     print(finding.kind.value, finding.text, finding.cure)
+        """
+        return explain(self.store, self.observed(name), name)
 
     def jobs(self) -> list[ExecutionRecord]:
         """Returns the records of all jobs that ever ran in this namespace, sorted by name.
@@ -607,21 +717,3 @@ class Jet:
 
     def __repr__(self) -> str:
         return f"Jet({json.dumps(self._namespace)}, {self.store.config!r})"
-
-
-def _until(value: UntilSpec) -> Until:
-    fixed: dict[Any, Until] = {
-        "drained": Until(input_ends=True, stop=StopKind.SHUTDOWN),
-        "completed": Until(input_ends=True, stop=StopKind.COMPLETE),
-        "stopped": Until(input_ends=False, stop=None),
-    }
-    if isinstance(value, str) and value in fixed:
-        return fixed[value]
-    try:
-        return Until(input_ends=False, stop=None, duration_s=to_ms(value, "until") / 1000)
-    except ConfigurationError as error:
-        words = ", ".join(f'"{word}"' for word in fixed)
-        raise ConfigurationError(
-            f"until: {value!r} is neither {words} nor a duration.",
-            cure='Use one of these words, or a duration such as "10 minutes".',
-        ) from error

@@ -29,6 +29,11 @@ def _as_timedelta(value: Any) -> Any:
     return value
 
 
+def _as_snapshot(value: Any) -> Any:
+    """Digits alone are an id, also where settings are text."""
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_as_timedelta)]
 
 GuaranteeName: TypeAlias = Literal["none", "at-least-once", "exactly-once"]
@@ -55,8 +60,10 @@ class JobConfig(BaseModel):
     snapshot, whatever this says."""
     retained_snapshots: int = Field(default=3, ge=1, le=100)
     """How many snapshots are kept, so that `initial_snapshot` can go back to them."""
-    initial_snapshot: int | None = None
-    """Go back to this retained snapshot: later ones are given up, and a new timeline begins.
+    initial_snapshot: Annotated[int | str | None, BeforeValidator(_as_snapshot)] = None
+    """Go back to this retained snapshot: later ones are given up, and a new timeline begins. A text
+    is the name of an exported snapshot, of this job or of any other one: its state, positions and
+    counters are copied, and a new timeline begins.
 
     This happens once: restarts, and later runs with the same value, go on from the newest snapshot,
     whether this one is still retained or not. To go back to the same snapshot a second time, start
@@ -108,7 +115,7 @@ class JobConfig(BaseModel):
             guarantee: Guarantee | GuaranteeName = ...,
             snapshot_interval: timedelta | str = ...,
             retained_snapshots: int = ...,
-            initial_snapshot: int | None = ...,
+            initial_snapshot: int | str | None = ...,
             suspend_on_failure: bool = ...,
             split_brain_protection: bool = ...,
             auto_scaling: bool = ...,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from dagster_jet.connectors.files import FilesSink
-    from dagster_jet.connectors.kafka import KafkaSink
+    from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
     from dagster_jet.connectors.maps import MapSink
     from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
     from dagster_jet.connectors.trial import CollectSink, ConsoleSink
@@ -96,10 +96,12 @@ def kafka(
     headers: str | None = None,
     partition: str | None = None,
     timestamp: str | None = None,
+    transactions: Literal["roll-forward", "held"] = "roll-forward",
+    writers: int = 2,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     marker_topic: str = "dagster-jet-markers",
     options: Mapping[str, str | Secret] | None = None,
-) -> KafkaSink:
+) -> KafkaSink | HeldKafkaSink:
     """Return a sink that produces messages to a topic, exactly once.
 
     Each epoch is one transaction, with a marker in a compacted topic: consumers that read committed
@@ -115,23 +117,28 @@ def kafka(
         headers: a column of type ``map<string,string>`` or ``map<string,binary>``.
         partition: a column with the number of the partition; by default the key decides.
         timestamp: a column with the message's time; by default that of producing it.
+        transactions: "roll-forward" stages rows in the job's store; the driver produces them in
+            phase 2, in one transaction. "held" produces them in phase 1 as well, in tasks, in
+            transactions that stay open until phase 2 commits them. Needs kafka-python.
+        writers: of held transactions, how many an epoch has; each becomes visible by itself.
         guarantee: with "at-least-once" epochs are produced when they are over, and may come again.
-        marker_topic: is created, compacted, if it is not there. All jobs may have the same.
+        marker_topic: is created, compacted, if it is not there. All jobs may have the same. Held
+            transactions have another one beside it, whose name ends in ``-held``.
         options: librdkafka's settings, as for `sources.kafka`.
 
     Raises:
         ConfigurationError: an argument is not known, or a password is written out.
-        MissingEnvironmentError: confluent-kafka is not installed.
+        MissingEnvironmentError: a package is missing; names the extra.
 
     Example:
         >>> out = kafka("kafka:9092", topic="hourly_delays", key="origin")
     """
     from dagster_jet.connectors.contract import guarantee_named
-    from dagster_jet.connectors.kafka import KafkaSink
+    from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
     from dagster_jet.connectors.kafka.cluster import Cluster
 
     keys = (key,) if isinstance(key, str) else tuple(key)
-    return KafkaSink(
+    sink = KafkaSink(
         Cluster.of(servers, options),
         topic,
         keys,
@@ -142,6 +149,7 @@ def kafka(
         marker_topic,
         guarantee_named(guarantee),
     )
+    return sink if transactions == "roll-forward" else HeldKafkaSink.of(sink, transactions, writers)
 
 
 def sql(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dagster_jet.connectors.postgres import ChangesSource
     from dagster_jet.connectors.rabbitmq import RabbitSource
     from dagster_jet.connectors.sql.table_rows import TableRowsSource
+    from dagster_jet.connectors.sqs import SqsSource
     from dagster_jet.core.secret import Secret
 
 Format: TypeAlias = Literal["json", "csv", "parquet"]
@@ -337,6 +338,83 @@ def rabbitmq(
 
     limit = guarantee_named(guarantee)
     return RabbitSource(RabbitServer(url), queue, value, schema, metadata, prefetch, limit)
+
+
+def sqs(
+    queue_url: str | Secret,
+    *,
+    value: Literal["json", "raw"] = "json",
+    schema: str | None = None,
+    metadata: bool = False,
+    message_id: str | None = None,
+    prefetch: int = 10_000,
+    receivers: int = 4,
+    visibility_timeout: str | timedelta | None = None,
+    region: str | None = None,
+    endpoint_url: str | Secret | None = None,
+    access_key_id: Secret | None = None,
+    secret_access_key: Secret | None = None,
+    session_token: Secret | None = None,
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+) -> SqsSource:
+    """Return a source of a queue of Amazon SQS; messages are deleted once a snapshot has them.
+
+    The queue is read by this job alone. A message that is delivered again is known by its id, and
+    counts once.
+
+    Args:
+        queue_url: ``https://sqs.<region>.amazonaws.com/<account>/<queue>``; the queue exists.
+        value: "json" (an object per message) or "raw" (a column ``value binary``).
+        schema: of JSON values, as DDL.
+        metadata: adds ``_message_id string, _sent timestamp, _receive_count int, _group string,
+            _sequence_number string, _attributes map<string,string>``.
+        message_id: the name of a message attribute by which a message is known, set by its
+            publisher: what it sends twice counts once. By default SQS's own id, which is another
+            one for each sending.
+        prefetch: how many messages are received before they are deleted: as many as come between
+            two snapshots, or more. They are held in the driver's memory.
+        receivers: how many threads receive while messages come in, 10 messages a call.
+        visibility_timeout: for how long a received message is hidden from others; renewed at half
+            time. After a crash messages come again once it is over. By default the queue's.
+        region: by default the one in the URL, else as boto3 finds it.
+        endpoint_url: of a server that is not AWS's; by default that of the URL.
+        access_key_id: with the two that follow; by default as boto3 finds them (environment,
+            profile, role).
+        secret_access_key: belongs to it.
+        session_token: if the credentials have one.
+        guarantee: "at-least-once" remembers no ids: snapshots are smaller, and after a crash some
+            messages count twice.
+
+    Raises:
+        ConfigurationError: an argument is not known, or the URL is none.
+
+    Example:
+        >>> orders = sqs("https://sqs.eu-west-1.amazonaws.com/12/orders", schema="id long")
+    """
+    from dagster_jet.connectors.contract import guarantee_named
+    from dagster_jet.connectors.sqs import SqsSource
+    from dagster_jet.connectors.sqs.queue import SqsQueue
+    from dagster_jet.core.durations import to_ms
+
+    keys = {
+        "access_key_id": access_key_id,
+        "secret_access_key": secret_access_key,
+        "session_token": session_token,
+    }
+    hidden_s = None
+    if visibility_timeout is not None:
+        hidden_s = to_ms(visibility_timeout, "visibility_timeout") // 1000
+    return SqsSource(
+        SqsQueue.of(queue_url, region, endpoint_url, keys),
+        value,
+        schema,
+        metadata,
+        prefetch,
+        receivers,
+        hidden_s,
+        message_id,
+        guarantee_named(guarantee),
+    )
 
 
 def items(

@@ -55,6 +55,7 @@ class DagsterProcess:
     Attributes:
         home: DAGSTER_HOME; also holds the log and the process id.
         environment: what the code location reads.
+        port: of the webserver; a free one by default.
     """
 
     home: Path
@@ -83,8 +84,10 @@ class DagsterProcess:
         that, and Dagster maps SIGTERM to SIGINT's handler: nothing could stop it any more.
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "dagster.yaml").write_text(_DAGSTER_YAML, encoding="utf-8")
-        self.port = _free_port()
+        settings = self.home / "dagster.yaml"
+        if not settings.exists():  # else somebody's own
+            settings.write_text(_DAGSTER_YAML, encoding="utf-8")
+        self.port = self.port or free_port()
         command = [
             sys.executable, "-m", "dagster", "dev", "--workspace", "workspace.yaml",
             "--host", "127.0.0.1", "--port", str(self.port),
@@ -116,7 +119,7 @@ class DagsterProcess:
         """
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
+            if not self.is_running():
                 break
             try:
                 with urllib.request.urlopen(f"{self.url}/server_info", timeout=2):
@@ -124,6 +127,9 @@ class DagsterProcess:
             except OSError:
                 time.sleep(0.25)
         raise DagsterStartError(f"`dagster dev` did not come up.\n{self.log_tail()}")
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def log_tail(self, lines: int = 30) -> str:
         if not self.log_file.exists():
@@ -227,11 +233,22 @@ def _is_running(process: psutil.Process) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As a server does: connections of one that has just ended do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def _default_signals() -> None:

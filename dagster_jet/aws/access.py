@@ -17,6 +17,7 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     CredentialRetrievalError,
+    InvalidRegionError,
     NoCredentialsError,
     NoRegionError,
     ParamValidationError,
@@ -91,6 +92,7 @@ _NEEDS_A_PERSON = {
             *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidToken"),
             *("MissingAuthenticationToken", "MissingAuthenticationTokenException"),
             *("ExpiredToken", "ExpiredTokenException", "AccountProblem"),
+            *("KMS.AccessDeniedException", "KmsAccessDenied", "InvalidSecurity"),
         ),
         Cause.CREDENTIALS,
     ),
@@ -98,11 +100,18 @@ _NEEDS_A_PERSON = {
         (
             *("NoSuchBucket", "InvalidBucketName", "PermanentRedirect", "301"),
             *("AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
-            "ResourceNotFoundException",
+            *("ResourceNotFoundException", "AWS.SimpleQueueService.NonExistentQueue"),
+            *("QueueDoesNotExist", "InvalidAddress"),
         ),
         Cause.PLACE,
     ),
-    **dict.fromkeys(("NotImplemented", "ValidationException", "InvalidRequest"), Cause.REQUEST),
+    **dict.fromkeys(
+        (
+            *("NotImplemented", "ValidationException", "InvalidRequest"),
+            *("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation"),
+        ),
+        Cause.REQUEST,
+    ),
 }
 _NOT_DONE = frozenset(
     (
@@ -278,7 +287,7 @@ class AwsAccess:
             | ProfileNotFound,
         ):
             cause = Cause.CREDENTIALS
-        elif isinstance(error, NoRegionError):
+        elif isinstance(error, NoRegionError | InvalidRegionError):
             cause = Cause.PLACE
         elif isinstance(error, ParamValidationError):
             cause = Cause.REQUEST

@@ -6,20 +6,24 @@ Exit codes: 0 done, 1 the answer is no (unsafe store, job failed), 2 the call or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from enum import Enum
 from typing import Annotated, Any
 
 import typer
 
+from dagster_jet.cli.job_report import show_job
 from dagster_jet.cli.options import Target, on_store
-from dagster_jet.cli.output import show, show_json
+from dagster_jet.cli.output import show, show_json, when
+from dagster_jet.cli.probe import probe
 from dagster_jet.cli.profile_table import show_profile
+from dagster_jet.cli.snapshot_commands import ask_for_export, exports, snapshots
 from dagster_jet.cli.store_commands import store_app
+from dagster_jet.cli.top import top
 from dagster_jet.cli.warm_up import warm_up
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError, JobFailedError
+from dagster_jet.jobs.explanation import explain
 from dagster_jet.jobs.ledger import least_epoch
 from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.jobs.supervision import read_supervision
@@ -34,6 +38,10 @@ app = typer.Typer(
 )
 app.add_typer(store_app, name="store")
 app.command()(warm_up)
+app.command()(snapshots)
+app.command()(exports)
+app.command()(probe)
+app.command()(top)
 
 JobArgument = Annotated[str, typer.Argument(help="The job's name.")]
 
@@ -47,6 +55,8 @@ class Action(str, Enum):
     RESTART = "restart"
     COMPLETE = "complete"
     CANCEL = "cancel"
+    EXPORT = "export"
+    CANCEL_AND_EXPORT = "cancel_and_export"
 
 
 @app.command()
@@ -64,12 +74,20 @@ def job(
     name: JobArgument,
     action: Annotated[Action, typer.Argument()] = Action.SHOW,
     wait: Annotated[float, typer.Option(help="Seconds to wait for it to happen.")] = 60,
+    export_name: Annotated[
+        str | None, typer.Option("--name", help="Of the snapshot that is to be exported.")
+    ] = None,
 ) -> None:
-    """Shows one job, or asks it to suspend, resume, restart, complete or cancel.
+    """Shows one job and why nothing comes out of it, or asks it to suspend, resume, restart,
+    complete or cancel, or to export a snapshot under a name (--name).
 
     A suspended job is started neither by its supervisor nor by its schedule until it is resumed.
     """
     with target.open_jet() as jet:
+        if action in (Action.EXPORT, Action.CANCEL_AND_EXPORT):
+            cancels = action is Action.CANCEL_AND_EXPORT
+            ask_for_export(RemoteJob(jet.store, name), export_name, wait, cancels, target)
+            return
         if action is not Action.SHOW:
             _ask(RemoteJob(jet.store, name, show_progress=True), action, wait)
         record = jet.observed(name)
@@ -79,7 +97,8 @@ def job(
             )
         supervision = read_supervision(jet.store, name)
         intent = supervision.intent.value if supervision is not None else None
-        show([{**_job_row(record), "intent": intent}], title=f"Job {name}", as_json=target.as_json)
+        row = {**_job_row(record), "intent": intent}
+        show_job(row, explain(jet.store, record, name), as_json=target.as_json)
         if record.status is JobStatus.FAILED:
             raise typer.Exit(1)
 
@@ -102,25 +121,6 @@ def _ask(asked: RemoteJob, action: Action, seconds: float) -> None:
         ) from None
     except JobFailedError as error:
         raise JetError(f"it was not carried out: {error.message}", job=asked.name) from None
-
-
-@app.command()
-@on_store
-def snapshots(target: Target, name: JobArgument) -> None:
-    """The retained snapshots of a job, newest first."""
-    with target.open_jet() as jet:
-        rows = [
-            {
-                "snapshot": ref.snapshot_id,
-                "epoch": ref.epoch_id,
-                "execution": ref.execution_id,
-                "taken": _when(ref.taken_at_ms),
-                "state_bytes": ref.state_bytes,
-                "committed": ref.committed,
-            }
-            for ref in jet.snapshots(name)
-        ]
-        show(rows, title=f"Snapshots of {name}", as_json=target.as_json)
 
 
 @app.command()
@@ -177,7 +177,7 @@ def watermarks(target: Target, name: JobArgument) -> None:
                     "watermark": _event_time(reached_ms),
                     "held_back_by": held.get("source"),
                     "partition": held.get("partition"),
-                    "since": None if since_ms is None else _when(since_ms),
+                    "since": None if since_ms is None else when(since_ms),
                 }
             )
         show(rows, title=f"Watermarks of {name}", as_json=target.as_json)
@@ -203,7 +203,8 @@ def plan(
         str, typer.Argument(help="package.module:name; a function is called without arguments.")
     ],
     snapshot: Annotated[
-        int | None, typer.Option(help="A retained one to go back to; default: the newest.")
+        str | None,
+        typer.Option(help="A retained one, or the name of an exported one; default: the newest."),
     ] = None,
 ) -> None:
     """What a changed pipeline would do with the state of its last snapshot, or of an older one,
@@ -249,7 +250,7 @@ def _job_row(record: ExecutionRecord) -> dict[str, Any]:
         "restarts": record.restarts,
         "snapshot": snapshot.snapshot_id if snapshot else None,
         "epoch": snapshot.epoch_id if snapshot else None,
-        "taken": _when(snapshot.taken_at_ms) if snapshot else None,
+        "taken": when(snapshot.taken_at_ms) if snapshot else None,
         "owner": f"{lease.host}:{lease.pid}" if lease else None,
         "doing": str(lease.activity) if lease and lease.activity else None,
         "cause": record.cause.value if record.cause else None,
@@ -260,9 +261,4 @@ def _job_row(record: ExecutionRecord) -> dict[str, Any]:
 def _event_time(milliseconds: int | None) -> str | None:
     if milliseconds is None:
         return None
-    return "after the end" if milliseconds >= FINAL_WATERMARK_MS else _when(milliseconds)
-
-
-def _when(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "after the end" if milliseconds >= FINAL_WATERMARK_MS else when(milliseconds)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 
 from rich.console import Console
@@ -77,6 +78,12 @@ def progress_bars() -> Iterator[OnProgress]:
             )
 
         yield advance
+
+
+def when(milliseconds: int) -> str:
+    """Returns a moment as people read it."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def size(count: float) -> str:

@@ -15,6 +15,7 @@ import typer
 from dagster_jet.cli.options import Target, on_store, refuse_password, text_in
 from dagster_jet.cli.output import progress_bars, say, show, show_json, size
 from dagster_jet.core.secret import named, text_of
+from dagster_jet.ownership.exports import collect_export_garbage
 from dagster_jet.ownership.garbage import collect_garbage
 from dagster_jet.store import Changes, OnProgress, Store, StoreStatus, Verified, member_id_of
 
@@ -121,15 +122,20 @@ def rotate_keys(target: Target) -> None:
 @store_app.command()
 @on_store
 def gc(target: Target) -> None:
-    """Removes snapshots that no job needs, and copies on members that do not hold them."""
+    """Removes snapshots that no job needs, what is left of exports that were deleted or never
+    finished, and copies on members that do not hold them."""
     with target.open_store() as store, _interruptible("gc"), progress_bars() as bars:
         jobs = collect_garbage(store)
+        of_exports = collect_export_garbage(store)
         dropped = store.drop_orphans(on_progress=bars)
     if target.as_json:
-        show_json({"jobs": [asdict(job) for job in jobs], "leftover_copies": dropped})
+        removed = {"jobs": [asdict(job) for job in jobs], "of_exports": of_exports}
+        show_json({**removed, "leftover_copies": dropped})
         return
     rows = [{"job": j.job, "entries removed": j.removed, "skipped": j.skipped} for j in jobs]
     show(rows, title="Snapshots", as_json=False)
+    if of_exports:
+        say(f"{of_exports} entries were of exports that are deleted or were never finished.")
     say(f"{dropped} copies were on members that do not hold them any more.")
 
 

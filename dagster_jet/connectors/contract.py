@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -31,6 +32,7 @@ from dagster_jet.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 SOURCE_PARTITION_COLUMN = "__partition"
 """Of the rows of a `Partitioned` reader: an index into `SourceFrame.partitions`, or -1. The engine
@@ -268,6 +270,32 @@ class RereadsInput(Protocol):
     def check_input(self, split: Any) -> None:
         """After an epoch failed: raises `SourceError` if its split is not what was planned. That
         is the cause then, whatever the tasks have said."""
+
+
+@runtime_checkable
+class LimitsSnapshotInterval(Protocol):
+    """A source's definition whose place does not wait for a snapshot for ever."""
+
+    def check_snapshot_interval(self, interval: timedelta, job: str, stage: str) -> None:
+        """Called at every start.
+
+        Raises:
+            ConfigurationError: the place does not wait that long.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsFewerColumns(Protocol):
+    """A reader that saves work where nobody looks at a column, or at a field of a struct."""
+
+    def read_only(self, columns: StructType) -> None:
+        """Says which ones are looked at, and that nobody asks for the file of a row.
+
+        Called at most once, before any `frame`. The frames keep all columns and fields; those that
+        are not in `columns` may be null.
+        """
+        ...
 
 
 class Source(Protocol):
@@ -520,6 +548,15 @@ class HoldsTransactions(Protocol):
         """How many writers an epoch has, always: `render` divides the rows among so many Spark
         partitions, and `takes` refuses all."""
         ...
+
+
+@runtime_checkable
+class HoldsForATime(HoldsTransactions, Protocol):
+    """One whose outside system gives a held transaction up when its time is over. A start checks
+    that it lasts from one snapshot to the next, and over a restart."""
+
+    @property
+    def held_for_ms(self) -> int: ...
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from typing import Any
 
 from dagster_jet.connectors.contract import ReopenableSink, Sink, StoreResident
 from dagster_jet.connectors.files import FilesSink
-from dagster_jet.connectors.kafka import KafkaSink
+from dagster_jet.connectors.kafka import HeldKafkaSink, KafkaSink
 from dagster_jet.connectors.maps import MapSink
 from dagster_jet.connectors.sql import HeldSqlSink, SqlSink
 from dagster_jet.connectors.trial import CollectSink, ConsoleSink
@@ -23,6 +23,7 @@ SINK_KINDS: dict[str, type[ReopenableSink]] = {
     "console": ConsoleSink,
     "files": FilesSink,
     "kafka": KafkaSink,
+    "kafka_held": HeldKafkaSink,
     "map": MapSink,
     "sql": SqlSink,
     "sql_held": HeldSqlSink,

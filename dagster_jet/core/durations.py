@@ -43,3 +43,17 @@ def to_ms(value: Duration, field: str) -> int:
     if milliseconds < 0:
         raise ConfigurationError(f"{field}: {value!r} is negative.", cure="Use 0 or more.")
     return round(milliseconds)
+
+
+def in_words(duration_ms: int) -> str:
+    """Return the text in the greatest unit that `to_ms` reads as so many ms: "1 hour".
+
+    Example:
+        >>> in_words(3_600_000), in_words(90_000), in_words(0)
+        ('1 hour', '90 seconds', '0 ms')
+    """
+    for unit in ("day", "hour", "minute", "second"):
+        number, rest = divmod(duration_ms, _UNITS_MS[unit])
+        if number and not rest:
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return f"{duration_ms} ms"

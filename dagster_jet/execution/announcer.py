@@ -10,6 +10,7 @@ from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionStarted,
     JobEvent,
+    ProgressReported,
     SnapshotCommitted,
     SnapshotFailed,
     SourceProgress,
@@ -18,6 +19,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.execution.notifications import Emitted
 from dagster_jet.execution.profile_keeper import ProfileKeeper
 from dagster_jet.execution.progress import Progress
+from dagster_jet.execution.report_keeper import ReportKeeper
 from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.ownership.headway import Headway
 from dagster_jet.snapshot import protocol
@@ -49,12 +51,14 @@ class Announcer:
         epochs: EpochStopwatch,
         snapshots: SnapshotStopwatch,
         profile: ProfileKeeper,
+        reports: ReportKeeper,
         emit: Callable[[JobEvent], None],
         now_ms: Callable[[], int],
     ) -> None:
         self._job, self._headway, self._progress = job, headway, progress
         self._epochs, self._snapshots, self._profile = epochs, snapshots, profile
-        self._emit, self._now_ms = emit, now_ms
+        self._reports, self._emit, self._now_ms = reports, emit, now_ms
+        self._view = CoordinatorView()
         self._started_ms = now_ms()
         self._is_announced = False
         self._failures = 0
@@ -70,15 +74,19 @@ class Announcer:
     def idles(self) -> None:
         self._headway.advanced(Doing.IDLE)
         self._profile.keep_if_due()
+        self._report_progress()
 
     def emit(self, event: Emitted) -> None:
         if isinstance(event.event, EpochCompleted):
             self._epochs.completed(event.event)
+            self._reports.epoch_completed(event.event)
         self._emit(event.event)
+        self._report_progress()  # a commit that is being retried says so
 
     def heard(
         self, event: protocol.Event, commands: Sequence[protocol.Command], view: CoordinatorView
     ) -> None:
+        self._view = view
         self._epochs.heard(event, commands)
         self._snapshots.heard(event, commands)
         if isinstance(event, protocol.EpochAcked):
@@ -94,6 +102,13 @@ class Announcer:
         for command in commands:
             self._note_step(command, view)
         self._note_answer(event, view)
+        self._report_progress()
+
+    def _report_progress(self) -> None:
+        report, record = self._reports.keep_if_due(self._view), self._view.record
+        if report is not None and record is not None:
+            stages, sources = dict(report.stages), dict(report.sources)
+            self._emit(ProgressReported(self._job, record.execution_id, stages, sources))
 
     # --- what it makes of that ------------------------------------------------------------------
 
@@ -105,6 +120,7 @@ class Announcer:
         record = view.record
         assert record is not None
         snapshot = record.snapshot if restored else None
+        self._reports.started()
         self._emit(
             ExecutionStarted(
                 job=self._job,
@@ -149,6 +165,7 @@ class Announcer:
         if snapshot is None or not snapshot.committed:
             return
         self._headway.snapshot_completed()
+        self._reports.snapshot_completed(snapshot.snapshot_id)
         self._pending = None
         if snapshot.epoch_id == 0:
             return  # the starting positions of a new job
@@ -175,5 +192,6 @@ class Announcer:
         self._failures = view.failures
         reason = view.last_failure or ""
         self._headway.snapshot_failed(reason)
+        self._reports.snapshot_failed(reason, view.failures)
         execution_id = view.record.execution_id if view.record else 0
         self._emit(SnapshotFailed(self._job, execution_id, reason, view.failures))

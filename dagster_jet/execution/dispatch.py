@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from dagster_jet.execution.epoch_driver import EpochDriver
 from dagster_jet.execution.epoch_planner import Look
+from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.notifications import Notification
 from dagster_jet.execution.recovery_driver import RecoveryDriver
@@ -36,7 +37,9 @@ class Dispatch:
         snapshots: SnapshotDriver,
         failures: Failures,
         post: Callable[[Notification], None],
+        exporting: Exporting,
     ) -> None:
+        self._exporting = exporting
         self._recovery, self._epochs, self._snapshots = recovery, epochs, snapshots
         self._failures = failures
         job = recovery.context.job
@@ -54,6 +57,8 @@ class Dispatch:
                 self._recover(self._recovery.claim)
             case protocol.LoadManifest(ref):
                 self._recover(lambda: self._recovery.load(ref))
+            case protocol.ImportSnapshot():
+                self._recover(lambda: self._recovery.bring_in(command))
             case protocol.Restore(manifest):
                 self._recover(lambda: self._recovery.restore(manifest))
             case protocol.AbortOrphans(execution_id, keep):
@@ -87,6 +92,7 @@ class Dispatch:
 
     def _collect(self, command: protocol.CollectGarbage) -> None:
         try:
-            self._recovery.context.snapshots.delete(command.manifests, command.chunk_sets)
+            with self._exporting.garbage:
+                self._recovery.context.snapshots.delete(command.manifests, command.chunk_sets)
         except Exception as error:  # noqa: BLE001 - what is left is found at the next start
             _logger.warning("garbage of a snapshot stays until the next start: %s", error)

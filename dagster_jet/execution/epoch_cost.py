@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 _EPOCHS = 10
 """So many count: what a job costs changes, with its state and with what else the machine does."""
+_SEVERAL = 3
 _ALIKE = 1.3
 """Epochs whose sizes differ by a smaller factor do not show what a row costs."""
 
@@ -51,6 +52,11 @@ class MeasuredEpochs:
     def are_many(self) -> bool:
         """As many as ever count."""
         return len(self._last) == _EPOCHS
+
+    @property
+    def are_several(self) -> bool:
+        """Enough of them to be no accident."""
+        return len(self._last) >= _SEVERAL
 
     def cost(self) -> EpochCost | None:
         """None: nothing is known yet, or no more than that no other size was better."""

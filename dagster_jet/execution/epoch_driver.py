@@ -80,6 +80,7 @@ class EpochDriver:
             waiting = frozenset(n for n, r in context.readers.items() if r.waiting().items > 0)
             # Nobody knows what waits in a source that cannot be read: it is not idle.
             watermarks.check_time(now_ms, [*waiting, *context.polling.outages])
+            self.progress.publish_if_due()
             return Looked(
                 Inputs(
                     look,

@@ -73,8 +73,16 @@ class EpochPlanner:
         """How to look at the sources. A job that is to complete takes what is there by then."""
         return Look(polls=not input_ended, waits_for_all=asked is StopKind.COMPLETE)
 
-    def tick(self, inputs: Inputs, asked: StopKind | None, view: CoordinatorView) -> Tick:
-        """What the coordinator is told: is there a reason for an epoch, and for the end?"""
+    def tick(
+        self,
+        inputs: Inputs,
+        asked: StopKind | None,
+        view: CoordinatorView,
+        *,
+        wants_snapshot: bool = False,
+    ) -> Tick:
+        """What the coordinator is told: is there a reason for an epoch, for a snapshot before its
+        time, and for the end?"""
         closes = not inputs.waiting and self._closes(inputs)
         rings = inputs.timers_since_ms is not None and (
             inputs.now_ms >= inputs.timers_since_ms + TIMER_PERIOD_MS
@@ -83,6 +91,7 @@ class EpochPlanner:
             inputs.now_ms,
             wants_epoch=bool(inputs.waiting) or closes or inputs.early_due or rings,
             stop=self._stop(inputs, asked, view, closes=closes),
+            wants_snapshot=wants_snapshot,
         )
 
     def _stop(

@@ -32,6 +32,10 @@ _BACKLOG = 4
 """A job catches up when so many epochs of its target's size wait, until one takes what is there."""
 _FAR_BEYOND = 4
 """The bound: what a first epoch may take before its rows are to blame."""
+_WARMS_UP = 1.1
+"""An epoch so much faster than any before it, per row, will be followed by faster ones."""
+_GAIN = 3.0
+"""At most so much faster, as far as anybody counts on it."""
 _SPARED = 0.25
 """Of an epoch, for sources with little beside one with much: theirs need not wait for its end."""
 
@@ -51,6 +55,8 @@ class EpochSizer:
     rows: float = FIRST_ROWS
     """The most rows of one epoch, as far as has been tried."""
     _measured: MeasuredEpochs = field(default_factory=MeasuredEpochs)
+    _rate: float = 0.0
+    """Rows per ms of the fastest epoch."""
     _is_cold: bool = True
     _catches_up: bool = False
     _is_full: bool = False
@@ -92,44 +98,60 @@ class EpochSizer:
         if rows <= 0 or duration_ms <= 0:
             return
         bound_ms = max(self.catch_up_ms, self.target_ms)
+        gain = self._gain(rows / duration_ms)
         if self._is_cold:
-            # What starts up with it would make every row look dear. Far beyond the bound it is the
-            # rows nevertheless.
             self._is_cold = False
-            if duration_ms > _FAR_BEYOND * bound_ms:
-                self.rows = self._step(rows * bound_ms / duration_ms)
+            self._learn_cold(rows, duration_ms, bound_ms)
             return
         self._measured.add(rows, duration_ms)
         if self._is_full or (rows > self.rows / 2 and duration_ms > bound_ms):
-            self.rows = self._step(self._next(rows, duration_ms, bound_ms))
+            self.rows = self._step(self._next(rows, duration_ms, bound_ms, gain), rows)
 
-    def _next(self, rows: int, duration_ms: float, bound_ms: float) -> float:
+    def _gain(self, rate: float) -> float:
+        """How much faster, per row, the next epoch may be: a job that warms up gets faster for a
+        while, and its last epoch says by how much."""
+        gain, self._rate = rate / (self._rate or rate), max(self._rate, rate)
+        return min(gain, _GAIN) if gain > _WARMS_UP else 1.0
+
+    def _learn_cold(self, rows: int, duration_ms: float, bound_ms: float) -> None:
+        """What starts up with the first epoch would make every row look dear. Far beyond the bound
+        it is the rows nevertheless; and so many more that even that would not get there are no
+        risk."""
+        far_ms = _FAR_BEYOND * bound_ms
+        if duration_ms > far_ms:
+            self.rows = self._step(rows * bound_ms / duration_ms, rows)
+        elif self._is_full:
+            self.rows = max(self.rows, self._step(rows * far_ms / duration_ms, rows))
+
+    def _next(self, rows: int, duration_ms: float, bound_ms: float, gain: float) -> float:
         cost = self._measured.cost()
         if cost is None:
-            return self._another_size(rows, duration_ms, bound_ms)
+            return self._another_size(rows, duration_ms, bound_ms, gain)
         bound_ms = cost.bound(bound_ms)
         # Whatever a row costs, an epoch grows no faster than its rows; what was measured counts for
         # sizes that are not too far from those that were tried.
-        safe = rows * bound_ms / duration_ms
+        safe = gain * rows * bound_ms / duration_ms
         if duration_ms < bound_ms:
             safe = max(safe, min(2.0 * rows, cost.rows_within(bound_ms)))
         wanted = max(cost.rows_at(OVERHEAD), cost.rows_within(cost.bound(self.target_ms)))
         return min(safe, max(wanted, _LESS * self.rows))
 
-    def _another_size(self, rows: int, duration_ms: float, bound_ms: float) -> float:
+    def _another_size(self, rows: int, duration_ms: float, bound_ms: float, gain: float) -> float:
         """Where all epochs are alike, nobody knows what a row costs: this shows it."""
-        if rows > self.rows and duration_ms < 2 * bound_ms:
-            return 2.0 * rows  # what waits comes in pieces, and less than one is not to be had
-        safe = rows * bound_ms / duration_ms
+        # What waits comes in pieces, and less than one is not to be had: is it the rows at all?
+        may_be = _FAR_BEYOND if self._measured.are_several else 2
+        if rows > self.rows and duration_ms < may_be * bound_ms:
+            return 2.0 * rows
+        safe = gain * rows * bound_ms / duration_ms
         if safe > 1.5 * self.rows:
-            return min(2.0 * self.rows, safe)
+            return min((_STEP if gain > 1 else 2.0) * self.rows, safe)
         if self._measured.are_many:
             return 0.5 * self.rows
         # A job that warms up is near its bound for that reason, and soon will not be.
         return 1.5 * self.rows if duration_ms < bound_ms else min(self.rows, safe)
 
-    def _step(self, wanted: float) -> float:
-        return max(1.0, min(self.rows * _STEP, max(self.rows / _STEP, wanted)))
+    def _step(self, wanted: float, taken: int) -> float:
+        return max(1.0, min(max(self.rows, taken) * _STEP, max(self.rows / _STEP, wanted)))
 
 
 def _bytes(lag: Lag) -> float:

@@ -6,9 +6,11 @@ is harmless, the store's record and manifests say the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dagster_jet.core.columns import StageColumn
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.phases import PhaseTime
 from dagster_jet.snapshot.owed import SinkFate
@@ -23,6 +25,8 @@ class SourceProgress:
     position: dict[str, Any]
     lag: dict[str, int | float]
     """What is known to be waiting: {"files": 3, "bytes": 1024}."""
+    partition_lag: dict[str, int] = field(default_factory=dict)
+    """Items that are known to wait, by partition; of sources whose partitions have watermarks."""
     watermark_ms: int | None = None
     idle: bool = False
     lost: int = 0
@@ -50,6 +54,9 @@ class StageProgress:
     """Wall-clock time of its last watermark, or since which it has been waited for."""
     held_back_partition: str | None = None
     """The source's partition that does; None: the source as a whole."""
+    next_due_ms: int | None = None
+    """Event time up to which the watermark has to get before more of the state is due, at the
+    latest: the end of the next window. None: nothing in the state waits for it."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,18 @@ class ExecutionStarted:
 
 
 @dataclass(frozen=True)
+class PipelineAnalysed:
+    """Spark has planned every stage; comes before `ExecutionStarted`."""
+
+    job: str
+    execution_id: int
+    columns: Callable[[], Mapping[str, tuple[StageColumn, ...]]] = field(compare=False, repr=False)
+    """Returns the columns of every source, stateful stage and sink, and what they are made of. It
+    asks Spark's driver for tenths of a second, so call it on a thread of your own, while Spark
+    runs. Nobody pays for it who does not call it."""
+
+
+@dataclass(frozen=True)
 class EpochCompleted:
     """One epoch was acked by all. Nothing of it is committed yet."""
 
@@ -77,6 +96,19 @@ class EpochCompleted:
     duration_ms: float
     times: tuple[PhaseTime, ...] = ()
     """Where the time went: the driver's phases, and what the action consists of."""
+
+
+@dataclass(frozen=True)
+class ProgressReported:
+    """How far the job is, every few seconds if something has changed, whether snapshots succeed or
+    not. Totals are as of the last acked epoch: of what is not in a snapshot nothing is committed.
+    """
+
+    job: str
+    execution_id: int
+    stages: dict[str, StageProgress]
+    sources: dict[str, SourceProgress]
+    """Without their positions, which have no bound."""
 
 
 @dataclass(frozen=True)
@@ -262,8 +294,10 @@ class MembersNotRepaired:
 
 
 JobEvent = (
-    ExecutionStarted
+    PipelineAnalysed
+    | ExecutionStarted
     | EpochCompleted
+    | ProgressReported
     | GuaranteeLowered
     | SourceUnavailable
     | SourceAvailable

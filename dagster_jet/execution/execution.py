@@ -28,6 +28,7 @@ from dagster_jet.execution.events import (
     SourceUnavailable,
     StageProgress,
 )
+from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.notifications import Emitted, Notification, Woken
@@ -35,6 +36,7 @@ from dagster_jet.execution.profile_keeper import ProfileKeeper
 from dagster_jet.execution.progress import Progress
 from dagster_jet.execution.recent_laps import RecentLaps
 from dagster_jet.execution.recovery_driver import RecoveryDriver
+from dagster_jet.execution.report_keeper import ReportKeeper
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
@@ -63,6 +65,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_FIRST_EPOCH_MS = 3_000
+"""It loads and compiles what the others find warm."""
+
 
 class Execution:
     """Runs until the coordinator stops. One instance per execution id."""
@@ -81,6 +86,7 @@ class Execution:
         work_dir: Path,
         stop: StopSignal,
         emit: Callable[[JobEvent], None],
+        exporting: Exporting,
     ) -> None:
         """`claimed`: the record as `keeper` has won it for this execution."""
         starting = Retrying(job, keeper.fenced, stop, partial(_report_waiting, job, keeper))
@@ -89,7 +95,7 @@ class Execution:
         )
         self._inbox: queue.SimpleQueue[Notification] = queue.SimpleQueue()
         self._job, self._keeper, self._claimed, self._stop = job, keeper, claimed, stop
-        self._emit = emit
+        self._emit, self._exporting = emit, exporting
         self._is_closing = False
         clock, failures = Clock(), Failures(job)
         shard_count = config.parallelism or parallelism(session)
@@ -152,10 +158,19 @@ class Execution:
         )
         recovery = RecoveryDriver(self._context, claimed, self._progress, until.input_ends)
         self._dispatch = Dispatch(
-            recovery, self._epochs, snapshot_driver, failures, self._inbox.put
+            recovery, self._epochs, snapshot_driver, failures, self._inbox.put, exporting
         )
         laps, seconds = RecentLaps(), time.monotonic
         self._profile = ProfileKeeper(store, job, claimed.execution_id, laps, seconds, clock.now_ms)
+        self._reports = ReportKeeper(
+            store,
+            job,
+            claimed.execution_id,
+            self._progress,
+            lambda: committer.pending(clock.now_ms()),
+            seconds,
+            clock.now_ms,
+        )
         self._loop = Loop(
             Coordinator(_coordinator_config(job, graph, config, store, shard_count)),
             planner,
@@ -168,10 +183,12 @@ class Execution:
                 EpochStopwatch(laps, seconds),
                 SnapshotStopwatch(laps, seconds, committer.took_ms),
                 self._profile,
+                self._reports,
                 self._emit_here,
                 clock.now_ms,
             ),
             clock.now_ms,
+            exporting,
         )
 
     # --- what the job asks ----------------------------------------------------------------------
@@ -207,6 +224,7 @@ class Execution:
         """Runs to the end and returns how it ended, whatever went wrong."""
         self._stop.listen(lambda: self._inbox.put(Woken()))
         self._keeper.listen(self._inbox.put)
+        self._exporting.follow(lambda: self._loop.view)
         try:
             self._loop.begin()
             while self._loop.ended is None:
@@ -227,11 +245,13 @@ class Execution:
     def _close(self) -> None:
         self._stop.listen(None)
         self._keeper.listen(None)
+        self._exporting.follow(None)
         self._is_closing = True
         self._dispatch.close_epochs()
         self._context.polling.close()
         self._dispatch.close()
         self._profile.close()
+        self._reports.close(self._loop.view)
         self._context.journals.close()
         self._context.committer.close()
         self._context.runtime.close()
@@ -302,6 +322,7 @@ def _coordinator_config(
         ),
         suspend_on_failure=config.suspend_on_failure,
         initial_snapshot=config.initial_snapshot,
+        first_epoch_ms=_FIRST_EPOCH_MS,
     )
 
 

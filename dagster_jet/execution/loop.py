@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dagster_jet.execution.epoch_planner import EpochPlanner, Look
+from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.notifications import Died, Emitted, Looked, Notification, Woken
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.snapshot import protocol
@@ -65,9 +66,11 @@ class Loop:
         stop: StopSignal,
         observer: Observer,
         now_ms: Callable[[], int],
+        exporting: Exporting,
     ) -> None:
         self._coordinator, self._planner, self._drivers = coordinator, planner, drivers
         self._stop, self._observer, self._now_ms = stop, observer, now_ms
+        self._exporting = exporting
         self.view = CoordinatorView()
         """The coordinator after the last event."""
         self.ended: protocol.Stop | None = None
@@ -138,7 +141,13 @@ class Loop:
         self._looking = False
         if not self.view.is_ready:
             return
-        if self._feed(self._planner.tick(looked.inputs, self._stop.kind, self.view)):
+        tick = self._planner.tick(
+            looked.inputs,
+            self._stop.kind,
+            self.view,
+            wants_snapshot=self._exporting.wants_snapshot,
+        )
+        if self._feed(tick):
             return
         # Nothing to run: there is no input, or the pending snapshot has to be complete first.
         if not self.view.is_pending:

@@ -6,26 +6,25 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dagster_jet.errors import StoreError
+from dagster_jet.execution.kept_value import KeptValue, kept_values, read_kept
 from dagster_jet.execution.notifications import Died, Notification
 from dagster_jet.execution.recent_laps import RecentLaps
 from dagster_jet.execution.worker import Worker
-from dagster_jet.store import MapKey, ReplicatedMap, Store
+from dagster_jet.store import ReplicatedMap, Store
 
 _logger = logging.getLogger(__name__)
 
 KEEP_EVERY_S = 5.0
 _GRACE_S = 2.0
 """So long the end of an execution waits for the last profile."""
-_READS_MAX = 3
+_PROFILE = "profile"
 
 
 @dataclass
 class ProfileKeeper:
     """Of one execution. The loop's thread calls it; a thread beside it writes.
 
-    One value, of bounded size, which is written under a new name each time: a crash between two
-    replicas leaves no two that differ. Best effort: a profile is never a reason for a job to fail.
+    Best effort: a profile is never a reason for a job to fail.
     """
 
     store: Store
@@ -37,12 +36,11 @@ class ProfileKeeper:
     _kept: int = 0
     """`RecentLaps.added` at the last write."""
     _kept_at: float = float("-inf")
-    _writes: int = 0
-    _older: list[MapKey] | None = None
-    """What the next write replaces; None: whatever is there, of older executions."""
+    _value: KeptValue = field(init=False)
     _worker: Worker = field(init=False)
 
     def __post_init__(self) -> None:
+        self._value = KeptValue(self.store, self.job, _PROFILE, self.execution_id)
         self._worker = Worker(f"jet-profile-{self.job}", self._note)
 
     def keep_if_due(self) -> None:
@@ -60,28 +58,13 @@ class ProfileKeeper:
             return
         self._kept, self._kept_at = self.laps.added, self.seconds()
         data = self.laps.to_bytes(self.now_ms())
-        self._worker.start(lambda: self._write(data))
+        self._worker.start(lambda: self._value.write(data))
 
     def _note(self, notification: Notification) -> None:
         if isinstance(notification, Died):
             _logger.warning(
                 "job %r: its profile could not be kept: %r", self.job, notification.error
             )
-
-    def _write(self, data: bytes) -> None:
-        self._writes += 1
-        try:
-            kept = profiles(self.store, self.job)
-            key = kept.key(_name(self.execution_id, self._writes))
-            kept.put_all({key: data})
-            older = self._older
-            if older is None:
-                older = [k for k in kept.keys("") if k.name < key.name]
-            self._older = [key]
-            kept.delete_all(older)
-        except (StoreError, OSError) as error:
-            _logger.debug("job %r: its profile could not be kept: %s", self.job, error)
-            self._older = None
 
 
 def read_laps(store: Store, job: str) -> tuple[int, RecentLaps, int] | None:
@@ -92,20 +75,12 @@ def read_laps(store: Store, job: str) -> tuple[int, RecentLaps, int] | None:
     Raises:
         StoreError: it cannot be read now.
     """
-    kept = profiles(store, job)
-    for _ in range(_READS_MAX):
-        newest = max(kept.keys(""), key=lambda key: key.name, default=None)
-        if newest is None:
-            return None
-        data = kept.get(newest)
-        if data is not None:  # else a newer one has replaced it meanwhile
-            return (int(newest.name.partition("-")[0]), *RecentLaps.from_bytes(data, job))
-    return None
+    found = read_kept(store, job, _PROFILE)
+    if found is None:
+        return None
+    execution_id, data = found
+    return (execution_id, *RecentLaps.from_bytes(data, job))
 
 
 def profiles(store: Store, job: str) -> ReplicatedMap:
-    return store.map(f"jobs/{job}/profile")
-
-
-def _name(execution_id: int, number: int) -> str:
-    return f"{execution_id:012d}-{number:09d}"
+    return kept_values(store, job, _PROFILE)

@@ -4,14 +4,19 @@ coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from dagster_jet.connectors.contract import Partitioned, SourceReader
+from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import SourceProgress, StageProgress
 from dagster_jet.pipeline.graph import TimestampsNode
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
-from dagster_jet.snapshot.manifest import Counters
+from dagster_jet.snapshot.manifest import Counters, Run
+
+_PUBLISH_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,17 @@ class Progress:
     def __init__(self, context: ExecutionContext) -> None:
         self._context = context
         self._published = InputProgress()
+        self._published_at = float("-inf")
 
     def publish(self) -> None:
         """On the epochs' thread, when an epoch is over or the sources are in place."""
+        self._published_at = time.monotonic()
         self._published = InputProgress(self._stages(), self._sources())
+
+    def publish_if_due(self) -> None:
+        """The same between epochs, where time alone changes things: who is idle, or away."""
+        if time.monotonic() - self._published_at >= _PUBLISH_EVERY_S:
+            self.publish()
 
     def stages(self, view: CoordinatorView) -> dict[str, StageProgress]:
         """Totals per named stage as of the last acked epoch."""
@@ -40,14 +52,16 @@ class Progress:
             if not self._context.graph.is_named(node.name):
                 continue
             c = view.counters.get(node.name, Counters())
-            states = view.shards.get(node.name, ())
+            runs = [run for state in view.shards.get(node.name, ()) for run in state.runs]
+            known = published.stages.get(node.name, StageProgress(0, 0))
             progress[node.name] = replace(
-                published.stages.get(node.name, StageProgress(0, 0)),
+                known,
                 rows_in=c.rows_in,
                 rows_out=c.rows_out,
                 late=c.late,
                 rejected=c.rejected,
-                state_rows=sum(run.rows for state in states for run in state.runs),
+                state_rows=sum(run.rows for run in runs),
+                next_due_ms=_next_due_ms(runs, known.watermark_ms),
             )
         return progress
 
@@ -76,6 +90,7 @@ class Progress:
 
     def _sources(self) -> dict[str, SourceProgress]:
         context, progress = self._context, {}
+        partitioned = set(context.plan.partitioned.values())
         for name, reader in context.readers.items():
             times = [
                 context.watermarks.source_watermark_ms(n.name)
@@ -88,9 +103,27 @@ class Progress:
                 rows_read=0,
                 position=reader.position(),
                 lag=dict(reader.waiting().details),
+                partition_lag=_partition_lag(reader) if name in partitioned else {},
                 watermark_ms=watermark_ms,
                 idle=idle,
                 unavailable_since_ms=outage.since_ms if outage else None,
                 unavailable=outage.reason if outage else None,
             )
         return progress
+
+
+def _next_due_ms(runs: Iterable[Run], watermark_ms: int | None) -> int | None:
+    """When the first rows that the watermark has not passed are due. A run that it is in the middle
+    of says only when the last of its rows are."""
+    passed_ms = float("-inf") if watermark_ms is None else watermark_ms
+    dues = (
+        run.earliest_ms if run.earliest_ms > passed_ms else run.latest_ms
+        for run in runs
+        if run.earliest_ms is not None and run.latest_ms is not None
+    )
+    return min((due for due in dues if passed_ms < due < FINAL_WATERMARK_MS), default=None)
+
+
+def _partition_lag(reader: SourceReader) -> dict[str, int]:
+    assert isinstance(reader, Partitioned)
+    return dict(reader.partitions())

@@ -5,32 +5,46 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from dagster_jet.connectors.contract import (
     Acknowledging,
+    HoldsForATime,
     HoldsTransactions,
+    LimitsSnapshotInterval,
     RereadsInput,
     SourceReader,
     effective_guarantees,
 )
-from dagster_jet.errors import InputLostError, PipelineError
+from dagster_jet.errors import ConfigurationError, InputLostError, PipelineError
 from dagster_jet.execution.compatibility import check_compatible
 from dagster_jet.execution.context import ExecutionContext
-from dagster_jet.execution.events import GuaranteeLowered, InputLost, SnapshotDropped
+from dagster_jet.execution.events import (
+    GuaranteeLowered,
+    InputLost,
+    PipelineAnalysed,
+    SnapshotDropped,
+)
 from dagster_jet.execution.progress import Progress
+from dagster_jet.ownership.exports import export_data, finished_export
 from dagster_jet.snapshot import protocol
-from dagster_jet.snapshot.manifest import Manifest, ShardState
+from dagster_jet.snapshot.manifest import MANIFEST_FORMAT, Manifest, ShardState, checksum
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+from dagster_jet.snapshot.storage.chunks import ChunkSetName
 from dagster_jet.spark.cluster.session import activate
 from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.planning.stage_columns import stage_columns
 from dagster_jet.spark.restore import restore_shards
 from dagster_jet.state.runs import sweep_dead_executions
 from dagster_jet.system.failpoint import fail_point
 from dagster_jet.system.scratch import OWN_LEVELS, make_private
 
 _logger = logging.getLogger(__name__)
+
+STARTING_S = 30
+"""What it takes to start Spark and to read a snapshot, when a restart is not to fail for that."""
 
 
 @dataclass
@@ -56,12 +70,20 @@ class RecoveryDriver:
         make_private(context.work_dir)
         sweep_dead_executions(context.work_dir)
         self._report_lowered_guarantees()
+        interval = context.config.snapshot_interval
+        for read in context.graph.sources:
+            if isinstance(read.source, LimitsSnapshotInterval):
+                read.source.check_snapshot_interval(interval, context.job, read.name)
         for node in context.graph.sinks:
             # Without a guarantee there are no snapshots: every start is from scratch.
             is_new = not self.claimed.snapshots and guarantee is not Guarantee.NONE
             node.sink.check(context.job, node.name, is_new_job=is_new)
+            if isinstance(node.sink, HoldsForATime):
+                self._check_held_for(node.name, node.sink.held_for_ms)
         activate(context.runtime.session)
         context.plan = analyse(context.runtime, context.graph, context.store.partition_count)
+        columns = partial(stage_columns, context.plan)
+        context.emit(PipelineAnalysed(context.job, self.claimed.execution_id, columns))
         processors = context.plan.processors
         in_two_phases = [name for name, p in processors.items() if p.commits_in_two_phases]
         held_writers = {
@@ -84,6 +106,22 @@ class RecoveryDriver:
             held_writers,
         )
 
+    def _check_held_for(self, stage: str, held_for_ms: int) -> None:
+        """Does a transaction last from its first row to the commit, over a crash in between?"""
+        config = self.context.config
+        restart_s = config.lease_ttl.total_seconds() + STARTING_S
+        interval_s = config.snapshot_interval.total_seconds()
+        if held_for_ms / 1000 <= interval_s + restart_s:
+            raise ConfigurationError(
+                f"transactions are held for {held_for_ms / 1000:g} seconds, which is not longer "
+                f"than the snapshot interval ({interval_s:g} seconds) and a restart "
+                f"({restart_s:g} seconds) take together.",
+                job=self.context.job,
+                stage=stage,
+                cure="Let them live longer (Kafka: transaction.timeout.ms in options=), take "
+                'snapshots more often, or use transactions="roll-forward".',
+            )
+
     def _report_lowered_guarantees(self) -> None:
         """Never silently: a log's warning and an event, at every start."""
         context, wanted = self.context, self.context.config.guarantee
@@ -105,6 +143,67 @@ class RecoveryDriver:
         partition_count = context.store.partition_count
         check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         return protocol.ManifestLoaded(manifest)
+
+    def bring_in(self, command: protocol.ImportSnapshot) -> protocol.SnapshotImported:
+        """Copies an exported snapshot into the job's own map, under ids of this execution.
+
+        State, positions and counters go on. What was staged or read for acknowledgement is not
+        taken over: of an exported snapshot it is committed, by the job that it is of.
+
+        Raises:
+            JobStateError: there is no such export.
+            JetError: the pipeline does not fit it.
+            SnapshotInvalidError: a part of it is missing or damaged.
+        """
+        context, execution_id = self.context, self.claimed.execution_id
+        export = finished_export(context.store, command.export, context.job)
+        data = export_data(context.store, export)
+        assert export.ref is not None
+        manifest = data.load(export.ref)
+        partition_count = context.store.partition_count
+        check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
+        self._report_forgetful(command.export)
+        snapshot_id = command.snapshot_id
+        imported = context.snapshots.copy(
+            data,
+            manifest,
+            lambda copied: replace(
+                copied,
+                job=context.job,
+                snapshot_id=snapshot_id,
+                execution_id=execution_id,
+                timeline=command.timeline,
+                artifacts=(),
+                prepared=(),
+                sinks={n: dict(where) for n, where in context.committer.destinations.items()},
+                unacknowledged={},
+                format=MANIFEST_FORMAT,
+            ),
+            lambda vertex, shard, place: str(
+                ChunkSetName(vertex, snapshot_id, execution_id, shard, f"imported.{place}")
+            ),
+        )
+        ref = replace(
+            export.ref,
+            snapshot_id=snapshot_id,
+            execution_id=execution_id,
+            manifest_name=imported.name,
+            manifest_checksum=checksum(imported.to_bytes()),
+            committed=True,
+        )
+        return protocol.SnapshotImported(ref, imported)
+
+    def _report_forgetful(self, export: str) -> None:
+        """A queue does not replay: what was acknowledged after the export is gone for good."""
+        queues = [n for n, one in self.context.readers.items() if isinstance(one, Acknowledging)]
+        if queues:
+            _logger.warning(
+                "job %r begins with the exported snapshot %r: messages of %s that were "
+                "acknowledged since are gone",
+                self.context.job,
+                export,
+                ", ".join(queues),
+            )
 
     # --- restore --------------------------------------------------------------------------------
 

@@ -50,6 +50,8 @@ class Retrying:
     """Of a call that is being retried."""
     ending: threading.Event = field(default_factory=threading.Event)
     """Set: the waiting between two tries ends."""
+    troubles: dict[str, str] = field(default_factory=dict)
+    """By stage whose call is being retried, why."""
 
     def until_done(
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
@@ -63,6 +65,14 @@ class Retrying:
             FencedError: that is another execution's to do.
             JetError: what is not to be retried.
         """
+        try:
+            self._until_done(call, of, has_failed)
+        finally:
+            self.troubles.pop(of.stage, None)
+
+    def _until_done(
+        self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
+    ) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             try:
@@ -72,6 +82,7 @@ class Retrying:
                 named = error if isinstance(error, JetError) else self._named(error, of)
                 if named.reaction is not Reaction.RETRY:
                     raise named from (error if named is not error else error.__cause__)
+                self.troubles[of.stage] = str(error)
                 self.report(f"{of.stage} ({of.place}): {of.what} is being retried: {error}")
             if self.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self.job)

@@ -24,6 +24,7 @@ from dagster_jet.connectors.contract import (
 )
 from dagster_jet.errors import JetError, Reaction, SinkError, SinkMismatchError
 from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
+from dagster_jet.execution.progress_report import PendingCommit
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact
@@ -69,8 +70,18 @@ class SinkCommitter:
     """How the sinks' commits are run."""
     took_ms: dict[str, float] = field(default_factory=dict)
     """By sink, how long its last commit took, retries included."""
+    _began: dict[str, float] = field(default_factory=dict)
+    """By sink that commits now, when it began to, by the monotonic clock."""
     _committers: dict[str, Committer] = field(default_factory=dict)
     """Of the pipeline's sinks, once they are needed."""
+
+    def pending(self, now_ms: int) -> dict[str, PendingCommit]:
+        """The commits that are under way, by sink. Any thread."""
+        now, troubles = time.monotonic(), dict(self.retrying.troubles)
+        return {
+            sink: PendingCommit(now_ms - round((now - began) * 1000), troubles.get(sink, ""))
+            for sink, began in dict(self._began).items()
+        }
 
     def close(self) -> None:
         """Closes what was opened. After the last commit."""
@@ -151,13 +162,15 @@ class SinkCommitter:
 
         def commit(owed: OwedCommit) -> None:
             context = self._context(owed.sink, recovering=recovering, repeatable=repeatable)
-            began = time.monotonic()
+            began = self._began[owed.sink] = time.monotonic()
             try:
                 self._commit_owed(owed, context, one_failed)
                 self.took_ms[owed.sink] = (time.monotonic() - began) * 1000
             except Exception as failure:  # noqa: BLE001 - raised below, once all have ended
                 failures.append(failure)
                 one_failed.set()
+            finally:
+                self._began.pop(owed.sink, None)
 
         owed = owed_commits(artifacts, named, self.destinations)
         if owed:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
+from dagster_jet.core.durations import to_ms
+from dagster_jet.errors import ConfigurationError
 from dagster_jet.snapshot.protocol import StopKind, stop_that_counts
 
 
@@ -57,3 +60,31 @@ class Until:
     stop: StopKind | None
     """How to stop then."""
     duration_s: float | None = None
+
+
+UntilSpec = str | timedelta
+"""When a run ends by itself: "drained", "completed", "stopped", or a duration."""
+
+_WORDS = {
+    "drained": Until(input_ends=True, stop=StopKind.SHUTDOWN),
+    "completed": Until(input_ends=True, stop=StopKind.COMPLETE),
+    "stopped": Until(input_ends=False, stop=None),
+}
+
+
+def parse_until(value: UntilSpec) -> Until:
+    """Reads what a user has written.
+
+    Raises:
+        ConfigurationError: it is neither one of the words nor a duration.
+    """
+    if isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    try:
+        return Until(input_ends=False, stop=None, duration_s=to_ms(value, "until") / 1000)
+    except ConfigurationError as error:
+        words = ", ".join(f'"{word}"' for word in _WORDS)
+        raise ConfigurationError(
+            f"until: {value!r} is neither {words} nor a duration.",
+            cure='Use one of these words, or a duration such as "10 minutes".',
+        ) from error

@@ -295,3 +295,9 @@ class WatermarkTracker:
         for name, until_ms in saved.get("dead_until_ms", {}).items():
             if name in self.reached_ms:
                 self.expire(name, until_ms)
+
+
+def saved_expiry(watermarks: Mapping[str, Any], stage: str) -> int | None:
+    """Of what a manifest has saved: rows of the stage up to this time had died; None: none had."""
+    until_ms: int | None = watermarks.get("dead_until_ms", {}).get(stage)
+    return until_ms

@@ -14,6 +14,7 @@ from dagster_jet.dag.local import LocalJob, LocalResult, LocalStatus, MemorySnap
 from dagster_jet.errors import JobStateError
 from dagster_jet.jobs.driven_job import DrivenJob
 from dagster_jet.jobs.job import JobResult
+from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
@@ -107,6 +108,14 @@ class DagJob(DrivenJob):
                 raise self._has_ended(kind)
             super().request_stop(kind)
             self._carry_out(self.local)
+
+    def _export(self, name: str, timeout: float | None, *, cancels: bool) -> Export:
+        raise JobStateError(
+            "a DAG runs in memory, and its snapshots end with this process.",
+            job=self.name,
+            cure="Keep what DagJob.local.export_snapshot() returns, for LocalJob(restore=...), or "
+            "write a pipeline.",
+        )
 
     def _carry_out(self, local: LocalJob) -> None:
         """Tells an execution what the job is asked for; it ends by itself then."""

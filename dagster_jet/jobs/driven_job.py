@@ -8,6 +8,8 @@ from abc import abstractmethod
 from dagster_jet.errors import JobStateError
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.jobs.job import Job, JobResult
+from dagster_jet.jobs.moves import refuse_without_name
+from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
@@ -49,9 +51,22 @@ class DrivenJob(Job):
         return self.done.wait(timeout)
 
     def request_stop(self, kind: StopKind) -> None:
+        refuse_without_name(self.name, kind)
         if self.done.is_set():
             raise self._has_ended(kind)
         self._stop_signal.request(kind)
+
+    def export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        return self._export(name, timeout, cancels=False)
+
+    def cancel_and_export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        if self.done.is_set():
+            raise self._has_ended(StopKind.CANCEL_AND_EXPORT)
+        return self._export(name, timeout, cancels=True)
+
+    @abstractmethod
+    def _export(self, name: str, timeout: float | None, *, cancels: bool) -> Export:
+        """Has a snapshot exported, and waits for it."""
 
     def resume(self) -> None:
         if not self.done.is_set() or self.status is not JobStatus.SUSPENDED:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dagster_jet.errors import JetError, Reaction, StoreUnavailableError
 from dagster_jet.execution.events import ExecutionEnded, ExecutionRestarting, JobEvent
 from dagster_jet.execution.execution import Execution
+from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.failures import expected
 from dagster_jet.execution.stopping import StopSignal, Until
 from dagster_jet.job_config import JobConfig, milliseconds
@@ -48,7 +49,9 @@ class Driver:
         work_dir: Path,
         emit: Callable[[JobEvent], None],
         run_id: str | None,
+        exporting: Exporting,
     ) -> None:
+        self._exporting = exporting
         self._job, self._graph, self._config, self._until = name, graph, config, until
         self._store, self._open_session, self._work_dir = store, open_session, work_dir
         self._emit, self._run_id = emit, run_id
@@ -103,7 +106,7 @@ class Driver:
         finally:
             outcome = keeper.release(ended.last_record if ended is not None else None)
         is_unsaid = outcome in (WriteOutcome.UNAVAILABLE, WriteOutcome.UNKNOWN)
-        is_cancelled = stop.kind is StopKind.CANCEL
+        is_cancelled = _cancels(stop.kind)
         if (is_unsaid and ended.stop.cause.stays_down) or (
             is_cancelled and ended.stop.cause is StopCause.UNDECIDED
         ):
@@ -135,6 +138,7 @@ class Driver:
                 work_dir=self._work_dir / self._job,
                 stop=asked,
                 emit=self._emit,
+                exporting=self._exporting,
             )
         except Exception as error:  # noqa: BLE001 - the record says what a start failed of
             return self._not_begun(keeper, asked.kind, expected(error, self._job))
@@ -153,7 +157,8 @@ class Driver:
         if error.reaction is Reaction.STOP:
             keeper.fenced.set()
             stop = Stop(JobStatus.NOT_RUNNING, StopCause.FENCED, str(error))
-        elif asked is StopKind.SHUTDOWN or (asked is StopKind.CANCEL and keeper.record):
+        elif asked is StopKind.SHUTDOWN or (_cancels(asked) and keeper.record):
+            assert asked is not None
             stop = Stop(asked.final_status, asked.cause, str(error), write_status=True)
         elif error.reaction in (Reaction.RESTART, Reaction.RETRY):
             stop = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, str(error), restart=True)
@@ -202,3 +207,8 @@ class Driver:
             sinks=[node.name for node in self._graph.sinks],
             epochs=self._epochs,
         )
+
+
+def _cancels(asked: StopKind | None) -> bool:
+    """Whether the job is to stay down as cancelled."""
+    return asked is not None and asked.cause is StopCause.CANCEL

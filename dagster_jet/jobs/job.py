@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
@@ -131,6 +132,44 @@ class Job(Protocol):
         """
         self.request_stop(StopKind.COMPLETE)
         return self.result(timeout)
+
+    def export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        """Keeps a snapshot under a name, until it is deleted, and waits until it is there.
+
+        Of a running job it is the first snapshot that has all that the job has read by then; the
+        job goes on meanwhile. Of a job that is down it is the last committed one. The export
+        outlives retention, garbage collection, and the job's further life:
+        `JobConfig(initial_snapshot=name)` starts this job or another one from it.
+
+        Args:
+            name: unique in the namespace: letters, digits, dots, dashes and underscores.
+            timeout: of the waiting.
+
+        Raises:
+            ConfigurationError: it cannot have this name.
+            JobStateError: there is one of this name; the job has no committed snapshot; a DAG's
+                snapshots are in memory.
+            TimeoutError: it is not there yet. The request stays, also after a crash.
+
+        Example:
+            >>> job.export_snapshot("before-upgrade").epoch_id   # doctest: +SKIP
+        """
+        ...
+
+    def cancel_and_export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        """Asks for a terminal snapshot, after which the job is FAILED (cancelled), and exports it.
+
+        If the terminal snapshot fails, the job is cancelled all the same, and what is exported is
+        the snapshot before.
+
+        Raises:
+            JobStateError: it does not run; also as `export_snapshot`.
+            ConfigurationError, TimeoutError: as `export_snapshot`.
+
+        Example:
+            >>> job.cancel_and_export_snapshot("final")          # doctest: +SKIP
+        """
+        ...
 
     def restart(self) -> None:
         """Asks for a terminal snapshot and a new execution that goes on from it; returns at once.

@@ -7,6 +7,7 @@ from enum import Enum
 
 from dagster_jet.errors import JobStateError
 from dagster_jet.jobs.supervision import Intent
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
 
@@ -25,17 +26,31 @@ class Move(str, Enum):
     """Its inputs end: all windows are closed."""
     CANCEL = "cancel"
     """Down, without a snapshot."""
+    EXPORT = "export"
+    """A snapshot is kept under a name; nothing else becomes of the job."""
+    CANCEL_AND_EXPORT = "cancel_and_export"
+    """Down, after a terminal snapshot, which is kept under a name."""
 
 
-_STOPS = frozenset({Move.SUSPEND, Move.RESTART, Move.SHUTDOWN, Move.COMPLETE, Move.CANCEL})
+_LIVE = frozenset(
+    {
+        Move.SUSPEND,
+        Move.RESTART,
+        Move.SHUTDOWN,
+        Move.COMPLETE,
+        Move.CANCEL,
+        Move.EXPORT,
+        Move.CANCEL_AND_EXPORT,
+    }
+)
 LEGAL: Mapping[JobStatus, frozenset[Move]] = {
-    JobStatus.NOT_RUNNING: frozenset({Move.SUSPEND, Move.RESUME}),
-    JobStatus.STARTING: _STOPS,
-    JobStatus.RUNNING: _STOPS,
-    JobStatus.COMPLETING: _STOPS,
-    JobStatus.SUSPENDED: frozenset({Move.RESUME}),
-    JobStatus.COMPLETED: frozenset(),
-    JobStatus.FAILED: frozenset(),
+    JobStatus.NOT_RUNNING: frozenset({Move.SUSPEND, Move.RESUME, Move.EXPORT}),
+    JobStatus.STARTING: _LIVE,
+    JobStatus.RUNNING: _LIVE,
+    JobStatus.COMPLETING: _LIVE,
+    JobStatus.SUSPENDED: frozenset({Move.RESUME, Move.EXPORT}),
+    JobStatus.COMPLETED: frozenset({Move.EXPORT}),
+    JobStatus.FAILED: frozenset({Move.EXPORT}),
 }
 """Without a look at what is wanted of the job; see `check`."""
 _CURES = {
@@ -71,3 +86,13 @@ def refusal(job: str, move: Move, status: JobStatus, failure: str | None) -> Job
         job=job,
         cure=_CURES.get(status, "Nothing has to be done."),
     )
+
+
+def refuse_without_name(job: str, kind: StopKind) -> None:
+    """Raises `JobStateError` for a stop that has to say under which name it exports."""
+    if kind is StopKind.CANCEL_AND_EXPORT:
+        raise JobStateError(
+            "a stop alone does not say under which name the snapshot is to be exported.",
+            job=job,
+            cure="Use cancel_and_export_snapshot(name).",
+        )

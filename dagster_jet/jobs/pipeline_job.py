@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.execution.events import JobEvent
+from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.stopping import Until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.completed import ignored_input
 from dagster_jet.jobs.driven_job import DrivenJob
 from dagster_jet.jobs.driver import Driver
+from dagster_jet.jobs.exporting import ExportWatcher, export_snapshot
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.requests import RequestWatcher
@@ -21,12 +24,14 @@ from dagster_jet.jobs.run_progress import RunProgress
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.jobs.watched_wait import wait
 from dagster_jet.ownership.admission import quorum
-from dagster_jet.ownership.lease import is_owner_alive
+from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.pipeline.graph import Graph
+from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
+from dagster_jet.telemetry import JobMetrics, open_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +60,8 @@ class PipelineJob(DrivenJob):
         self._graph, self._config, self._store = graph, config, store
         self._on_event = on_event if on_event is not None else _ignore
         self._shows_progress, self._progress = show_progress, RunProgress(name)
+        self._exporting = Exporting()
+        self._metrics: JobMetrics | None = None
         self._driver = Driver(
             name=name,
             graph=graph,
@@ -65,6 +72,7 @@ class PipelineJob(DrivenJob):
             work_dir=work_dir,
             emit=self._emit,
             run_id=run_id,
+            exporting=self._exporting,
         )
 
     @property
@@ -108,6 +116,14 @@ class PipelineJob(DrivenJob):
         keeper = self._driver.keeper
         return keeper is not None and keeper.headway.activity().doing is Doing.IDLE
 
+    def _export(self, name: str, timeout: float | None, *, cancels: bool) -> Export:
+        def drives() -> bool:
+            return not self.done.is_set()
+
+        return export_snapshot(
+            self._store, self.name, name, timeout, cancels=cancels, drives=drives
+        )
+
     def release_lease(self) -> None:
         """Gives up the right to decide, now: the execution cannot commit anything new any more."""
         if self._driver.keeper is not None:
@@ -115,6 +131,8 @@ class PipelineJob(DrivenJob):
 
     def _emit(self, event: JobEvent) -> None:
         self._progress.note(event)
+        if self._metrics is not None:
+            self._metrics.note(event)
         self._on_event(event)
 
     def _wait(self, timeout: float | None) -> bool:
@@ -122,12 +140,29 @@ class PipelineJob(DrivenJob):
 
     def _drive(self) -> JobResult:
         self._progress = RunProgress(self.name)
+        sinks = frozenset(node.name for node in self._graph.sinks)
+        self._metrics = open_metrics(self.name, sinks, self._store, wall_clock_ms)
+        try:
+            return self._drive_measured()
+        finally:
+            if self._metrics is not None:
+                self._metrics.close()
+
+    def _drive_measured(self) -> JobResult:
         record = self.record
         if record is not None and self._stays_completed(record):
             return self._still_completed(record)
         last_execution_id = record.execution_id if record is not None else 0
         stop = self._stop_signal
         with (
+            ExportWatcher(
+                self._store,
+                self.name,
+                self._exporting,
+                stop,
+                takes_snapshots=self._config.guarantee is not Guarantee.NONE,
+                last_execution_id=last_execution_id,
+            ),
             RequestWatcher(self._store, self.name, stop, last_execution_id=last_execution_id),
             MembersRepairer(
                 self._store,

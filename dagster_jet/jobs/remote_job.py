@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 
 from dagster_jet.errors import JobFailedError, JobStateError
+from dagster_jet.execution.progress_report import ProgressReport
+from dagster_jet.execution.report_keeper import read_report
 from dagster_jet.jobs import requests
+from dagster_jet.jobs.exporting import export_snapshot
 from dagster_jet.jobs.job import Job, JobResult
-from dagster_jet.jobs.moves import Move, check, refusal
+from dagster_jet.jobs.moves import Move, check, refusal, refuse_without_name
 from dagster_jet.jobs.remote_progress import RemoteProgress
 from dagster_jet.jobs.supervision import Intent, read_supervision, resume, set_intent
 from dagster_jet.jobs.terminal_line import terminal_line
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.ownership.liveness import LeaseWatch, as_lost, observed
 from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.snapshot.export import Export
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
@@ -63,6 +67,7 @@ class RemoteJob(Job):
         )
 
     def request_stop(self, kind: StopKind) -> None:
+        refuse_without_name(self.name, kind)
         record = self._checked(Move(kind.value))
         if not record.status.is_live:
             raise refusal(self.name, Move(kind.value), record.status, record.failure)
@@ -76,6 +81,14 @@ class RemoteJob(Job):
         if record.status.is_live:
             requests.request(self._store, self.name, StopKind.SUSPEND, record.execution_id)
         return self.result(timeout)
+
+    def export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        self._checked(Move.EXPORT)
+        return export_snapshot(self._store, self.name, name, timeout)
+
+    def cancel_and_export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        self._checked(Move.CANCEL_AND_EXPORT)
+        return export_snapshot(self._store, self.name, name, timeout, cancels=True)
 
     def resume(self) -> None:
         """Has it started by whoever supervises it, or by its schedule; returns at once.
@@ -112,11 +125,15 @@ class RemoteJob(Job):
         of_a_program = record.lease is not None and record.lease.run_id is None
         return of_a_program and read_supervision(self._store, self.name) is None
 
+    def _report(self, execution_id: int) -> ProgressReport | None:
+        found = read_report(self._store, self.name)
+        return found[1] if found is not None and found[0] == execution_id else None
+
     def _ended(self, timeout: float | None) -> ExecutionRecord | None:
         """Waits until no execution is live, or its owner is gone; returns the record."""
         deadline = None if timeout is None else time.monotonic() + timeout
         watch, record = LeaseWatch(), self.record
-        progress = RemoteProgress(SnapshotStore(self._store, self.name).load)
+        progress = RemoteProgress(SnapshotStore(self._store, self.name).load, self._report)
         with terminal_line(self._shows_progress) as line:
             try:
                 while record is not None and record.status.is_live:

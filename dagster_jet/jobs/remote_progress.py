@@ -1,5 +1,5 @@
-"""How far a job is that another process runs, in one line for people: from its record, and from the
-manifest of its newest snapshot.
+"""How far a job is that another process runs, in one line for people: from its record, the report
+that it keeps of itself, and the manifest of its newest snapshot.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_jet.errors import JetError
-from dagster_jet.jobs.run_progress import count, event_time
+from dagster_jet.execution.progress_report import ProgressReport
+from dagster_jet.jobs.run_progress import count, event_time, lag_of
 from dagster_jet.snapshot.manifest import Manifest
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+
+_ASK_EVERY_S = 1.0
 
 
 @dataclass
@@ -22,10 +25,13 @@ class RemoteProgress:
 
     Args:
         load: reads a snapshot's manifest.
+        report: reads the newest report of an execution; None: there is none. It knows more than
+            the manifest.
         seconds: a clock that goes on monotonically.
     """
 
     load: Callable[[SnapshotRef], Manifest]
+    report: Callable[[int], ProgressReport | None] = lambda execution_id: None
     seconds: Callable[[], float] = time.monotonic
     _snapshot_id: int | None = None
     _seen_at: float | None = None
@@ -33,17 +39,23 @@ class RemoteProgress:
     _rows: int | None = None
     _rate: str = ""
     _watermark: str = ""
+    _lag: str = ""
+    _asked_at: float = float("-inf")
+    """When the report was asked for."""
 
     def line(self, record: ExecutionRecord) -> str:
         """As it is now."""
         if record.snapshot is not None and record.snapshot.snapshot_id != self._snapshot_id:
             self._note(record.snapshot)
+        if self.seconds() - self._asked_at >= _ASK_EVERY_S:
+            self._asked_at = self.seconds()
+            self._note_report(record.execution_id)
         parts = [record.job, record.status.value]
         if record.lease is not None and record.lease.activity is not None:
             parts.append(record.lease.activity.doing.value)
         if self._rows is not None:
             parts.append(f"{self._rows:,} rows")
-        parts += [self._rate, self._watermark]
+        parts += [self._rate, self._lag, self._watermark]
         if record.snapshot is not None:
             ago = "" if self._seen_at is None else f", {self.seconds() - self._seen_at:.0f} s ago"
             parts.append(f"snapshot {record.snapshot.snapshot_id}{ago}")
@@ -56,6 +68,17 @@ class RemoteProgress:
         rows = "" if self._rows is None else f": {self._rows:,} rows since it began"
         snapshot = f", snapshot {record.snapshot.snapshot_id}" if record.snapshot else ""
         return f"{record.job}  {record.status.value}{rows}{snapshot}"
+
+    def _note_report(self, execution_id: int) -> None:
+        with suppress(JetError):  # the next one will do
+            report = self.report(execution_id)
+            if report is None or not report.sources:
+                return
+            self._rows = sum(source.rows_read for source in report.sources.values())
+            self._rate = f"{count(report.rows_per_second)} rows/s"
+            self._lag = lag_of(report.sources.values())
+            known = [s.watermark_ms for s in report.stages.values() if s.watermark_ms is not None]
+            self._watermark = f"watermark {event_time(min(known))}" if known else ""
 
     def _note(self, ref: SnapshotRef) -> None:
         is_first = self._snapshot_id is None

@@ -16,6 +16,7 @@ from dagster_jet.execution.events import (
     ExecutionRestarting,
     ExecutionStarted,
     JobEvent,
+    ProgressReported,
     SnapshotCommitted,
     SourceProgress,
     SourceUnavailable,
@@ -80,6 +81,8 @@ class RunProgress:
                     self._marks.append((self.seconds(), self._rows))
                 case SnapshotCommitted(snapshot_id=snapshot_id):
                     self._snapshot = snapshot_id, self.seconds()
+                    self._note_inputs(event.stages, event.sources)
+                case ProgressReported():
                     self._note_inputs(event.stages, event.sources)
                 case SourceUnavailable(source=source):
                     self._doing = f"waits for {source}"
@@ -157,6 +160,19 @@ def count(number: float) -> str:
             return f"{number:.0f}{unit}" if number >= 10 or not unit else f"{number:.1f}{unit}"
         number /= 1000
     return f"{number:,.1f} G"
+
+
+def span(ms: float) -> str:
+    """A length of time, as people read it: 4 min 10 s."""
+    seconds = max(0, round(ms / 1000))
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
+    if minutes < 60:
+        return f"{minutes} min {seconds % 60} s" if seconds % 60 else f"{minutes} min"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
+    return f"{days} days"
 
 
 def _one_line(text: str) -> str:

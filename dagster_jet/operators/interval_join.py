@@ -109,19 +109,7 @@ class IntervalJoin:
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Marks become the `matched` flag of their rows; without its row a mark waits for it."""
-        table = pa.concat_tables(tables)
-        marks = table.column(ROLE_COLUMN).to_numpy() == MARK
-        if not marks.any():
-            return table
-        (rows,) = key_codes((HASH_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN), table)
-        marked = np.zeros(table.num_rows, bool)
-        marked[rows[marks]] = True
-        present = np.zeros(table.num_rows, bool)
-        present[rows[~marks]] = True
-        matched = _flags(table) | marked[rows]
-        place = table.schema.get_field_index(MATCHED_COLUMN)
-        table = table.set_column(place, table.schema.field(place), pa.array(matched))
-        return table.filter(pa.array(~marks | ~present[rows]))
+        return with_marks(pa.concat_tables(tables))
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - self.within_ms - 1
@@ -320,6 +308,22 @@ def _filled(schema: pa.Schema, table: pa.Table, own: dict[str, np.ndarray]) -> p
         else:
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def with_marks(table: pa.Table) -> pa.Table:
+    """State rows, with what marks say in the flags of their rows; a mark without its row stays."""
+    marks = table.column(ROLE_COLUMN).to_numpy() == MARK
+    if not marks.any():
+        return table
+    (rows,) = key_codes((HASH_COLUMN, ROW_STEP_COLUMN, ROW_INDEX_COLUMN), table)
+    marked = np.zeros(table.num_rows, bool)
+    marked[rows[marks]] = True
+    present = np.zeros(table.num_rows, bool)
+    present[rows[~marks]] = True
+    matched = _flags(table) | marked[rows]
+    place = table.schema.get_field_index(MATCHED_COLUMN)
+    table = table.set_column(place, table.schema.field(place), pa.array(matched))
+    return table.filter(pa.array(~marks | ~present[rows]))
 
 
 def _flags(table: pa.Table) -> np.ndarray:

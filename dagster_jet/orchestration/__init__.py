@@ -14,9 +14,11 @@ from dagster_jet.orchestration.asset_specs import (
 from dagster_jet.orchestration.control_job import build_jet_control_job
 from dagster_jet.orchestration.drained_schedule import build_jet_schedule
 from dagster_jet.orchestration.event_iterator import JetEventIterator
+from dagster_jet.orchestration.observation_sensor import build_jet_observation_sensor
 from dagster_jet.orchestration.pipeline_component import JetPipelineComponent
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.sensor import build_jet_supervisor_sensor
+from dagster_jet.orchestration.snapshot_sensor import build_jet_snapshot_sensor
 from dagster_jet.orchestration.translator import DagsterJetTranslator, JetStageData
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "build_jet_asset_specs",
     "build_jet_control_job",
     "build_jet_job",
+    "build_jet_observation_sensor",
     "build_jet_schedule",
+    "build_jet_snapshot_sensor",
     "build_jet_source_assets",
     "build_jet_supervisor_sensor",
     "jet_assets",

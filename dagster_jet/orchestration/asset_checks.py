@@ -4,22 +4,32 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.jet import Jet
 from dagster_jet.orchestration import health
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.asset_job import pipeline_of
+from dagster_jet.orchestration.asset_job import stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.health import Health, Limits
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.stage_kind import StageKind
 
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
+
+_DESCRIPTIONS = {
+    "snapshot_age": "The job has a recent snapshot, or it is alive and waits for input.",
+    "committed": "All sinks have what the last snapshot has decided.",
+    "store_safe": "The store has all its members, and no copy is missing.",
+    "rejected_rows": "Few of the sources' rows did not fit the schema.",
+    "late_rows": "Few of the stage's rows came behind the watermark.",
+    "watermark_lag": "Event time is not far behind the clock.",
+}
 _OF_SINKS = ("snapshot_age", "committed", "store_safe", "rejected_rows")
 _WARNINGS = ("late_rows", "rejected_rows", "watermark_lag")
 
@@ -57,9 +67,10 @@ def build_jet_asset_checks(
             ``AutomationCondition.cron_tick_passed("*/5 * * * *")``.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`; a limit cannot be read.
+        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; a limit cannot
+            be read.
     """
-    pipeline = pipeline_of(assets)
+    pipeline = stream_of(assets, "checks")
     limits = Limits(
         to_ms(max_snapshot_age, "max_snapshot_age"),
         None if max_watermark_lag is None else to_ms(max_watermark_lag, "max_watermark_lag"),
@@ -89,7 +100,12 @@ def build_jet_asset_checks(
     return dg.multi_asset_check(
         name=name or f"{dagster_name(pipeline.name)}_checks",
         specs=[
-            dg.AssetCheckSpec(check, asset=key, automation_condition=automation_condition)
+            dg.AssetCheckSpec(
+                check,
+                asset=key,
+                description=_DESCRIPTIONS[check],
+                automation_condition=automation_condition,
+            )
             for check, _, key in checks
         ],
         can_subset=True,
@@ -98,7 +114,7 @@ def build_jet_asset_checks(
 
 
 def _results(
-    jet: Jet, pipeline: Pipeline, limits: Limits, asked: Iterable[tuple[str, str, dg.AssetKey]]
+    jet: "Jet", pipeline: Pipeline, limits: Limits, asked: Iterable[tuple[str, str, dg.AssetKey]]
 ) -> Iterator[dg.AssetCheckResult]:
     """Everything is read once, however many checks there are."""
     now_ms = time.time_ns() // 1_000_000

@@ -41,7 +41,8 @@ def build_jet_job(
 
     Args:
         assets: what `@jet_assets` made.
-        name: the job's name; the pipeline's name plus ``_job`` by default.
+        name: the job's name; the pipeline's name plus ``_job`` by default, and plus
+            ``_partitions_job`` where the assets have partitions.
         tags: further run tags.
         config: run config, for example `until`.
         executor_def: by default the in-process one, and the multiprocess one where the assets have
@@ -52,6 +53,10 @@ def build_jet_job(
             to run in the run's own process.
     """
     pipeline = pipeline_of(assets)
+    base = dagster_name(pipeline.name)
+    # Of what partitions do the supervisor of a live job of the same pipeline knows nothing.
+    drives = pipeline.name if assets.partitions_def is None else f"{pipeline.name}@*"
+    by_default = f"{base}_job" if assets.partitions_def is None else f"{base}_partitions_job"
     retries = assets.op.retry_policy is not None
     if retries and executor_def is not None and executor_def.name == dg.in_process_executor.name:
         raise ConfigurationError(
@@ -60,19 +65,40 @@ def build_jet_job(
             job=pipeline.name,
             cure="Leave out executor_def, or the retry_policy of @jet_assets.",
         )
-    by_default = dg.multiprocess_executor if retries else dg.in_process_executor
+    executor_def = executor_def or (dg.multiprocess_executor if retries else dg.in_process_executor)
     return dg.define_asset_job(
-        name=name or f"{dagster_name(pipeline.name)}_job",
+        name=name or by_default,
         selection=dg.AssetSelection.assets(assets).without_checks(),
-        executor_def=executor_def or by_default,
+        executor_def=executor_def,
         tags={
             keys.TAG_MAX_RUNTIME: "0",
             keys.TAG_MAX_RETRIES: "0",
-            keys.TAG_PIPELINE: pipeline.name,
+            keys.TAG_PIPELINE: drives,
             **(tags or {}),
         },
         config=config,
     )
+
+
+def stream_of(assets: dg.AssetsDefinition, what: str) -> Pipeline:
+    """Return the pipeline of assets that one streaming job writes.
+
+    Args:
+        assets: what `@jet_assets` made.
+        what: what is to be built for them, with its article.
+
+    Raises:
+        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions.
+    """
+    pipeline = pipeline_of(assets)
+    if assets.partitions_def is not None:
+        raise ConfigurationError(
+            f"assets with partitions cannot have {what}: each partition is a job of its own, which "
+            "ends.",
+            job=pipeline.name,
+            cure="Launch them by a backfill, or by dg.build_schedule_from_partitioned_job().",
+        )
+    return pipeline
 
 
 def pipeline_of(assets: dg.AssetsDefinition) -> Pipeline:

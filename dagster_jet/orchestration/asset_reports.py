@@ -30,6 +30,7 @@ from dagster_jet.orchestration.materialization import (
     facts_of_source,
     materialization,
 )
+from dagster_jet.orchestration.table_facts import TableFacts
 
 AssetEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation
 
@@ -61,6 +62,7 @@ class AssetReports:
         inputs: the versions of what the pipeline only reads.
         sources: by name, the external assets that stand for the pipeline's own sources.
         partition: of a bounded run.
+        tables: the columns of the assets, once Spark has planned them.
     """
 
     assets: Sequence[ReportedAsset]
@@ -68,8 +70,7 @@ class AssetReports:
     inputs: InputVersions = field(default_factory=KnownVersions)
     sources: Mapping[str, dg.AssetKey] = field(default_factory=dict)
     partition: str | None = None
-    table_facts: dict[str, Metadata] = field(default_factory=dict)
-    """By stage: its columns, once the pipeline is analysed."""
+    tables: TableFacts = field(default_factory=TableFacts)
     _reported_s: dict[str, float] = field(default_factory=dict, init=False)
     _facts: dict[str, Metadata] = field(default_factory=dict, init=False)
     """By stage: what was reported last."""
@@ -99,6 +100,16 @@ class AssetReports:
         facts = {asset.stage: facts_of_restore(event, asset, now_ms) for asset in self.assets}
         is_news = self._take(event.restored_snapshot_id, event.stages)
         yield from self._events(facts, event.sources, now_ms, as_news=is_news, or_else_observe=True)
+
+    def missed(self, event: ExecutionStarted, now_ms: int) -> Iterator[AssetEvent]:
+        """Yield what was committed and never reported, as no run lives that would; else nothing."""
+        assert event.restored_snapshot_id is not None
+        facts = {
+            asset.stage: facts_of_restore(event, asset, now_ms, keys.REPLAYED)
+            for asset in self.assets
+        }
+        is_news = self._take(event.restored_snapshot_id, event.stages)
+        yield from self._events(facts, event.sources, now_ms, as_news=is_news)
 
     def last_committed(self, event: SnapshotCommitted, now_ms: int) -> Iterator[AssetEvent]:
         """Yield the end of a run: an observation where its last snapshot has no new rows."""
@@ -171,7 +182,7 @@ class AssetReports:
         inputs = {key: InputVersion(last.data_version) for key, last in version_of.items()}
         inputs.update(self.inputs.versions)
         version = self.last[asset.stage].data_version
-        facts = {**facts, **self.table_facts.get(asset.stage, {})}
+        facts = {**facts, **self.tables.of(asset.stage)}
         return materialization(asset, version, inputs, facts, self.partition)
 
     def _observed_sources(self) -> Iterator[dg.AssetObservation]:

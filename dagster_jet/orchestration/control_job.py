@@ -3,23 +3,33 @@
 No ``from __future__ import annotations`` here: Dagster refuses a context annotated with text.
 """
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
-from dagster_jet.errors import JetError
-from dagster_jet.jet import Jet
+from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jobs.moves import Move
-from dagster_jet.jobs.remote_job import RemoteJob
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.protocol import StopKind
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
+    from dagster_jet.jobs.remote_job import RemoteJob
 
 _FORM = {
     "action": dg.Field(
         dg.Enum("JetAction", [dg.EnumValue(move.value) for move in Move]),
         description="suspend: down until resumed. resume: wanted again. restart: a new execution "
         "at once. shutdown: a new run. complete: close all windows and end. cancel: down, without "
-        "a snapshot.",
+        "a snapshot. export: keep a snapshot under a name. cancel_and_export: down, after a last "
+        "snapshot that is kept under a name.",
+    ),
+    "export_name": dg.Field(
+        dg.Noneable(str),
+        default_value=None,
+        description="The name of the exported snapshot, for export and cancel_and_export.",
     ),
     "wait_seconds": dg.Field(
         float, default_value=60.0, description="How long to wait for it to happen; 0: not at all."
@@ -30,7 +40,8 @@ _FORM = {
 def build_jet_control_job(
     pipeline: Pipeline | str, *, jet: str = "jet", name: str | None = None
 ) -> dg.JobDefinition:
-    """Return a job for the UI that suspends, resumes, restarts, completes or cancels a stream.
+    """Return a job for the UI that suspends, resumes, restarts, completes or cancels a stream, or
+    exports a snapshot of it.
 
     It starts no Spark. What it does is what ``dagster-jet job NAME ...`` does; a request travels
     through the store to whichever process has the job.
@@ -54,14 +65,15 @@ def build_jet_control_job(
         resource: JetResource = getattr(context.resources, jet)
         move, wait_s = Move(context.op_config["action"]), context.op_config["wait_seconds"]
         try:
-            said = carry_out(resource.jet, pipeline_name, move, wait_s)
+            export_name = context.op_config["export_name"]
+            said = carry_out(resource.jet, pipeline_name, move, wait_s, export_name)
         except (JetError, TimeoutError) as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         context.log.info(said)
 
     @dg.job(
         name=name or f"{base}_control",
-        description=f"Suspend, resume, restart, complete or cancel `{pipeline_name}`.",
+        description=f"Suspend, resume, restart, complete, cancel or export `{pipeline_name}`.",
         executor_def=dg.in_process_executor,
     )
     def control() -> None:
@@ -70,14 +82,21 @@ def build_jet_control_job(
     return control
 
 
-def carry_out(jet: Jet, job: str, move: Move, wait_s: float) -> str:
+def carry_out(
+    jet: "Jet", job: str, move: Move, wait_s: float, export_name: str | None = None
+) -> str:
     """Ask for a move and wait for it; return what has become of the job, in a sentence.
 
     Raises:
+        ConfigurationError: an export without a name, or with one that it cannot have.
         JobStateError: it makes no sense now.
         TimeoutError: the request is there, and has not been carried out in time.
     """
+    from dagster_jet.jobs.remote_job import RemoteJob
+
     asked = RemoteJob(jet.store, job)
+    if move in (Move.EXPORT, Move.CANCEL_AND_EXPORT):
+        return _export(asked, move, wait_s, export_name)
     if move is Move.RESUME:
         asked.resume()
         return f"{job!r} is wanted again: its supervisor starts it at the next tick."
@@ -88,3 +107,17 @@ def carry_out(jet: Jet, job: str, move: Move, wait_s: float) -> str:
         if move is not Move.RESTART and wait_s > 0:
             asked.join(wait_s)
     return f"{job!r} is {asked.status.value}."
+
+
+def _export(asked: "RemoteJob", move: Move, wait_s: float, export_name: str | None) -> str:
+    if export_name is None:
+        raise ConfigurationError(
+            "the exported snapshot needs a name.", job=asked.name, cure="Fill in export_name."
+        )
+    cancels = move is Move.CANCEL_AND_EXPORT
+    ask = asked.cancel_and_export_snapshot if cancels else asked.export_snapshot
+    export = ask(export_name, wait_s)
+    return (
+        f"snapshot {export.snapshot_id} (epoch {export.epoch_id}) of {asked.name!r} is kept as "
+        f"{export.name!r}; the job is {asked.status.value}."
+    )

@@ -6,16 +6,22 @@ supervisor leaves it so.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
-from dagster_jet.jet import Jet
+from dagster_jet.execution.stopping import parse_until
 from dagster_jet.jobs.supervision import Intent, read_supervision
 from dagster_jet.orchestration.asset_decorator import UNTIL
-from dagster_jet.orchestration.asset_job import build_jet_job, pipeline_of
+from dagster_jet.orchestration.asset_job import build_jet_job, stream_of
 from dagster_jet.orchestration.dagster_name import dagster_name
 from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.ownership.liveness import observed
 from dagster_jet.snapshot.record import JobStatus
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
 
 
 def build_jet_schedule(
@@ -45,19 +51,18 @@ def build_jet_schedule(
         default_status: whether it is on when first loaded.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`.
+        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; `until` cannot
+            be read.
     """
-    pipeline = pipeline_of(assets)
+    pipeline = stream_of(assets, "a schedule of drained runs")
+    parse_until(until)
     base = dagster_name(pipeline.name)
     run_config = {"ops": {assets.op.name: {"config": {UNTIL: until}}}}
     job = build_jet_job(assets, name=f"{base}_drained_job")
 
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        if isinstance(jet, JetResource):
-            with jet.process_config_and_initialize_cm() as resource:
-                why = why_not_now(resource.jet, pipeline.name)
-        else:
-            why = why_not_now(getattr(context.resources, jet).jet, pipeline.name)
+        with jet_of_tick(jet, context) as opened:
+            why = why_not_now(opened, pipeline.name)
         return dg.SkipReason(why) if why else dg.RunRequest(run_config=run_config)
 
     return dg.ScheduleDefinition(
@@ -68,7 +73,7 @@ def build_jet_schedule(
         execution_timezone=execution_timezone,
         description=f"Runs the streaming job `{pipeline.name}` until it is {until}.",
         default_status=default_status,
-        required_resource_keys={jet} if isinstance(jet, str) else None,
+        required_resource_keys=required_key(jet),
     )
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotCommitted
+from dagster_jet.execution.events import (
+    EpochCompleted,
+    JobEvent,
+    ProgressReported,
+    SnapshotCommitted,
+)
 
 CAPACITY = 1024
 
@@ -17,7 +22,7 @@ class EventBuffer:
     would hang for ever. A deque's ``append`` and ``popleft`` are atomic.
 
     Losing an event is harmless (the store says the same), so the oldest go first when nobody
-    drains. Epochs are not kept: there are many of them and nothing of one is committed.
+    drains. Epochs and progress are not kept: there is much of them, and nothing of it is committed.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -25,7 +30,7 @@ class EventBuffer:
 
     def put(self, event: JobEvent) -> None:
         """Called on the driver thread."""
-        if not isinstance(event, EpochCompleted):
+        if not isinstance(event, EpochCompleted | ProgressReported):
             self._events.append(event)
 
     def drain(self) -> list[JobEvent]:

@@ -71,7 +71,7 @@ def committed(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> He
 def store_safe(status: StoreStatus) -> Health:
     """Whether the store could lose as many members as it was promised to."""
     away = [member for member in status.members if not member.reachable]
-    said = [f"{member.member_id} does not answer: {member.trouble}." for member in away]
+    said = [f"{m.member_id} does not answer: {(m.trouble or '').rstrip('.')}." for m in away]
     if status.under_replicated:
         said.append(f"{len(status.under_replicated)} partitions have too few copies.")
     said += status.notices

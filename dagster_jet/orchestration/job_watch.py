@@ -30,6 +30,7 @@ from dagster_jet.execution.events import (
     MembersNotRepaired,
     MembersRepaired,
     OutputLost,
+    PipelineAnalysed,
     SinkReopened,
     SnapshotCommitted,
     SnapshotDropped,
@@ -201,6 +202,8 @@ class JobWatch:
         match event:
             case SnapshotCommitted():
                 self.schedule.offer(event)
+            case PipelineAnalysed():
+                self.reports.tables.ask(event.columns)
             case ExecutionStarted():
                 self.on_started()
                 self.log.info(_started(event))
@@ -286,12 +289,17 @@ class JobWatch:
             # A failure would turn the assets red, although the stream that writes them runs on.
             self.log.warning(f"Already running, nothing to do here: {error}")
         except JetError as error:
-            raise dg.Failure(
-                description=str(error),
-                metadata={"error": type(error).__name__, "reaction": error.reaction.value},
-                # A second process would meet the same wrong setting.
-                allow_retries=error.reaction in (Reaction.RESTART, Reaction.RETRY),
-            ) from error
+            raise as_failure(error) from error
+
+
+def as_failure(error: JetError) -> dg.Failure:
+    """Return an error as Dagster shows it best: its sentence first, the stack behind."""
+    return dg.Failure(
+        description=str(error),
+        metadata={"error": type(error).__name__, "reaction": error.reaction.value},
+        # A second process would meet the same wrong setting.
+        allow_retries=error.reaction in (Reaction.RESTART, Reaction.RETRY),
+    )
 
 
 def _listed(waiting: Mapping[str, int]) -> str:

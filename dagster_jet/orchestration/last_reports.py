@@ -8,7 +8,7 @@ import dagster as dg
 
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_reports import LastReport
-from dagster_jet.orchestration.materialization import ReportedAsset
+from dagster_jet.orchestration.materialization import InputVersion, ReportedAsset
 
 
 def last_reports(
@@ -21,6 +21,22 @@ def last_reports(
         version = (event.tags or {}).get(keys.TAG_DATA_VERSION) if event is not None else None
         if event is not None and version is not None:
             found[asset.stage] = LastReport(version, _rows(event.metadata))
+    return found
+
+
+def last_inputs(
+    instance: dg.DagsterInstance, assets: Sequence[ReportedAsset], partition: str | None = None
+) -> dict[dg.AssetKey, InputVersion]:
+    """Return the versions of outside inputs with which the assets were last reported."""
+    found: dict[dg.AssetKey, InputVersion] = {}
+    for asset in assets:
+        event = newest_materialization(instance, asset.key, partition)
+        tags = (event.tags if event is not None else None) or {}
+        for key in asset.outside_inputs:
+            name = key.to_user_string()
+            version = tags.get(f"{keys.TAG_INPUT_VERSION_PREFIX}{name}", keys.UNVERSIONED)
+            pointer = tags.get(f"{keys.TAG_INPUT_POINTER_PREFIX}{name}", keys.NO_POINTER)
+            found[key] = InputVersion(version, pointer)
     return found
 
 

@@ -45,6 +45,11 @@ class Launches:
         runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED)
         return tuple(run.run_id for run in runs)
 
+    def may_report(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
+        """Return the runs that have the job, may take it, or have not said their last word."""
+        canceling = dg.DagsterRunStatus.CANCELING
+        return self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED, canceling)
+
     def with_worker(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
         """Return the runs of which Dagster says that a process works on them."""
         status = dg.DagsterRunStatus

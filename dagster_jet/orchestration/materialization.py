@@ -77,13 +77,22 @@ def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int)
     }
 
 
-def facts_of_restore(event: ExecutionStarted, asset: ReportedAsset, now_ms: int) -> Metadata:
-    """Return the metadata of one asset for the snapshot that an execution goes on from."""
+def facts_of_restore(
+    event: ExecutionStarted, asset: ReportedAsset, now_ms: int, mark: str = keys.RESTORED
+) -> Metadata:
+    """Return the metadata of one asset for the snapshot that an execution goes on from.
+
+    Args:
+        event: the execution.
+        asset: the asset.
+        now_ms: the wall clock.
+        mark: says why it is reported.
+    """
     assert event.restored_snapshot_id is not None
     return {
         **_stage(asset, event.stages.get(asset.stage), event.sources, now_ms),
         keys.SNAPSHOT_ID: _int(event.restored_snapshot_id),
-        keys.RESTORED: dg.MetadataValue.bool(True),
+        mark: dg.MetadataValue.bool(True),
         **_if_any({keys.RESTARTS: event.restarts}),
         keys.DETAILS: _details(
             asset,
@@ -208,4 +217,4 @@ def _int(value: int) -> dg.MetadataValue:
 
 
 def _float(value: float) -> dg.MetadataValue:
-    return dg.MetadataValue.float(float(value))
+    return dg.MetadataValue.float(round(float(value), 3))

@@ -27,6 +27,7 @@ LAG_SECONDS = "lag_s"
 SNAPSHOT_MS = "snapshot_ms"
 RESTARTS = "restarts"
 RESTORED = "restored"
+REPLAYED = "replayed"
 WAITING_FOR_INPUT = "waiting_for_input"
 POSITION = "position"
 WAITING_PREFIX = "waiting_"
@@ -51,6 +52,7 @@ DAGSTER_URI = "dagster/uri"
 # Tags that Dagster puts on runs.
 DAGSTER_RETRY_NUMBER = "dagster/retry_number"
 DAGSTER_SCHEDULE_NAME = "dagster/schedule_name"
+DAGSTER_SENSOR_NAME = "dagster/sensor_name"
 
 # Tags on materializations: a yielded AssetMaterialization gets neither by itself.
 TAG_DATA_VERSION = "dagster/data_version"
@@ -65,6 +67,11 @@ UNVERSIONED = "INITIAL"
 # Tags on runs and jobs.
 TAG_PIPELINE = "dagster_jet/pipeline"
 TAG_GENERATION = "dagster_jet/generation"
+TAG_SNAPSHOT_OF = "dagster_jet/snapshot_of"
+TAG_SNAPSHOT = "dagster_jet/snapshot"
+TAG_EPOCH = "dagster_jet/epoch"
+"""What a run reads that was requested because of a snapshot. Not `TAG_PIPELINE`: it does not drive
+the job."""
 TAG_WORKER = ".dagster/dagster_jet_worker"
 """Dagster's prefix for tags that nobody wants to see."""
 TAG_MAX_RUNTIME = "dagster/max_runtime"

@@ -14,9 +14,10 @@ from dagster_jet.orchestration.defined_pipeline import (
     MetadataByKey,
     defined_in,
 )
-from dagster_jet.orchestration.input_versions import VersionsInLog
-from dagster_jet.orchestration.last_reports import last_reports
+from dagster_jet.orchestration.input_versions import InputVersions, KnownVersions, VersionsInLog
+from dagster_jet.orchestration.last_reports import last_inputs, last_reports
 from dagster_jet.orchestration.materialization import ReportedAsset
+from dagster_jet.orchestration.table_facts import TableFacts
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.pipeline.graph import EnrichNode, Graph
 
@@ -26,6 +27,8 @@ def asset_reports(
     metadata_by_key: MetadataByKey,
     instance: dg.DagsterInstance,
     partition: str | None = None,
+    *,
+    is_running: bool = True,
 ) -> AssetReports:
     """Return what is reported on; called before the job starts, for it reads the log.
 
@@ -34,6 +37,8 @@ def asset_reports(
         metadata_by_key: of the run's assets; empty in an op, which reports on all stages.
         instance: Dagster's.
         partition: of a bounded run.
+        is_running: whether the reports come from the job as it reads its inputs. If not, nobody
+            knows which versions it has read, beyond those that were reported.
     """
     defined = defined_in(metadata_by_key) or DefinedPipeline.of(pipeline)
     translator, links = defined.translator, defined.links
@@ -42,12 +47,18 @@ def asset_reports(
     assets = reported_assets(pipeline, specs, metadata_by_key)
     own = own_sources(pipeline, links)
     outside = {specs[n.name].key: n.name for n in graph.sources if n.name not in own}
+    inputs: InputVersions = (
+        VersionsInLog(instance, _tables(graph), outside)
+        if is_running
+        else KnownVersions(last_inputs(instance, assets, partition))
+    )
     return AssetReports(
         assets,
         last_reports(instance, assets, partition),
-        VersionsInLog(instance, _tables(graph), outside),
+        inputs,
         {name: specs[name].key for name in own},
         partition,
+        TableFacts({**{name: spec.key for name, spec in specs.items()}, **_table_keys(graph)}),
     )
 
 
@@ -78,11 +89,17 @@ def reported_assets(
 
 def _tables(graph: Graph) -> dict[dg.AssetKey, int | None]:
     """The assets that rows are enriched with, and how often each is read anew."""
-    nodes = [node for node in graph if isinstance(node, EnrichNode)]
+    found = _table_keys(graph)
+    nodes = [node for node in graph if isinstance(node, EnrichNode) and node.name in found]
+    return {found[node.name]: node.refresh_ms for node in nodes}
+
+
+def _table_keys(graph: Graph) -> dict[str, dg.AssetKey]:
+    """The assets that rows are enriched with, by enrichment."""
     return {
-        dg.AssetKey(list(key)): node.refresh_ms
-        for node in nodes
-        if (key := getattr(node.table, "asset_key", ()))
+        node.name: dg.AssetKey(list(key))
+        for node in graph
+        if isinstance(node, EnrichNode) and (key := getattr(node.table, "asset_key", ()))
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource, PySparkResource
@@ -12,24 +13,29 @@ from pydantic import Field, PrivateAttr
 
 from dagster_jet.core.secret import ENV
 from dagster_jet.errors import ConfigurationError, JetError
-from dagster_jet.jet import Jet
 from dagster_jet.job_config import JobConfig
-from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.orchestration import metadata_keys as keys
-from dagster_jet.orchestration.asset_decorator import UNTIL
-from dagster_jet.orchestration.asset_reports import AssetEvent
-from dagster_jet.orchestration.defined_pipeline import defined_in
+from dagster_jet.orchestration.asset_decorator import ANEW, UNTIL
+from dagster_jet.orchestration.asset_reports import AssetEvent, AssetReports
+from dagster_jet.orchestration.committed_snapshot import newest_commit, nothing_committed
+from dagster_jet.orchestration.defined_pipeline import DefinedPipeline, defined_in
 from dagster_jet.orchestration.event_buffer import EventBuffer
 from dagster_jet.orchestration.event_iterator import JetEventIterator
-from dagster_jet.orchestration.job_watch import JobWatch
+from dagster_jet.orchestration.job_watch import JobWatch, as_failure
 from dagster_jet.orchestration.launches import is_cancelled_by_hand, is_launched_by_hand
+from dagster_jet.orchestration.partition_job import PartitionJob, partition_job
 from dagster_jet.orchestration.report_schedule import ReportSchedule
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.store_watch import StoreWatch
 from dagster_jet.pipeline import Pipeline
+from dagster_jet.snapshot.record import JobStatus
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
+    from dagster_jet.jobs.pipeline_job import PipelineJob
 
 _MADE_UP_JOBS = ("__ASSET_JOB", "__ephemeral_asset_job__")
 
@@ -139,6 +145,8 @@ class JetResource(dg.ConfigurableResource[Any]):
     def jet(self) -> Jet:
         """The library's face, opened at first use; it starts no Spark by itself."""
         if self._jet is None:
+            from dagster_jet.jet import Jet  # with Spark and the store: not where definitions load
+
             self._jet = Jet(
                 store=list(self.store),
                 backup_count=self.backup_count,
@@ -201,13 +209,12 @@ class JetResource(dg.ConfigurableResource[Any]):
             context: the asset's or op's context.
             until: "stopped", "drained", "completed" or a duration; by default what the run config
                 says, else "stopped", or "drained" in a run of no job of its own: "Materialize all"
-                of the UI, `dg.materialize`.
+                of the UI, `dg.materialize`, and "completed" in that of a partition.
             pipeline: needed only outside of `jet_assets`.
             config: the job's settings, or the fields that differ from this resource's.
 
         Raises:
-            ConfigurationError: no pipeline, or a wrong setting.
-            dg.Failure: the job ended with an error.
+            dg.Failure: the job ended with an error, there is no pipeline, or a setting is wrong.
         """
         return JetEventIterator(self._run(context, until, pipeline, config))
 
@@ -218,13 +225,24 @@ class JetResource(dg.ConfigurableResource[Any]):
         pipeline: Pipeline | None,
         config: JobConfig | Mapping[str, Any] | None,
     ) -> Generator[AssetEvent, None, None]:
-        pipeline = pipeline or _pipeline_from(context)
-        run_id = context.run.run_id
-        if is_cancelled_by_hand(context.instance, run_id):
-            # A retry policy in the run's own process: Dagster answers the interrupt with a retry.
-            raise dg.Failure(f"{pipeline.name!r} was cancelled.", allow_retries=False)
-        # Before anything else: from here on its death can be told from its being busy.
-        context.instance.add_run_tags(run_id, {keys.TAG_WORKER: RunWorker.here(run_id).to_tag()})
+        try:
+            defined = defined_in(_metadata_by_key(context))
+            if pipeline is None and defined is not None and defined.of_partition is not None:
+                yield from self._run_partition(context, until, defined, config)
+            else:
+                yield from self._run_stream(context, until, pipeline or _pipeline(defined), config)
+        except JetError as error:
+            raise as_failure(error) from error
+
+    def _run_stream(
+        self,
+        context: RunContext,
+        until: Until | None,
+        pipeline: Pipeline,
+        config: JobConfig | Mapping[str, Any] | None,
+    ) -> Generator[AssetEvent, None, None]:
+        """The job that a supervisor, a schedule or a person wants."""
+        self._note_worker(context, pipeline.name, {})
         # "Materialize all" says nothing of what is wanted of the job afterwards: `said` is None.
         said = until or _until_from(context)
         until = said or _until_of(context, pipeline)
@@ -235,14 +253,63 @@ class JetResource(dg.ConfigurableResource[Any]):
                 f"'dagster-jet job {pipeline.name} resume', or launch it by hand."
             )
             return
+        yield from self._drive(
+            context,
+            pipeline,
+            until,
+            job_config,
+            asset_reports(pipeline, _metadata_by_key(context), context.instance),
+            on_started=lambda: self._note_start(context, pipeline.name, said or "stopped"),
+            on_cancel=lambda job: self._note_cancel(context, job),
+        )
+
+    def _run_partition(
+        self,
+        context: RunContext,
+        until: Until | None,
+        defined: DefinedPipeline,
+        config: JobConfig | Mapping[str, Any] | None,
+    ) -> Generator[AssetEvent, None, None]:
+        """A job that ends. Whether it runs is Dagster's business alone: it has no intent."""
+        op_context = _op_context(context)
+        anew = bool(_config_of(context).get(ANEW))
+        job = partition_job(op_context, self.jet, defined, anew=anew)
+        self._note_worker(context, job.name, {keys.TAG_PIPELINE: job.name})
+        reports = asset_reports(
+            job.pipeline, _metadata_by_key(context), context.instance, partition=job.key
+        )
+        if job.is_completed:
+            said = [*_unsaid(self.jet, job, reports)]
+            if not said:
+                raise dg.Failure(job.refusal(), allow_retries=False)
+            yield from said
+            return
+        until = until or _until_from(context) or "completed"
+        pipeline = job.pipeline.renamed(job.name)
+        yield from self._drive(context, pipeline, until, self._job_config(config), reports)
+        record = self.jet.record(job.name)
+        if record is not None and record.status is JobStatus.COMPLETED:
+            # No snapshot was taken where nothing was read: that is an answer, too.
+            yield from _unsaid(self.jet, job, reports)
+
+    def _drive(
+        self,
+        context: RunContext,
+        pipeline: Pipeline,
+        until: Until,
+        config: JobConfig,
+        reports: AssetReports,
+        *,
+        on_started: Callable[[], None] = lambda: None,
+        on_cancel: Callable[[PipelineJob], None] = lambda job: None,
+    ) -> Generator[AssetEvent, None, None]:
         event_buffer = EventBuffer()
-        reports = asset_reports(pipeline, _metadata_by_key(context), context.instance)
         job = self.jet.submit(
             pipeline,
-            job_config,
+            config,
             until=until,
             on_event=event_buffer.put,
-            run_id=run_id,
+            run_id=context.run.run_id,
         )
         store_watch = StoreWatch(self.jet.store)
         watch = JobWatch(
@@ -254,8 +321,8 @@ class JetResource(dg.ConfigurableResource[Any]):
             ),
             log=context.log,
             drain_budget_seconds=self.drain_budget_seconds,
-            on_started=lambda: self._note_start(context, pipeline.name, said or "stopped"),
-            on_interrupt=lambda: self._note_cancel(context, job),
+            on_started=on_started,
+            on_interrupt=lambda: on_cancel(job),
             is_idle=lambda: job.is_idle,
             warnings=store_watch.take,
         )
@@ -263,6 +330,19 @@ class JetResource(dg.ConfigurableResource[Any]):
         with store_watch:
             self._store_watches.append(store_watch)
             yield from watch.events()
+
+    def _note_worker(self, context: RunContext, job: str, tags: Mapping[str, str]) -> None:
+        """Before anything else: from here on the run's death can be told from its being busy.
+
+        Raises:
+            dg.Failure: the run was cancelled, and a retry policy has begun it again.
+        """
+        run_id = context.run.run_id
+        if is_cancelled_by_hand(context.instance, run_id):
+            # A retry policy in the run's own process: Dagster answers the interrupt with a retry.
+            raise dg.Failure(f"{job!r} was cancelled.", allow_retries=False)
+        worker = RunWorker.here(run_id).to_tag()
+        context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
 
     def _is_wanted(self, context: RunContext, job: str, until: Until) -> bool:
         """Does anything speak against this run? Launching by hand lifts a pause and forgets
@@ -335,8 +415,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _pipeline_from(context: RunContext) -> Pipeline:
-    defined = defined_in(_metadata_by_key(context))
+def _pipeline(defined: DefinedPipeline | None) -> Pipeline:
     if defined is not None:
         return defined.pipeline
     raise ConfigurationError(
@@ -345,9 +424,20 @@ def _pipeline_from(context: RunContext) -> Pipeline:
     )
 
 
-def _until_from(context: RunContext) -> str | None:
+def _unsaid(jet: Jet, job: PartitionJob, reports: AssetReports) -> Iterator[AssetEvent]:
+    """What a completed partition has, if Dagster does not know it: perhaps no rows at all."""
+    graph, found = job.pipeline.graph, newest_commit(jet, job.name)
+    event = nothing_committed(job.name, graph) if found is None else found.as_restored(graph)
+    yield from reports.missed(event, time.time_ns() // 1_000_000)
+
+
+def _config_of(context: RunContext) -> Mapping[str, Any]:
     config = _op_context(context).op_config
-    until = config.get(UNTIL) if isinstance(config, Mapping) else None
+    return config if isinstance(config, Mapping) else {}
+
+
+def _until_from(context: RunContext) -> str | None:
+    until = _config_of(context).get(UNTIL)
     return until if isinstance(until, str) else None
 
 

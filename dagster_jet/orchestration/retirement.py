@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_jet.jet import Jet
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.plan import compare_plans
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_jet.errors import ConfigurationError, JobStateError
-from dagster_jet.jet import Jet
 from dagster_jet.jobs.supervision import (
     Supervision,
     read_supervision,
@@ -31,6 +30,7 @@ from dagster_jet.orchestration.supervisor import (
     Verdict,
     decide,
 )
+from dagster_jet.orchestration.tick import jet_of_tick, required_key
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import ExecutionRecord, Lease
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import (
         UnresolvedAssetJobDefinition,
     )
+
+    from dagster_jet.jet import Jet
 
 
 _NOBODY_RETIRES = Retirement()
@@ -122,13 +124,8 @@ def build_jet_supervisor_sensor(
     )
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        if isinstance(jet, JetResource):
-            with jet.process_config_and_initialize_cm() as resource:
-                return supervise(
-                    context, resource.jet, launches, policy, tags or {}, retirement=retirement
-                )
-        resource = getattr(context.resources, jet)
-        return supervise(context, resource.jet, launches, policy, tags or {}, retirement=retirement)
+        with jet_of_tick(jet, context) as opened:
+            return supervise(context, opened, launches, policy, tags or {}, retirement=retirement)
 
     return dg.SensorDefinition(
         name=name or f"{dagster_name(pipeline_name)}_supervisor",
@@ -136,7 +133,7 @@ def build_jet_supervisor_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         description=f"Keeps the streaming job `{pipeline_name}` running.",
         default_status=default_status,
-        required_resource_keys={jet} if isinstance(jet, str) else None,
+        required_resource_keys=required_key(jet),
         **({"job_name": job} if isinstance(job, str) else {"job": job}),
     )
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from dagster_jet.job_config import JobConfig
 from dagster_jet.ownership.admission import check_admission
+from dagster_jet.ownership.exports import finished_export
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Store
@@ -22,7 +23,7 @@ def claim(keeper: RecordKeeper, store: Store, job: str, config: JobConfig) -> Ex
         LeaseHeldError: another execution is alive.
         FencedError: this process had the job, and another one has taken it over since.
         StoreUnavailableError: too few members answer.
-        JetError: the `initial_snapshot` is not retained.
+        JetError: the `initial_snapshot` is not retained, or there is no such export.
     """
     members_max = check_admission(
         job,
@@ -32,7 +33,10 @@ def claim(keeper: RecordKeeper, store: Store, job: str, config: JobConfig) -> Ex
     )
 
     def admitted(record: ExecutionRecord) -> ExecutionRecord:
-        record.rewound(config.initial_snapshot)  # raises if it is not retained
+        wanted = config.initial_snapshot
+        record.rewound(wanted)  # raises if it is not retained
+        if isinstance(wanted, str) and record.imports(wanted):
+            finished_export(store, wanted, job)
         return replace(record, members_max=max(record.members_max, members_max))
 
     return keeper.claim(change=admitted)

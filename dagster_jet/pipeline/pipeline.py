@@ -165,6 +165,26 @@ class Pipeline:
             changed._nodes[name] = replace(self._end(name, SinkNode), sink=sink)
         return changed
 
+    def renamed(self, name: str) -> Pipeline:
+        """Returns the same stages as another job: with a record, state and positions of its own.
+
+        To run it beside this one, over other input. Its sinks must write elsewhere: what one job
+        writes belongs to it.
+
+        Args:
+            name: of the other job.
+
+        Raises:
+            PipelineError: the name is empty, or has a character that keys and paths cannot have.
+
+        Example:
+            >>> p.renamed("copy@2024-01-01").name
+            'copy@2024-01-01'
+        """
+        other = Pipeline(name)
+        other._nodes = dict(self._nodes)
+        return other
+
     def _end(self, name: str, kind: type[_N]) -> _N:
         node = self._nodes.get(name)
         if isinstance(node, kind):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dagster_jet.core.aggregate import Aggregate
+from dagster_jet.core.durations import in_words
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.pipeline.event_time import RESULT_LAG_MS, EventTime
 from dagster_jet.pipeline.stage_kind import StageKind
@@ -136,7 +137,7 @@ class DeduplicateNode(StatefulNode):
         return _format_with(self.time)
 
     def describe(self) -> dict[str, str]:
-        return {"keys": ", ".join(self.keys), "within": f"{self.within_ms / 1000:g} s"}
+        return {"keys": ", ".join(self.keys), "within": in_words(self.within_ms)}
 
     def shape(self) -> Mapping[str, Any]:
         return {"keys": list(self.keys), **_read_times(self.time)}
@@ -165,7 +166,7 @@ class JoinNode(StatefulNode):
     def describe(self) -> dict[str, str]:
         return {
             "keys": ", ".join(self.keys),
-            "within": f"{self.within_ms / 1000:g} s",
+            "within": in_words(self.within_ms),
             "how": self.how,
         }
 
@@ -198,7 +199,7 @@ class StatefulMapNode(StatefulNode):
         return self.ttl_ms or 0 if self.on_evict else 0
 
     def describe(self) -> dict[str, str]:
-        ttl = {} if self.ttl_ms is None else {"ttl": f"{self.ttl_ms / 1000:g} s"}
+        ttl = {} if self.ttl_ms is None else {"ttl": in_words(self.ttl_ms)}
         return {"keys": ", ".join(self.keys), **ttl}
 
     def shape(self) -> Mapping[str, Any]:
@@ -231,7 +232,7 @@ class StatefulMapInBatchesNode(StatefulNode):
         return self.ttl_ms or 0 if self.on_evict else 0
 
     def describe(self) -> dict[str, str]:
-        ttl = {} if self.ttl_ms is None else {"ttl": f"{self.ttl_ms / 1000:g} s"}
+        ttl = {} if self.ttl_ms is None else {"ttl": in_words(self.ttl_ms)}
         return {"keys": ", ".join(self.keys), "state": self.state_schema, **ttl}
 
     def shape(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dagster_jet.core.durations import Duration, to_ms
+from dagster_jet.core.durations import Duration, in_words, to_ms
 from dagster_jet.core.window_frames import Frames
 from dagster_jet.errors import ConfigurationError
 
@@ -24,6 +24,9 @@ class TumblingWindow:
         if self.size_ms <= 0:
             raise ConfigurationError("size: a window must be longer than 0 ms.")
         self.frames  # noqa: B018  raises what is wrong with the offset
+
+    def __str__(self) -> str:
+        return f"tumbling, {in_words(self.size_ms)}{_shifted(self.offset_ms)}"
 
     @property
     def slide_ms(self) -> int:
@@ -51,6 +54,10 @@ class SlidingWindow:
     def __post_init__(self) -> None:
         self.frames  # noqa: B018  raises what is wrong
 
+    def __str__(self) -> str:
+        slide = in_words(self.slide_ms)
+        return f"sliding, {in_words(self.size_ms)} every {slide}{_shifted(self.offset_ms)}"
+
     @property
     def frames(self) -> Frames:
         """The frames that the windows are made of, each as long as the slide."""
@@ -70,6 +77,9 @@ class SessionWindow:
     def __post_init__(self) -> None:
         if self.gap_ms <= 0:
             raise ConfigurationError("gap: a session's gap must be longer than 0 ms.")
+
+    def __str__(self) -> str:
+        return f"sessions, {in_words(self.gap_ms)} apart"
 
     def floor_watermark(self, watermark_ms: int) -> int:
         """Return the watermark itself: every millisecond may close a session."""
@@ -136,3 +146,7 @@ def session(gap: Duration) -> SessionWindow:
         SessionWindow(gap_ms=1800000)
     """
     return SessionWindow(to_ms(gap, "windows.session(gap)"))
+
+
+def _shifted(offset_ms: int) -> str:
+    return f", shifted by {in_words(offset_ms)}" if offset_ms else ""

@@ -42,6 +42,7 @@ from dagster_jet.snapshot.protocol import (
     RecordAnswer,
     Restored,
     Saved,
+    SnapshotImported,
     Stop,
     StopKind,
     Tick,
@@ -98,6 +99,8 @@ class Coordinator:
                 return self.recovery.on_claimed(event)
             case ManifestLoaded(manifest):
                 return self.recovery.on_manifest_loaded(manifest)
+            case SnapshotImported():
+                return self.recovery.on_imported(event)
             case Restored(shards):
                 return self.recovery.on_restored(shards)
             case OrphansAborted():
@@ -123,7 +126,7 @@ class Coordinator:
             case RecordAnswer():
                 return self._on_record_answer(event)
             case Failed():
-                return self.cycle.fail(event)
+                return self._on_failed(event)
 
     # --- what others may see --------------------------------------------------------------------
 
@@ -177,6 +180,13 @@ class Coordinator:
         self.cycle.become(CycleState.AWAITING_DECISION)
         snapshot_id = self.pending.take_id()
         return self.pending.begin((), event.now_ms, completed=False, snapshot_id=snapshot_id)
+
+    def _on_failed(self, event: Failed) -> list[Command]:
+        if self.recovery.state is RecoveryState.REWINDING:
+            # The record is being written: the status over it would take the rewind back.
+            self.job.ending.failed_meanwhile = event
+            return []
+        return self.cycle.fail(event)
 
     # --- the record's answers -------------------------------------------------------------------
 

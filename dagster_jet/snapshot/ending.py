@@ -26,7 +26,7 @@ class Ending:
         return Stop(
             kind.final_status,
             kind.cause,
-            "cancelled" if kind is StopKind.CANCEL else kind.value,
+            "cancelled" if kind.cause is StopCause.CANCEL else kind.value,
             restart=restarts,
             # To whoever looks between the two executions the job runs: it can be asked to stop.
             write_status=not restarts,
@@ -35,7 +35,7 @@ class Ending:
     @property
     def may_begin_again(self) -> bool:
         """False once a stop was asked for after which the job stays down, come what may (F21)."""
-        return self.asked not in (StopKind.SUSPEND, StopKind.SHUTDOWN, StopKind.CANCEL)
+        return self.asked in (None, StopKind.RESTART, StopKind.COMPLETE)
 
     def fenced(self, record: ExecutionRecord) -> Stop:
         """Somebody else has the job: nothing is written, nothing cleaned up."""

@@ -63,6 +63,8 @@ class EpochCycle(Machine[CycleState]):
         self._job, self._pending = job, pending
         self._published: tuple[RunEpoch, EpochAcked] | None = None
         """The epoch whose output is being published, with its answer."""
+        self._is_first = True
+        """No epoch of this execution has begun yet."""
 
     # --- the beginning of an epoch --------------------------------------------------------------
 
@@ -81,7 +83,7 @@ class EpochCycle(Machine[CycleState]):
             return []
         if stop is not None:
             return self._end(stop)
-        due = self._snapshot_is_due(event.now_ms)
+        due = self._snapshot_is_due(event)
         if due and not pending.has_ids:
             return pending.reserve_ids()
         if event.wants_epoch or (due and job.acked_epochs > 0):
@@ -101,12 +103,16 @@ class EpochCycle(Machine[CycleState]):
             final=stop is StopKind.COMPLETE,
         )
 
-    def _snapshot_is_due(self, now_ms: int) -> bool:
+    def _snapshot_is_due(self, event: Tick) -> bool:
         job, pending = self._job, self._pending
         if job.config.guarantee is Guarantee.NONE or pending.state is not PendingState.NONE:
             return False
-        since = now_ms - (pending.completed_ms or 0)
-        return job.decides_every_epoch or since >= job.config.snapshot_interval_ms
+        if job.decides_every_epoch or event.wants_snapshot:
+            return True
+        since = event.now_ms - (pending.completed_ms or 0)
+        if self._is_first:  # what falls due while it warms up is not left to the second
+            since += job.config.first_epoch_ms
+        return since >= job.config.snapshot_interval_ms
 
     def snapshot_due_at_ms(self) -> int | None:
         """When an idle job should look again, or None if nothing is waiting for a snapshot."""
@@ -117,6 +123,7 @@ class EpochCycle(Machine[CycleState]):
     def _run_epoch(self, *, snapshot: bool, terminal: bool, final: bool) -> list[Command]:
         job = self._job
         snapshot_id = self._pending.take_id() if snapshot else None
+        self._is_first = False
         job.epoch_id += 1
         job.running = RunEpoch(job.record.execution_id, job.epoch_id, snapshot_id, terminal, final)
         self.become(CycleState.IN_EPOCH)

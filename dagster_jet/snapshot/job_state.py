@@ -33,9 +33,12 @@ class CoordinatorConfig:
     """Sinks below exactly-once in a job that is: what an epoch stages for them is made visible at
     once."""
     suspend_on_failure: bool = False
-    initial_snapshot: int | None = None
-    """Go back to this one, once (`ExecutionRecord.rewound`)."""
+    initial_snapshot: int | str | None = None
+    """Go back to this one, or begin with the export of this name, once
+    (`ExecutionRecord.rewound`)."""
     snapshot_id_block: int = SNAPSHOT_ID_BLOCK
+    first_epoch_ms: int = 0
+    """So long takes an execution's first epoch with rows, about."""
 
 
 @dataclass

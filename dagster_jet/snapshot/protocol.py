@@ -30,10 +30,15 @@ class StopKind(str, Enum):
     """The inputs end: final watermark, every window closed, the job is COMPLETED."""
     CANCEL = "cancel"
     """Stop now, without a snapshot; the job is FAILED (cancelled)."""
+    CANCEL_AND_EXPORT = "cancel_and_export"
+    """The job is FAILED (cancelled) after its terminal snapshot, which is exported then. Asked for
+    by `Job.cancel_and_export_snapshot`, which says under which name."""
 
     @property
     def cause(self) -> StopCause:
         """The cause that the record gives for an execution that ended so."""
+        if self is StopKind.CANCEL_AND_EXPORT:
+            return StopCause.CANCEL
         return StopCause(self.value)
 
     @property
@@ -44,7 +49,7 @@ class StopKind(str, Enum):
                 return JobStatus.SUSPENDED
             case StopKind.COMPLETE:
                 return JobStatus.COMPLETED
-            case StopKind.CANCEL:
+            case StopKind.CANCEL | StopKind.CANCEL_AND_EXPORT:
                 return JobStatus.FAILED
             case StopKind.RESTART | StopKind.SHUTDOWN:
                 return JobStatus.NOT_RUNNING
@@ -64,7 +69,8 @@ class Purpose(str, Enum):
     STARTING = "starting"
     """An execution has won the record: the snapshot ids that it may use."""
     REWOUND = "rewound"
-    """An older snapshot is the newest one again; it is restored already, and it fits."""
+    """An older snapshot is the newest one again, or an imported one is; it is restored already, and
+    it fits."""
     RUNNING = "running"
     """Everything older is committed or rolled back, epochs follow."""
     SNAPSHOT = "snapshot"
@@ -99,6 +105,16 @@ class LoadManifest:
     """Read and validate the manifest of `ref`; answer `ManifestLoaded`."""
 
     ref: SnapshotRef
+
+
+@dataclass(frozen=True)
+class ImportSnapshot:
+    """Copy an exported snapshot into the job's own map, as a snapshot of this execution that no
+    record names yet; answer `SnapshotImported`."""
+
+    export: str
+    snapshot_id: int
+    timeline: int
 
 
 @dataclass(frozen=True)
@@ -205,6 +221,7 @@ class Stop:
 Command = (
     Claim
     | LoadManifest
+    | ImportSnapshot
     | Restore
     | Commit
     | AbortOrphans
@@ -243,6 +260,14 @@ class ManifestLoaded:
 
 
 @dataclass(frozen=True)
+class SnapshotImported:
+    """`ref` is what the record is to name once the snapshot is restored."""
+
+    ref: SnapshotRef
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
 class Restored:
     shards: Mapping[str, tuple[ShardState, ...]]
 
@@ -277,6 +302,8 @@ class Tick:
     wants_epoch: bool
     """There is input, or a watermark or timer moved."""
     stop: StopKind | None = None
+    wants_snapshot: bool = False
+    """Somebody waits for a snapshot of what has been read by now."""
 
 
 @dataclass(frozen=True)
@@ -349,6 +376,7 @@ class Failed:
 Event = (
     Claimed
     | ManifestLoaded
+    | SnapshotImported
     | Restored
     | Committed
     | OrphansAborted

@@ -159,7 +159,7 @@ class ExecutionRecord:
     status: JobStatus
     timeline: int = 1
     """Grows when history is left on purpose (rewind), so that old markers cannot match."""
-    rewound_to: int | None = None
+    rewound_to: int | str | None = None
     """The ``initial_snapshot`` that was carried out; None once an execution began without one."""
     snapshots: tuple[SnapshotRef, ...] = ()
     """Newest first. The first is the restart point; the others are retained."""
@@ -198,8 +198,21 @@ class ExecutionRecord:
         """The same with another lease."""
         return replace(self, lease=lease)
 
-    def rewound(self, wanted: int | None) -> ExecutionRecord:
-        """The record of an execution that begins with this ``initial_snapshot``.
+    def imports(self, wanted: int | str | None) -> bool:
+        """Whether this ``initial_snapshot`` is an export that has to be brought in first."""
+        return isinstance(wanted, str) and wanted != self.rewound_to
+
+    def imported(self, ref: SnapshotRef, wanted: str) -> ExecutionRecord:
+        """The record of an execution that begins with an export, once it is in the job's own map.
+
+        Whatever the job had before is left behind. Once, like `rewound`.
+        """
+        timeline = self.timeline + 1
+        return replace(self, snapshots=(ref,), timeline=timeline, rewound_to=wanted)
+
+    def rewound(self, wanted: int | str | None) -> ExecutionRecord:
+        """The record of an execution that begins with this ``initial_snapshot``; an export that
+        has to be brought in first changes nothing yet.
 
         Newer snapshots are left behind and a new timeline begins, but once: every later start comes
         with the same wish, a restart in this process as well as a supervisor's run. A start
@@ -212,6 +225,8 @@ class ExecutionRecord:
             return self
         if wanted is None:
             return replace(self, rewound_to=None)
+        if isinstance(wanted, str):
+            return self
         kept = tuple(ref for ref in self.snapshots if ref.snapshot_id <= wanted)
         if not kept or kept[0].snapshot_id != wanted:
             known = ", ".join(str(ref.snapshot_id) for ref in self.snapshots) or "none"

@@ -1,6 +1,7 @@
 """Recovery: what a start does before data flows, in the order of protocol.md section 4.
 
 CLAIMING -> RESERVING -> LOADING -> RESTORING -> [REWINDING] -> [RECOMMITTING] -> ABORTING
+RESERVING -> IMPORTING -> RESTORING -> REWINDING   (it begins with an exported snapshot)
 RESERVING -> ABORTING                              (there is no snapshot)
 ABORTING -> OVER
 """
@@ -22,11 +23,13 @@ from dagster_jet.snapshot.protocol import (
     Claimed,
     Command,
     Committed,
+    ImportSnapshot,
     LoadManifest,
     OrphansAborted,
     Purpose,
     RecordAnswer,
     Restore,
+    SnapshotImported,
     StopKind,
     WriteOutcome,
     WriteRecord,
@@ -40,6 +43,7 @@ class RecoveryState(Enum):
     CLAIMING = "claiming the record"
     RESERVING = "reserving snapshot ids"
     LOADING = "loading the manifest"
+    IMPORTING = "copying an exported snapshot"
     RESTORING = "restoring state and positions"
     REWINDING = "writing the record that leaves newer snapshots"
     RECOMMITTING = "committing what a dead execution has decided"
@@ -51,15 +55,24 @@ class RecoveryState(Enum):
         """The record is ours, and nothing of it is being written."""
         return self in (
             RecoveryState.LOADING,
+            RecoveryState.IMPORTING,
             RecoveryState.RESTORING,
             RecoveryState.RECOMMITTING,
             RecoveryState.ABORTING,
         )
 
 
-_CLAIMING, _RESERVING, _LOADING, _RESTORING, _REWINDING, _RECOMMITTING, _ABORTING, _OVER = (
-    RecoveryState
-)
+(
+    _CLAIMING,
+    _RESERVING,
+    _LOADING,
+    _IMPORTING,
+    _RESTORING,
+    _REWINDING,
+    _RECOMMITTING,
+    _ABORTING,
+    _OVER,
+) = RecoveryState
 
 
 class Recovery(Machine[RecoveryState]):
@@ -67,8 +80,9 @@ class Recovery(Machine[RecoveryState]):
 
     moves: ClassVar[Moves] = {
         _CLAIMING: frozenset({_RESERVING}),
-        _RESERVING: frozenset({_LOADING, _ABORTING}),
+        _RESERVING: frozenset({_LOADING, _IMPORTING, _ABORTING}),
         _LOADING: frozenset({_RESTORING}),
+        _IMPORTING: frozenset({_RESTORING}),
         _RESTORING: frozenset({_REWINDING, _RECOMMITTING, _ABORTING}),
         _REWINDING: frozenset({_RECOMMITTING, _ABORTING}),
         _RECOMMITTING: frozenset({_ABORTING}),
@@ -120,7 +134,12 @@ class Recovery(Machine[RecoveryState]):
             return [job.ending.failed("snapshot ids could not be reserved", restartable=True)]
         if self._is_cancelled:
             return [job.ending.as_asked()]
-        self._target = job.record.rewound(job.config.initial_snapshot)
+        wanted = job.config.initial_snapshot
+        if isinstance(wanted, str) and job.record.imports(wanted):
+            self.become(RecoveryState.IMPORTING)
+            snapshot_id, timeline = self._pending.take_id(), job.record.timeline + 1
+            return [ImportSnapshot(wanted, snapshot_id, timeline)]
+        self._target = job.record.rewound(wanted)
         snapshot = self._target.snapshot
         if snapshot is not None and job.config.guarantee is not Guarantee.NONE:
             self.become(RecoveryState.LOADING)
@@ -132,6 +151,18 @@ class Recovery(Machine[RecoveryState]):
     def on_manifest_loaded(self, manifest: Manifest) -> list[Command]:
         if self.state is not RecoveryState.LOADING:
             return []
+        return self._restore(manifest)
+
+    def on_imported(self, event: SnapshotImported) -> list[Command]:
+        if self.state is not RecoveryState.IMPORTING:
+            return []
+        job, wanted = self._job, self._job.config.initial_snapshot
+        assert isinstance(wanted, str)
+        # Crash window: the copy is there and no record names it; the next start deletes it.
+        self._target = job.record.imported(event.ref, wanted)
+        return self._restore(event.manifest)
+
+    def _restore(self, manifest: Manifest) -> list[Command]:
         job = self._job
         job.epoch_id = manifest.epoch_id
         job.sources = dict(manifest.sources)
@@ -165,6 +196,9 @@ class Recovery(Machine[RecoveryState]):
         job.record = self._target
         if self._is_cancelled:
             return [job.ending.as_asked()]
+        failed = job.ending.failed_meanwhile
+        if failed is not None:
+            return [job.ending.failed(failed.reason, restartable=failed.restartable)]
         return self._recommit()
 
     def _recommit(self) -> list[Command]:

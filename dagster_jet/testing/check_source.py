@@ -180,6 +180,7 @@ class _Place:
     outages: Mapping[str, Callable[[], AbstractContextManager[object]]]
     secrets: Sequence[str]
     typed: Typed | None
+    many: int
     sent: Counter[Item] = field(default_factory=Counter)
     acknowledged: Counter[Item] = field(default_factory=Counter)
     """What a queue has forgotten: nobody reads it any more."""
@@ -226,6 +227,7 @@ def check_source(
     outages: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
     secrets: Sequence[str] = (),
     typed: Typed | None = None,
+    many: int = 10_000,
 ) -> None:
     """Check that a source keeps every clause of its contract.
 
@@ -239,12 +241,13 @@ def check_source(
         secrets: texts that must not be in what is sent, shown or kept.
         typed: how rows with columns of other types get into another place of this kind, if the
             source can carry any.
+        many: how many rows are sent at once; fewer for a stand-in of a server that is slow.
 
     Raises:
         AssertionError: names the source and the clause that is broken.
     """
     kind = make_source().describe()["kind"]
-    place = _Place(make_source, send, spark, row_of, outages or {}, secrets, typed)
+    place = _Place(make_source, send, spark, row_of, outages or {}, secrets, typed, many)
     for clause in _CLAUSES:
         try:
             clause(place)
@@ -277,14 +280,14 @@ def _nothing_of_nothing(place: _Place) -> None:
 
 
 def _each_row_once(place: _Place) -> None:
-    """Every row is read once, in splits of any size: nulls, long texts, 10,000 rows, what comes
-    while it reads; then nothing waits."""
+    """Every row is read once, in splits of any size: nulls, long texts, many rows, what comes while
+    it reads; then nothing waits."""
     place.put(3)
     place.put(1, None)
     place.put(1, "x" * _LONG)
     consumer = place.consumer()
     consumer.drain(place.there.total(), max_rows=2)
-    place.put(10_000)
+    place.put(place.many)
     consumer.drain(place.there.total())
     place.put(2)
     place.expect(consumer.drain(place.there.total(), max_rows=1), place.there)

@@ -1,4 +1,4 @@
-"""Real servers for tests: Redis, and moto's S3 and DynamoDB over HTTP. On free loopback ports.
+"""Real servers for tests: Redis, and moto's S3, DynamoDB and SQS over HTTP. On loopback ports.
 
     with RedisServer() as server:
         check_member(partial(open_member, server.url))
@@ -183,7 +183,8 @@ class RedisServer:
 
 
 class AwsServer:
-    """moto's server, for S3 and DynamoDB: one request at a time, so that each is atomic.
+    """moto's server, for S3, DynamoDB and SQS: one request at a time, so that each is atomic. Who
+    waits for a message of SQS asks again and again meanwhile.
 
     Attributes:
         endpoint_url: what a member URL's ``endpoint_url`` option takes.
@@ -271,7 +272,7 @@ class AwsServer:
 
 
 _MOTO = """
-import collections, json, os, sys, threading, urllib.parse
+import collections, io, json, os, sys, threading, time, urllib.parse
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
@@ -297,9 +298,26 @@ def counted(environ, start_response):
         body = json.dumps(counts).encode()
         start_response("200 OK", [("Content-Length", str(len(body)))])
         return [body]
+    if environ.get("HTTP_X_AMZ_TARGET") == "AmazonSQS.ReceiveMessage":
+        return received(environ, start_response)
     with one_by_one:
         counts[environ["REQUEST_METHOD"]] += 1
         return moto(environ, start_response)
+
+def received(environ, start_response):
+    asked = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+    until = time.monotonic() + asked.pop("WaitTimeSeconds", 0)
+    body = json.dumps({**asked, "WaitTimeSeconds": 0}).encode()
+    while True:
+        again = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        head = []
+        with one_by_one:
+            counts["POST"] += 1
+            answer = b"".join(moto(again, lambda *given: head.append(given)))
+        if b'"Messages"' in answer or time.monotonic() >= until:
+            start_response(*head[-1])
+            return [answer]
+        time.sleep(0.05)
 
 WSGIRequestHandler.protocol_version = "HTTP/1.1"  # connections stay open
 run_simple("127.0.0.1", int(sys.argv[1]), counted, threaded=True)

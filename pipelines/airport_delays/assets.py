@@ -8,6 +8,7 @@ import dagster as dg
 from dagster_jet import (
     JetResource,
     Secret,
+    build_jet_asset_checks,
     build_jet_job,
     build_jet_source_assets,
     build_jet_supervisor_sensor,
@@ -18,6 +19,7 @@ from pipelines.airport_delays.through_kafka import airport_delays_through_kafka
 from resources.jet import DATA
 
 INBOX = DATA / "inbox"
+INBOX.mkdir(parents=True, exist_ok=True)
 KAFKA = os.environ.get("JET_KAFKA")
 """host:port of a broker: flights come from there, not from the inbox (`make demo KAFKA=1`)."""
 
@@ -43,10 +45,15 @@ airport_delays_supervisor = build_jet_supervisor_sensor(
     job=airport_delays_job,
     pipeline=pipeline,
     minimum_interval_seconds=int(os.environ.get("JET_SUPERVISOR_SECONDS", "10")),
-    # On by default, once there is something to read: `make demo` brings flights, or you do.
-    default_status=dg.DefaultSensorStatus.RUNNING
-    if INBOX.exists()
-    else dg.DefaultSensorStatus.STOPPED,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
 
+airport_delays_checks = build_jet_asset_checks(airport_delays_assets)
+
 airport_delays_sources = build_jet_source_assets(pipeline)
+
+# The tables that the flights are enriched with: nothing here writes them, so they are external.
+reference_tables = [
+    dg.AssetSpec(["reference", table], group_name=pipeline.name, kinds={"csv"})
+    for table in ("airlines", "weather")
+]

@@ -50,8 +50,12 @@ def airport_delays(inbox: str, reference: str, out: str) -> Pipeline:
 
 def delays(flights: Stage, reference: str) -> tuple[Stage, Stage]:
     """Hourly statistics of each airport, and the flights with a bad delay, with their weather."""
-    airlines = sources.table(f"{reference}/airlines.csv", format="csv", schema=AIRLINES)
-    weather = sources.table(f"{reference}/weather.csv", format="csv", schema=WEATHER)
+    airlines = sources.table(
+        f"{reference}/airlines.csv", format="csv", schema=AIRLINES, asset="reference/airlines"
+    )
+    weather = sources.table(
+        f"{reference}/weather.csv", format="csv", schema=WEATHER, asset="reference/weather"
+    )
     enriched = (
         flights.enrich(airlines, on="carrier", name="airline_names")
         .transform(with_hour, name="with_hour")

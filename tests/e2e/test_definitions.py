@@ -34,3 +34,43 @@ def test_definitions_load(command: list[str]) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+PLAIN = """\
+import dagster as dg
+
+@dg.asset
+def one(): ...
+
+@dg.definitions
+def defs():
+    return dg.Definitions(assets=[one], jobs=[dg.define_asset_job("airport_delays_job", [one])])
+"""
+LOAD = """\
+import resource
+import definitions
+repository = definitions.defs().get_repository_def()
+assert repository.get_job("airport_delays_job")
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime)
+"""
+
+
+def test_definitions_load_in_two_seconds_beyond_dagsters_own(tmp_path: Path) -> None:
+    """In CPU seconds, beside those of a project that has nothing of ours. Measured: 0.8 and 2.1 s;
+    `load_from_defs_folder` looks at every name of this package; without it, 1.4 s."""
+    (tmp_path / "definitions.py").write_text(PLAIN, encoding="utf-8")
+    plain, ours = (
+        float(
+            subprocess.run(
+                [sys.executable, "-c", LOAD],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(folder), "JET_DATA": str(tmp_path / "data")},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for folder in (tmp_path, REPOSITORY)
+    )
+    assert ours - plain < 2, f"{ours:.1f} s; {plain:.1f} s without us"

@@ -69,14 +69,20 @@ def test_lineage_of_the_demo(client: TestClient) -> None:
             "materializable": True, "from": ["flights"], "kinds": ["jet", "json", "spark"],
         },
         "hourly_delays": {
-            "materializable": True, "from": ["flights"], "kinds": ["jet", "spark"],
+            "materializable": True,
+            "from": ["flights", "airlines", "weather"],
+            "kinds": ["jet", "spark"],
         },
         "hourly_out": {
             "materializable": True, "from": ["hourly_delays"], "kinds": ["jet", "parquet", "spark"],
         },
         "badly_delayed_out": {
-            "materializable": True, "from": ["flights"], "kinds": ["jet", "json", "spark"],
+            "materializable": True,
+            "from": ["flights", "airlines", "weather"],
+            "kinds": ["jet", "json", "spark"],
         },
+        "airlines": {"materializable": False, "from": [], "kinds": ["csv"]},
+        "weather": {"materializable": False, "from": [], "kinds": ["csv"]},
     }  # fmt: skip
     assert {node["groupName"] for node in answer["data"]["assetNodes"]} == {"airport_delays"}
     (sensor,) = answer["data"]["sensorsOrError"]["results"]

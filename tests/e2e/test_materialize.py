@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_jet import build_jet_source_assets
+from dagster_jet import JetResource, build_jet_source_assets
 
-from .tiny import committed_rows, jet_resource, put_file, tiny, tiny_assets
+from .tiny import SPARK, committed_rows, jet_resource, put_file, tiny, tiny_assets
+
+PAGE = Path(__file__).parents[2] / "docs" / "dagster.md"
 
 
 def materialize(folder: Path, until: str, **options: Any) -> dg.ExecuteInProcessResult:
@@ -23,11 +26,13 @@ def materialize(folder: Path, until: str, **options: Any) -> dg.ExecuteInProcess
     )
 
 
-def numbers(result: dg.ExecuteInProcessResult, asset: str) -> list[Mapping[str, Any]]:
+def numbers(
+    result: dg.ExecuteInProcessResult, asset: str, pipeline: str = "tiny"
+) -> list[Mapping[str, Any]]:
     return [
         {key: value.value for key, value in event.materialization.metadata.items()}
         for event in result.get_asset_materialization_events()
-        if event.asset_key == dg.AssetKey(["tiny", asset])
+        if event.asset_key == dg.AssetKey([pipeline, asset])
     ]
 
 
@@ -40,6 +45,7 @@ def test_drained_then_completed(tmp_path: Path) -> None:
     assert last["dagster/row_count"] == 120
     assert last["rows_read"] == 120
     assert last["details"]["execution"] == 1
+    shows_its_columns(first)
 
     put_file(tmp_path, 2)
     second = materialize(tmp_path, "completed")
@@ -53,6 +59,24 @@ def test_drained_then_completed(tmp_path: Path) -> None:
     assert len(hours) == 9, "three keys, three hours; windows were open across the runs"
     assert {row["n"] for row in hours} == {20}
     assert len(committed_rows(tmp_path / "copy")) == 180
+
+
+def shows_its_columns(result: dg.ExecuteInProcessResult) -> None:
+    """Schema and lineage, from the plan that Spark has analysed, on every materialization."""
+    hours = numbers(result, "per_hour")
+    for facts in hours:
+        columns = {c.name: c.type for c in facts["dagster/column_schema"].columns}
+        assert columns == {
+            "k": "string", "window_start": "timestamp", "window_end": "timestamp",
+            "n": "bigint", "total": "double",
+        }  # fmt: skip
+        deps = facts["dagster/column_lineage"].deps_by_column
+        source = dg.AssetKey(["tiny", "events"])
+        assert deps["total"] == [dg.TableColumnDep(source, "v")]
+        assert deps["window_end"] == [dg.TableColumnDep(source, "at")]
+        assert "n" not in deps, "of no column"
+    deps = numbers(result, "per_hour_out")[-1]["dagster/column_lineage"].deps_by_column
+    assert deps["n"] == [dg.TableColumnDep(dg.AssetKey(["tiny", "per_hour"]), "n")]
 
 
 def test_a_source_that_does_not_exist_is_a_failure_with_a_cure(tmp_path: Path) -> None:
@@ -84,3 +108,25 @@ def test_in_an_op_the_pipeline_is_named(tmp_path: Path) -> None:
     assert materialized == {
         dg.AssetKey(["tiny", name]) for name in ("per_hour", "per_hour_out", "copy_out")
     }
+
+
+def test_the_first_definitions_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand there, but for how much there is to read; `dagster dev` does the rest."""
+    monkeypatch.chdir(tmp_path)
+    text = PAGE.read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    names: dict[str, Any] = {}
+    short = code[1].replace("events=1_000_000, rate=1_000", "events=50_000")
+    exec(compile(short, str(PAGE), "exec", dont_inherit=True), names)
+    dg.Definitions.validate_loadable(names["defs"])
+    result = dg.materialize(
+        [names["auction_assets"]],
+        resources={
+            "jet": JetResource(store=[f"file://{tmp_path}/jet"], backup_count=0, spark_config=SPARK)
+        },
+    )
+    rows = committed_rows(tmp_path / "highest")
+    assert [row["bids"] for row in rows] == [9_200] * len(rows)
+    (last,) = numbers(result, "highest_out", "auctions")[-1:]
+    assert last["dagster/row_count"] == len(rows) >= 4, "the last window is open: drained"

@@ -75,15 +75,15 @@ def windows_over_windows(
     return rows, counts, rollup
 
 
-def crash_pipeline(folder: Path | str, **place: Any) -> Pipeline:
-    p = Pipeline(JOB)
+def crash_pipeline(
+    folder: Path | str, *, job: str = JOB, out: str = "out", **place: Any
+) -> Pipeline:
+    p, out = Pipeline(job), f"{folder}/{out}"
     rows, counts, rollup = windows_over_windows(p, folder, **place)
-    counts.write_to(sinks.files(f"{folder}/out/counts", format="json", **place), name="counts_out")
-    rollup.write_to(
-        sinks.files(f"{folder}/out/rollup", format="parquet", **place), name="rollup_out"
-    )
+    counts.write_to(sinks.files(f"{out}/counts", format="json", **place), name="counts_out")
+    rollup.write_to(sinks.files(f"{out}/rollup", format="parquet", **place), name="rollup_out")
     rows.filter(f"v >= {BIG}").write_to(
-        sinks.files(f"{folder}/out/big", format="csv", **place), name="big_out"
+        sinks.files(f"{out}/big", format="csv", **place), name="big_out"
     )
     return p
 

@@ -167,6 +167,23 @@ REWINDING_KILLED = (
     Crash("rewind", "record.snapshot.after:2=kill"),
 )
 
+EXPORTING_KILLED = (
+    # Of an export, in test_exports.py: before its first chunk, before its manifest, before and
+    # after the list says that it is whole.
+    Crash("export", "copy.before:1=kill"),
+    Crash("export", "copy.after:1=kill"),
+    Crash("export", "export.before:1=kill"),
+    Crash("export", "export.after:1=kill"),
+)
+
+IMPORTING_KILLED = (
+    # Of a start from it: the copy is there and no record names it; the record does.
+    Crash("import", "copy.after:1=kill"),
+    Crash("import", "record.rewound.after:1=kill"),
+)
+
+DELETING_KILLED = (Crash("export", "export.removed:1=kill"),)
+
 RESERVING_KILLED = (
     # Snapshots that fail until their ids are used up, in test_killed.py.
     Crash("F4", "manifest.before:2=raise;record.reserved.before:1=kill"),
@@ -186,13 +203,19 @@ IN_DATABASES = {
 """Failing by turns on real servers: connectors/test_sql_sink.py, test_sql_held.py and
 test_postgres_changes.py; killed in test_sql_job.py."""
 
-IN_KAFKA = {"kafka.fenced", "kafka.commit.before", "kafka.commit.produced", "kafka.commit.after"}
-"""Failing by turns and killed in connectors/test_kafka.py."""
+IN_KAFKA = {
+    "kafka.fenced", "kafka.commit.before", "kafka.commit.produced", "kafka.commit.after",
+    "kafka.held.begun", "kafka.held.before", "kafka.held.prepared",
+    "kafka.held.commit.before", "kafka.held.commit.after",
+}  # fmt: skip
+"""Failing by turns and killed in connectors/test_kafka.py, test_kafka_held.py and
+test_kafka_held_job.py."""
 
 IN_QUEUES = {
     "rabbitmq.acknowledge.before", "rabbitmq.acknowledge.sent", "rabbitmq.acknowledge.after",
+    "sqs.acknowledge.before", "sqs.acknowledge.deleted", "sqs.acknowledge.after",
 }  # fmt: skip
-"""Killed in connectors/test_rabbitmq.py."""
+"""Killed in connectors/test_rabbitmq.py and test_sqs.py."""
 
 
 def all_points() -> set[str]:
@@ -204,6 +227,9 @@ def all_points() -> set[str]:
         *MAPS_KILLED,
         *PREPARED_KILLED,
         *REWINDING_KILLED,
+        *EXPORTING_KILLED,
+        *IMPORTING_KILLED,
+        *DELETING_KILLED,
         *RESERVING_KILLED,
     )
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])

@@ -30,6 +30,8 @@ class Proxy:
         self._cut_after: int | None = None
         self.connections = 0
         """How many clients have come through."""
+        self.refused = 0
+        """How many have come while it was cut."""
         self._listening = socket.create_server((host, port))
         self.port = int(self._listening.getsockname()[1])
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
@@ -88,6 +90,7 @@ class Proxy:
             except OSError:
                 return
             if self._is_cut:
+                self.refused += 1
                 _reset(client)
                 continue
             try:
@@ -104,6 +107,7 @@ class Proxy:
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         other = {client: server, server: client}
+        end_it = _reset
         try:
             with selectors.DefaultSelector() as ready:
                 for end in other:
@@ -113,7 +117,10 @@ class Proxy:
                         end = key.fileobj
                         assert isinstance(end, socket.socket)
                         data = end.recv(_CHUNK)
-                        if not data or self._is_used_up(end is client, len(data)):
+                        if not data:
+                            end_it = _close  # who has hung up has said all
+                            return
+                        if self._is_used_up(end is client, len(data)):
                             return
                         other[end].sendall(data)
         except (OSError, ValueError):
@@ -121,8 +128,8 @@ class Proxy:
         finally:
             with self._lock:
                 self._pairs.discard((client, server))
-            _reset(client)
-            _reset(server)
+            end_it(client)
+            end_it(server)
 
     def _is_used_up(self, is_from_client: bool, count: int) -> bool:
         if not is_from_client or self._cut_after is None:
@@ -132,6 +139,13 @@ class Proxy:
             self.break_off()
             return True
         return False
+
+
+def _close(end: socket.socket) -> None:
+    """What was sent arrives."""
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_WR)
+    end.close()
 
 
 def _reset(end: socket.socket) -> None:

@@ -39,6 +39,14 @@ class MissingFromStore(Exception):
     """Something was read that is not (or no longer) in the store."""
 
 
+@dataclass(frozen=True)
+class Exported:
+    """A copy of a snapshot, which nothing that becomes of the job can touch."""
+
+    manifest: Manifest
+    chunk_sets: dict[tuple[str, str], Delta]
+
+
 class ChunkMap:
     """What snapshots are made of, by name, with the execution that wrote it."""
 
@@ -68,6 +76,16 @@ class ChunkMap:
         if found is None:
             raise MissingFromStore(name)
         return Manifest.from_bytes(found[1])
+
+    def exported(self, manifest: Manifest) -> Exported:
+        """A copy of what a snapshot consists of; raises `MissingFromStore`."""
+        sets = {
+            (vertex, one.name): self.read_chunks(vertex, one)
+            for vertex, chains in manifest.shards.items()
+            for chain in chains
+            for one in chain
+        }
+        return Exported(manifest, sets)
 
     def delete(self, manifests: Iterable[str], chunk_sets: Iterable[tuple[str, str]]) -> None:
         for name in manifests:

@@ -29,7 +29,7 @@ class Deployment:
     """It has the stage `COUNT`."""
     in_two_phases: bool = False
     kind: str = REOPENABLE
-    initial_snapshot: int | None = None
+    initial_snapshot: int | str | None = None
 
     @property
     def stages(self) -> tuple[str, ...]:

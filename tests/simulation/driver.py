@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError
 from dagster_jet.execution.epoch_planner import Inputs, Look, StageTime
+from dagster_jet.execution.exporting import Exporting
 from dagster_jet.execution.notifications import Emitted, Looked, Notification, Woken
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
@@ -73,6 +74,7 @@ class Driver:
         self.waiting = Waiting(world, process)
         self.writer = RecordWriter(world, process)
         self.planner = world.cast.planner(self._until(), POLL_MS, world.now_ms)
+        self.exporting = Exporting()
         self.loop = world.cast.loop(
             world.cast.coordinator(self.config),
             self.planner,
@@ -80,6 +82,7 @@ class Driver:
             self.stop,
             self,
             lambda: world.now_ms,
+            self.exporting,
         )
         self.snapshots = self._snapshot_driver()
         self._epoch_worker, self._snapshot_worker = Worker(self), Worker(self)
@@ -180,6 +183,7 @@ class Driver:
         if notification is not None and not isinstance(notification, Looked | Woken):
             self.tell("<-", notification)
         self._perhaps_ask_to_stop()
+        self.exporting.wants_snapshot = self.world.exporters.random() < 0.1
         self.loop.receive(notification)
         self._timers += 1
         wait_ms, timer = self.loop.wait_ms(), self._timers
@@ -255,6 +259,8 @@ class Driver:
                 self._claim()
             case c.LoadManifest():
                 recovery.load(self, command)
+            case c.ImportSnapshot():
+                recovery.bring_in(self, command)
             case c.Restore():
                 recovery.restore(self, command)
             case c.AbortOrphans():

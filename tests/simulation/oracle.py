@@ -61,6 +61,8 @@ class Oracle:
         self._held: dict[str, Counter[int]] = {}
         """By manifest, what its window holds."""
         self._manifests: dict[str, Manifest] = {}
+        self._exported: dict[str, tuple[Manifest, ...]] = {}
+        """By name, the history up to the snapshot."""
         self._attempts: dict[int, tuple[int, int]] = {}
         self._record: ExecutionRecord | None = None
         self._highest_claim = 0
@@ -84,6 +86,10 @@ class Oracle:
                 f"and before by execution {who[0]}, epoch {who[1]}"
             )
 
+    def on_exported(self, name: str, ref: SnapshotRef) -> None:
+        kept = [one.name for one in self._history].index(ref.manifest_name) + 1
+        self._exported[name] = tuple(self._history[:kept])
+
     def on_record(self, record: ExecutionRecord) -> None:
         """The register has a new value."""
         before, self._record = self._record, record
@@ -91,7 +97,9 @@ class Oracle:
             raise Violation(f"the record fell back to execution {record.execution_id}")
         if before is not None and before.snapshot is not None:
             newest = record.snapshot
-            if newest is None or newest.snapshot_id < before.snapshot.snapshot_id:
+            if record.rewound_to != before.rewound_to and isinstance(record.rewound_to, str):
+                self._on_imported(before, record, record.rewound_to)
+            elif newest is None or newest.snapshot_id < before.snapshot.snapshot_id:
                 self._on_rewound(before, record)
             elif newest.snapshot_id == before.snapshot.snapshot_id:
                 kept = {ref.manifest_name for ref in record.snapshots}
@@ -123,6 +131,25 @@ class Oracle:
         kept = [one.name for one in self._history].index(manifest.name) + 1
         self.left |= {a.token for one in self._history[kept:] for a in one.artifacts}
         self._history = self._history[:kept]
+
+    def _on_imported(self, before: ExecutionRecord, record: ExecutionRecord, name: str) -> None:
+        """The job begins anew with an export: once, on a new line, with nothing of before."""
+        deployment, newest = self.deployments[record.execution_id], record.snapshot
+        if deployment.initial_snapshot != name:
+            raise Violation(f"nobody wanted {name}")
+        if newest is None or record.snapshots != (newest,) or not newest.committed:
+            raise Violation(f"{name} was brought in as {record.snapshots}")
+        if record.timeline <= before.timeline:
+            raise Violation(f"{name} was brought in on timeline {record.timeline}")
+        history = self._exported[name]
+        if COUNT in history[-1].shards and COUNT not in deployment.stages:
+            raise Violation(f"given up for {name}, which does not fit")
+        kept = {one.name for one in history}
+        self.left |= {
+            a.token for one in self._history if one.name not in kept for a in one.artifacts
+        }
+        self.left -= {a.token for one in history for a in one.artifacts}
+        self._history = list(history)
 
     def _check_last(self, newest: SnapshotRef | None) -> None:
         if self.scenario.guarantee is Guarantee.NONE:

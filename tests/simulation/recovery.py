@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 from dagster_jet.errors import JetError, SnapshotInvalidError
 from dagster_jet.execution.compatibility import check_compatible
 from dagster_jet.snapshot import protocol as c
-from dagster_jet.snapshot.manifest import ChunkSet, Manifest, Run, ShardState, validate_manifest
+from dagster_jet.snapshot.manifest import (
+    ChunkSet,
+    Manifest,
+    Run,
+    ShardState,
+    checksum,
+    validate_manifest,
+)
 from dagster_jet.snapshot.record import SnapshotRef
+from dagster_jet.snapshot.storage.chunks import ChunkSetName
 
 from .chunks import Delta, MissingFromStore, merge
 from .oracle import Violation
@@ -67,6 +75,68 @@ def _missing(driver: Driver, command: c.Command, manifest_name: str, what: str) 
     elif driver.owns_the_job:
         raise Violation(f"cannot be restored: {what}")
     driver.answer(command, c.Failed(what, restartable=False))
+
+
+def bring_in(driver: Driver, command: c.ImportSnapshot) -> None:
+    """Copies an export under names of this execution. What is copied counts once a record names it;
+    a sleeper may do so long after its successor has looked for garbage."""
+    world, deployment = driver.world, driver.deployment
+    exported = world.exports[command.export]
+    state = {v: chains for v, chains in exported.manifest.shards.items() if v in STATEFUL}
+    try:
+        if world.store_is_full() or world.chance("read_fails"):
+            raise MissingFromStore("too few members answered")
+        fitting = replace(exported.manifest, shards=state)
+        check_compatible(JOB, fitting, deployment.plan, PARTITION_COUNT)
+    except MissingFromStore as unavailable:
+        driver.answer(command, c.Failed(str(unavailable), restartable=True))
+        return
+    except JetError as refused:
+        world.seen["an export that does not fit was refused"] += 1
+        driver.answer(command, c.Failed(str(refused), restartable=False))
+        return
+    by, snapshot_id = driver.execution_id, command.snapshot_id
+
+    def copied(vertex: str, shard: int, place: int, one: ChunkSet) -> ChunkSet:
+        name = str(ChunkSetName(vertex, snapshot_id, by, shard, f"imported.{place}"))
+        world.chunks.put_chunks(vertex, name, by, exported.chunk_sets[vertex, one.name])
+        return replace(one, name=name)
+
+    shards = {
+        vertex: tuple(
+            tuple(copied(vertex, shard, place, one) for place, one in enumerate(chain))
+            for shard, chain in enumerate(chains)
+        )
+        for vertex, chains in exported.manifest.shards.items()
+    }
+    imported = replace(
+        exported.manifest,
+        snapshot_id=snapshot_id,
+        execution_id=by,
+        timeline=command.timeline,
+        artifacts=(),
+        sinks=deployment.destinations,
+        shards=shards,
+    )
+    world.oracle.on_attempt(snapshot_id, by, imported.epoch_id)
+    world.chunks.manifests[imported.name] = (by, imported.to_bytes())
+    world.seen["an export was brought in"] += 1
+    driver.position = list(imported.sources[SOURCE])
+    driver.answer(command, c.SnapshotImported(_ref(imported, world.now_ms), imported))
+
+
+def _ref(manifest: Manifest, now_ms: int) -> SnapshotRef:
+    digest = checksum(manifest.to_bytes())
+    return SnapshotRef(
+        manifest.snapshot_id,
+        manifest.epoch_id,
+        manifest.execution_id,
+        manifest.name,
+        digest,
+        now_ms,
+        manifest.state_bytes,
+        committed=True,
+    )
 
 
 def restore(driver: Driver, command: c.Restore) -> None:

@@ -25,7 +25,7 @@ SOURCE = "departures"
 PARTITION_COUNT = 7
 
 COMMANDS = tuple(command.__name__ for command in get_args(Command))
-RECOVERY = ("Claim", "LoadManifest", "Restore", "Commit", "AbortOrphans")
+RECOVERY = ("Claim", "LoadManifest", "ImportSnapshot", "Restore", "Commit", "AbortOrphans")
 LONG_STEPS = ("RunEpoch", "Commit", "AbortOrphans")
 """Commands of several durable steps: a process can die in their middle."""
 
@@ -112,8 +112,9 @@ class Scenario:
     sealed: bool
     """What was decided for a sink is committed by a pipeline that has it, or by nobody."""
     rewinds: bool
-    """Starts may go back to a retained snapshot. Not where processors commit: what they did on the
-    line that is left would have to be told from what they do again."""
+    """Starts may go back to a retained snapshot, or begin with an exported one. Not where
+    processors commit: what they did on the line that is left would have to be told from what they
+    do again."""
     damages: bool
     """Older retained snapshots may turn out to be damaged."""
     snapshot_id_block: int
@@ -135,6 +136,7 @@ class Scenario:
         lengths = [rng.randint(3, 22) for _ in range(partitions)]
         exactly_once = guarantee is Guarantee.EXACTLY_ONCE
         in_two_phases = guarantee is not Guarantee.NONE and rng.random() < 0.25
+        rewinds = exactly_once and not in_two_phases and rng.random() < 0.4
         return cls(
             guarantee=guarantee,
             snapshot_interval_ms=rng.choice((0, 0, 40, 150, 400)),
@@ -143,7 +145,7 @@ class Scenario:
             in_two_phases=in_two_phases,
             changes=exactly_once and rng.random() < 0.5,
             sealed=rng.random() < 0.2,
-            rewinds=exactly_once and not in_two_phases and rng.random() < 0.4,
+            rewinds=rewinds,
             damages=guarantee is not Guarantee.NONE and rng.random() < 0.4,
             snapshot_id_block=rng.choice((3, 4, 64)),
             input_ends=rng.random() < 0.5,
@@ -153,7 +155,7 @@ class Scenario:
                 for partition, length in enumerate(lengths)
             ),
             odds=Odds().scaled(rng.choice((0, 0.5, 1, 1, 2, 3))),
-            mishaps=_draw_mishaps(rng, guarantee),
+            mishaps=_draw_mishaps(rng, guarantee, rewinds),
         )
 
     def config(self, rng: random.Random, deployment: Deployment) -> CoordinatorConfig:
@@ -181,11 +183,20 @@ class Scenario:
         )
 
     def draw_stop(self, rng: random.Random) -> StopKind:
-        return rng.choice((StopKind.SUSPEND, StopKind.SHUTDOWN, StopKind.RESTART))
+        return rng.choice(
+            (
+                StopKind.SUSPEND,
+                StopKind.SHUTDOWN,
+                StopKind.RESTART,
+                StopKind.CANCEL_AND_EXPORT,
+            )
+        )
 
 
-def _draw_mishaps(rng: random.Random, guarantee: Guarantee) -> tuple[Mishap, ...]:
-    points = [p for p in ALL_POINTS if p.command != "Publish"]
+def _draw_mishaps(rng: random.Random, guarantee: Guarantee, rewinds: bool) -> tuple[Mishap, ...]:
+    points = [p for p in ALL_POINTS if p.command not in ("Publish", "ImportSnapshot")]
+    if rewinds:
+        points += [p for p in ALL_POINTS if p.command == "ImportSnapshot"] * 4
     if guarantee is not Guarantee.EXACTLY_ONCE:
         points += [p for p in ALL_POINTS if p.command == "Publish"] * 4
     mishaps = [

@@ -54,6 +54,8 @@ MUST_HAVE_HAPPENED = (
     "a pipeline that lacks a stage was refused",
     "a stage was added",
     "written: rewound",
+    "an export was brought in",
+    "an export that does not fit was refused",
     "written: reserved",
     "going back to a damaged snapshot was refused",
     "a damaged older snapshot was dropped",

@@ -364,6 +364,44 @@ class StaysOnItsLine(Recovery):
         return commands
 
 
+class ImportsOnItsLine(Recovery):
+    """What is left and what is written again cannot be told apart, nor here."""
+
+    def on_imported(self, event):
+        commands = super().on_imported(event)
+        if commands:
+            self._target = replace(self._target, timeline=self._job.record.timeline)
+        return commands
+
+
+class ImportsAtEveryStart(Recovery):
+    """Goes back to the export whenever an execution begins."""
+
+    def on_imported(self, event):
+        commands = super().on_imported(event)
+        if commands:
+            self._target = replace(self._target, rewound_to=self._job.record.rewound_to)
+        return commands
+
+
+class NamesAnImportBesideTheOld(Recovery):
+    """Retains what it leaves."""
+
+    def on_imported(self, event):
+        commands = super().on_imported(event)
+        if commands:
+            kept = (*self._target.snapshots, *self._job.record.snapshots)
+            self._target = replace(self._target, snapshots=kept)
+        return commands
+
+
+class FailsOverARewind(Coordinator):
+    """The status of a failed start is written over the record that leaves newer snapshots."""
+
+    def _on_failed(self, event):
+        return self.cycle.fail(event)
+
+
 class BeginsIdsAnewWithARewind(Recovery):
     def on_rewound(self, event):
         commands = super().on_rewound(event)
@@ -591,6 +629,10 @@ MUTANTS = (
     RewindsBeforeItLooks,
     RewindsWithoutAWord,
     StaysOnItsLine,
+    ImportsOnItsLine,
+    ImportsAtEveryStart,
+    NamesAnImportBesideTheOld,
+    FailsOverARewind,
     BeginsIdsAnewWithARewind,
     DoesNotReserveMoreIds,
     RetainsTheDamaged,

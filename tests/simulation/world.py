@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from greenlet import getcurrent
 
 from dagster_jet.execution.epoch_planner import EpochPlanner
+from dagster_jet.execution.exporting import newest_committed
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.sink_committer import SinkCommitter
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
@@ -23,7 +24,7 @@ from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.job_state import CoordinatorConfig
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
 
-from .chunks import ChunkMap
+from .chunks import ChunkMap, Exported
 from .deployment import AS_EVER, REOPENABLE, SEALED, Deployment, changed
 from .driver import Driver
 from .oracle import Oracle, Violation
@@ -80,11 +81,13 @@ class World:
         self.users = random.Random(f"users of {seed}")
         """Whoever cancels: apart from `rng`, so that what happens otherwise is as without them."""
         self.has_users = self.users.random() < 0.2
+        self.exporters = random.Random(f"exporters of {seed}")
         self.scenario = Scenario.draw(self.rng)
         self.odds = self.scenario.odds
         self.oracle = Oracle(self.scenario)
         self.register = self.cast.register(self.rng, self._on_record)
         self.chunks = ChunkMap()
+        self.exports: dict[str, Exported] = {}
         self.sinks: dict[str, Sink] = {}
         """By place."""
         self.promises = Promises(self.oracle.on_kept)
@@ -180,6 +183,8 @@ class World:
         if record is not None and record.snapshots and self._rewinds_left > 0:
             if self.rng.random() < 0.4:
                 self._rewinds_left -= 1
+                if self.exports and self.rng.random() < 0.35:
+                    return replace(deployment, initial_snapshot=self.rng.choice([*self.exports]))
                 ref = self.rng.choice(record.snapshots)
                 deployment = replace(deployment, initial_snapshot=ref.snapshot_id)
                 if scenario.damages and self.rng.random() < 0.3:
@@ -300,7 +305,19 @@ class World:
             + (f"{newest.snapshot_id}{'' if newest.committed else ' (open)'}" if newest else "-"),
         )
         self.oracle.on_record(record)
+        self._perhaps_export(record)
         self._perhaps_damage(record)
+
+    def _perhaps_export(self, record: ExecutionRecord) -> None:
+        """Somebody keeps the newest committed snapshot under a name."""
+        ref = newest_committed(record.snapshots)
+        if not self.scenario.rewinds or ref is None or ref.manifest_name in self.oracle.damaged:
+            return
+        if self.exporters.random() < 0.15:
+            name = f"kept-{len(self.exports) + 1}"
+            self.exports[name] = self.chunks.exported(self.chunks.read_manifest(ref.manifest_name))
+            self.oracle.on_exported(name, ref)
+            self.tell("", f"*** snapshot {ref.snapshot_id} is exported as {name}")
 
     # --- the whole history ----------------------------------------------------------------------
 

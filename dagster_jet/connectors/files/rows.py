@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from dagster_jet.connectors.files.bad_rows import FILE_COLUMN, first_bad_row, forgiving
+from dagster_jet.connectors.files.fewer_columns import filling
+from dagster_jet.connectors.files.json_rows import can_parse
+from dagster_jet.connectors.files.json_tasks import json_rows_by_tasks
 from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.slices import Slice
@@ -14,7 +18,11 @@ from dagster_jet.connectors.files.task_rows import rows_by_tasks, unknown_option
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+LARGE_BYTES = 8 << 20
+"""A task of Python's costs more than what it saves of JSON, up to here."""
 
 
 @dataclass
@@ -27,6 +35,8 @@ class Rows:
     schema: str | None
     options: Mapping[str, str]
     """Of Spark's reader."""
+    columns: StructType | None = None
+    """All that is looked at, of JSON: other columns, and other fields of structs, are null."""
     _reader: DataFrameReader | None = field(default=None, init=False)
 
     def check(self) -> None:
@@ -63,10 +73,19 @@ class Rows:
         """
         from pyspark.sql import functions as F
 
-        if not self.is_remote and all(part.is_whole for part in wanted):
+        spark_reaches = not self.is_remote and all(part.is_whole for part in wanted)
+        is_small = sum(part.size for part in wanted) < LARGE_BYTES
+        if not with_file and self._parses_itself and not (spark_reaches and is_small):
+            assert self.columns is not None
+            return self._filled_up(
+                json_rows_by_tasks(
+                    spark, (self.path, self.storage_options), wanted, self.columns, self.options
+                )
+            )
+        if spark_reaches:
             frame = self._local_reader(spark).load([literally(part.path) for part in wanted])
             if not with_file:
-                return frame
+                return self._filled_up(frame)
             return frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
         assert self.schema is not None
         frame = rows_by_tasks(
@@ -79,11 +98,30 @@ class Rows:
         )
         return frame if with_file else frame.drop(FILE_COLUMN)
 
+    @cached_property
+    def _parses_itself(self) -> bool:
+        return self.columns is not None and can_parse(self.columns, self.options)
+
+    def _filled_up(self, frame: DataFrame) -> DataFrame:
+        return frame if self._filling is None else frame.select(*self._filling)
+
+    @cached_property
+    def _filling(self) -> list[Column] | None:
+        """Made once: every column is a call into the JVM."""
+        from pyspark.sql.types import StructType
+
+        if self.columns is None or self.schema is None:
+            return None
+        whole = StructType.fromDDL(self.schema)
+        assert isinstance(whole, StructType)
+        return None if self.columns == whole else filling(self.columns, whole)
+
     def _local_reader(self, spark: SparkSession) -> DataFrameReader:
         """Configured once: every option is a call into the JVM."""
         if self._reader is None:
             reader = spark.read.options(**self.options).format(self.format)
-            self._reader = reader if self.schema is None else reader.schema(self.schema)
+            schema = self.columns or self.schema
+            self._reader = reader if schema is None else reader.schema(schema)
         return self._reader
 
     def first_bad(self, spark: SparkSession, wanted: Sequence[Slice]) -> str | None:

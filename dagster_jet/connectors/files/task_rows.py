@@ -34,7 +34,8 @@ _TASK_BYTES = 64 << 20
 _LEAST_TASK_BYTES = 2 << 20
 _BLOCK_BYTES = 4 << 20
 _TASKS_PER_CORE = 2
-_LINE_COLUMN = "__line"
+LINE_COLUMN = "__line"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _COMPRESSED: Mapping[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _UNKNOWN = frozenset(
     (
@@ -70,7 +71,7 @@ def rows_by_tasks(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    dealt = _divided(wanted, format, spark.sparkContext.defaultParallelism)
+    dealt = divided(wanted, format, spark.sparkContext.defaultParallelism)
     numbers = spark.range(0, len(dealt), 1, len(dealt))
     if format == "parquet":
         columns = cast(StructType, StructType.fromDDL(schema))
@@ -83,12 +84,12 @@ def rows_by_tasks(
         comment=given.get("comment") if format == "csv" else None,
         header=_header(schema, given) if format == "csv" else None,
     )
-    lines = numbers.mapInArrow(read_lines, f"{FILE_COLUMN} string, {_LINE_COLUMN} string")
+    lines = numbers.mapInArrow(read_lines, f"{FILE_COLUMN} string, {LINE_COLUMN} string")
     parse = F.from_json if format == "json" else F.from_csv
     file_options = {"header", "enforceschema"}
     parsing = {n: v for n, v in options.items() if n.lower() not in file_options}
-    parsed = lines.select(FILE_COLUMN, parse(_LINE_COLUMN, schema, parsing).alias(_LINE_COLUMN))
-    fields = [f"{_LINE_COLUMN}.{quoted_name(name)}" for name, _ in split_ddl(schema)]
+    parsed = lines.select(FILE_COLUMN, parse(LINE_COLUMN, schema, parsing).alias(LINE_COLUMN))
+    fields = [f"{LINE_COLUMN}.{quoted_name(name)}" for name, _ in split_ddl(schema)]
     return parsed.select(*fields, FILE_COLUMN)
 
 
@@ -110,7 +111,7 @@ def _header(schema: str, given: Mapping[str, str]) -> Header | None:
     return Header(names, given.get("sep", given.get("delimiter", ",")), is_checked)
 
 
-def _divided(
+def divided(
     wanted: Sequence[Slice], format: str, parallelism: int
 ) -> tuple[tuple[Slice, ...], ...]:
     """What each task reads."""
@@ -147,27 +148,22 @@ class ReadLines:
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         with open_lines(self.place, part.file) as stream:
             is_first = part.begin == 0
-            for block in blocks(stream, part.begin, self._end(part)):
-                lines = [line.rstrip(b"\r") for line in block.split(b"\n")]
-                lines = [line for line in lines if self._is_row(line)]
+            for block in blocks(stream, part.begin, end_of(part)):
+                lines = [line for line in lines_of(block) if self._is_row(line)]
                 if is_first and lines:
-                    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+                    lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
                     if self.header is not None:
                         _check_header(self.header, lines[0], part.file.path)
                         del lines[0]
                     is_first = False
                 if lines:
                     yield pa.RecordBatch.from_arrays(
-                        [pa.array([part.file.path] * len(lines)), _as_text(lines)],
-                        [FILE_COLUMN, _LINE_COLUMN],
+                        [pa.array([part.file.path] * len(lines)), as_text(lines)],
+                        [FILE_COLUMN, LINE_COLUMN],
                     )
 
-    def _end(self, part: Slice) -> int | None:
-        return None if part.file.path.endswith(tuple(_COMPRESSED)) else part.end
-
     def _is_row(self, line: bytes) -> bool:
-        is_comment = self.comment is not None and line.startswith(self.comment.encode())
-        return bool(line.strip()) and not is_comment
+        return self.comment is None or not line.startswith(self.comment.encode())
 
 
 @dataclass(frozen=True)
@@ -222,6 +218,11 @@ def open_lines(place: tuple[str, StorageOptions], file: InputFile) -> BinaryIO:
     return stream
 
 
+def end_of(part: Slice) -> int | None:
+    """None: of the file, whose size is that of its compressed text."""
+    return None if part.path.endswith(tuple(_COMPRESSED)) else part.end
+
+
 def blocks(stream: BinaryIO, begin: int, end: int | None) -> Iterator[bytes]:
     """Whole lines, those that begin in [begin, end); to the end of the file where it is None."""
     at = begin
@@ -238,7 +239,13 @@ def blocks(stream: BinaryIO, begin: int, end: int | None) -> Iterator[bytes]:
         yield block
 
 
-def _as_text(lines: Sequence[bytes]) -> pa.Array:
+def lines_of(block: bytes) -> list[bytes]:
+    """Those that are not blank."""
+    lines = (line.rstrip(b"\r") for line in block.split(b"\n"))
+    return [line for line in lines if line.strip()]
+
+
+def as_text(lines: Sequence[bytes]) -> pa.Array:
     try:
         return pa.array(lines, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:  # as Spark's readers do it

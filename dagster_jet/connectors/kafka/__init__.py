@@ -1,6 +1,7 @@
 """Kafka: topics as sources by offsets, as sinks by transactions."""
 
+from dagster_jet.connectors.kafka.held_sink import HeldKafkaSink
 from dagster_jet.connectors.kafka.sink import KafkaSink
 from dagster_jet.connectors.kafka.source import KafkaSource
 
-__all__ = ["KafkaSink", "KafkaSource"]
+__all__ = ["HeldKafkaSink", "KafkaSink", "KafkaSource"]

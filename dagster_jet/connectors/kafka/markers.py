@@ -2,6 +2,9 @@
 
 A marker's key is (store, namespace, job, sink, timeline), its value the last epoch and the
 execution that has committed it. Markers of all jobs are in one topic.
+
+Those of held transactions are in another one: they are open for longer, and who reads markers waits
+for those that are open.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ import concurrent.futures
 import json
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import xxhash
@@ -23,15 +27,19 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
     is_lasting,
+    is_refusal,
     said,
 )
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 MARKER_TOPIC = "dagster-jet-markers"
+HELD_SUFFIX = "-held"
+"""Of the topic's name, for markers of held transactions."""
 MARKER_RIGHTS = "READ, WRITE, DESCRIBE and DESCRIBE_CONFIGS"
 _PARTITIONS = 8
 _SILENCE_S = 10.0
 _CALL_S = 10.0
+_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,11 @@ class Marker:
     def covers(self, epoch_id: int, execution_id: int) -> bool:
         return self.execution_id == execution_id and self.epoch_id >= epoch_id
 
+    def reaches(self, execution_id: int, epoch_id: int) -> bool:
+        """Of a held transaction: each has the execution that has written it, and is committed
+        before its successors."""
+        return (self.execution_id, self.epoch_id) >= (execution_id, epoch_id)
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -68,12 +81,20 @@ class Owner:
     namespace: str
     job: str
     sink: str
+    part: str = ""
+    """Of the sink, that has transactions of its own: a held id."""
 
     def key(self, timeline: int) -> bytes:
         return json.dumps([*self.as_list(), timeline]).encode()
 
     def as_list(self) -> list[str]:
-        return [self.store, self.namespace, self.job, self.sink]
+        part = [self.part] if self.part else []
+        return [self.store, self.namespace, self.job, self.sink, *part]
+
+    def owns(self, key: bytes) -> bool:
+        """Whether a marker's key is of the sink, or of a part of it."""
+        mine = replace(self, part="").as_list()
+        return bool(json.loads(key)[: len(mine)] == mine)
 
     @property
     def transactional_id(self) -> str:
@@ -94,6 +115,58 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
         KafkaException: nobody answers.
         TimeoutError: a transaction of another job stays open, or the topic is not there.
     """
+    return newest_of(_all_messages(cluster, topic), owner)
+
+
+def newest_of(messages: Iterable[Any], owner: Owner) -> dict[int, Marker]:
+    """By timeline, the newest marker of a sink among messages of the marker topic."""
+    newest: dict[int, Marker] = {}
+    for message in messages:
+        *of, timeline = json.loads(message.key())
+        if of != owner.as_list() or message.value() is None:
+            continue
+        marker, before = Marker.of(message.value()), newest.get(timeline)
+        # Where the topic has got more partitions, an old one may stand in another, and be read
+        # later.
+        if before is None or marker.is_after(before):
+            newest[timeline] = marker
+    return newest
+
+
+def has_markers(cluster: Cluster, topic: str, owner: Owner) -> bool:
+    """Whether there is any of a sink or its parts. Raises as `read_markers`."""
+    return any(owner.owns(message.key()) for message in _all_messages(cluster, topic))
+
+
+def is_visible(
+    cluster: Cluster, topic: str, owner: Owner, timeline: int, marker: Marker, at: tuple[int, int]
+) -> bool:
+    """Whether a marker was committed that was written to (partition, offset), or one after it.
+
+    It waits until everything up to there is decided, and for nothing behind it.
+
+    Raises:
+        KafkaException: nobody answers.
+        TimeoutError: a transaction that is older stays open.
+    """
+    key, (partition, offset) = owner.key(timeline), at
+    for message in _messages(cluster, topic, {partition: offset}, {partition: offset + 1}):
+        is_ours = message.key() == key and message.value() is not None
+        if is_ours and Marker.of(message.value()).reaches(marker.execution_id, marker.epoch_id):
+            return True
+    return False
+
+
+def _all_messages(cluster: Cluster, topic: str) -> Iterator[Any]:
+    admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
+    ends = _ends(admin, topic, marker_partitions(admin, topic))
+    yield from _messages(cluster, topic, dict.fromkeys(ends, 0), ends)
+
+
+def _messages(
+    cluster: Cluster, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[Any]:
+    """What is committed, by partition, until all before the end is decided; perhaps more."""
     library = client_library()
     code = library.KafkaError
     settings = cluster.settings(
@@ -107,15 +180,12 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
             "error_cb": Troubles(),
         }
     )
-    newest: dict[int, Marker] = {}
+    left = dict(ends)
     consumer = library.Consumer(settings)
     try:
-        partitions = marker_partitions(consumer, topic)
-        ends = _ends(cluster, topic, partitions)
-        starts = [library.TopicPartition(topic, number, 0) for number in ends]
-        consumer.assign(starts)
+        consumer.assign([library.TopicPartition(topic, *start) for start in starts.items()])
         heard = time.monotonic()
-        while ends:
+        while left:
             message = consumer.poll(0.1)
             if message is None:
                 if time.monotonic() - heard > _SILENCE_S:
@@ -127,25 +197,14 @@ def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker
             error = message.error()
             if error is None:
                 heard = time.monotonic()
-                _note(newest, message, owner)
+                yield message
             elif error.code() == code._PARTITION_EOF:
-                if message.offset() >= ends.get(message.partition(), 0):
-                    ends.pop(message.partition(), None)
+                if message.offset() >= left.get(message.partition(), 0):
+                    left.pop(message.partition(), None)
             elif is_lasting(error):
                 raise library.KafkaException(error)
     finally:
         consumer.close()
-    return newest
-
-
-def _note(newest: dict[int, Marker], message: Any, owner: Owner) -> None:
-    *of, timeline = json.loads(message.key())
-    if of != owner.as_list() or message.value() is None:
-        return
-    marker, before = Marker.of(message.value()), newest.get(timeline)
-    # Where the topic has got more partitions, an old one may stand in another, and be read later.
-    if before is None or marker.is_after(before):
-        newest[timeline] = marker
 
 
 def marker_partitions(client: Any, topic: str) -> list[int]:
@@ -158,10 +217,9 @@ def marker_partitions(client: Any, topic: str) -> list[int]:
     return list(found.partitions)
 
 
-def _ends(cluster: Cluster, topic: str, partitions: list[int]) -> dict[int, int]:
+def _ends(admin: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
     """Also of what is not decided. Partitions without anything are left out."""
     library, administration = client_library(), admin_library()
-    admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
     asked = {
         library.TopicPartition(topic, number): administration.OffsetSpec.latest()
         for number in partitions
@@ -172,6 +230,28 @@ def _ends(cluster: Cluster, topic: str, partitions: list[int]) -> dict[int, int]
         one.partition: answered(future.result(_CALL_S).offset) for one, future in futures.items()
     }
     return {number: end for number, end in ends.items() if end > 0}
+
+
+def _await_topic(admin: Any, topic: str) -> None:
+    """Brokers hear of a topic a little later than the one that has made it, and lead it later yet.
+
+    Raises:
+        TimeoutError: none has heard of it.
+    """
+    asked = client_library().TopicCollection([topic])
+    began = time.monotonic()
+    while True:
+        try:
+            admin.describe_topics(asked, request_timeout=_CALL_S)[topic].result(_CALL_S)
+            _ends(admin, topic, range(_PARTITIONS))
+            return
+        except client_library().KafkaException as error:
+            raised = error_of(error)
+            if raised is not None and is_refusal(raised):
+                return  # who checks the rights says so
+            if time.monotonic() - began > _CALL_S:
+                raise TimeoutError from None
+            time.sleep(_PAUSE_S)
 
 
 def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> None:
@@ -206,6 +286,7 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
                         f"grant {MARKER_RIGHTS} on it, or name another: "
                         "sinks.kafka(marker_topic=...).",
                     ) from None
+            _await_topic(admin, topic)
             return
         resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
         described = admin.describe_configs([resource])[resource].result(_CALL_S)

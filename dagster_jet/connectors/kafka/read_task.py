@@ -23,6 +23,7 @@ from dagster_jet.connectors.kafka.cluster import (
     said,
 )
 from dagster_jet.connectors.kafka.offsets import Partition
+from dagster_jet.connectors.kafka.polled import Places, Polled, without_collections
 from dagster_jet.connectors.kafka.ranges import Range
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
@@ -81,7 +82,7 @@ class ReadTask:
 
     def _read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         consumer, troubles = _consumer(self.cluster)
-        places = {name: place for place, name in enumerate(self.names)}
+        places = Places([Partition.named(name) for name in self.names])
         try:
             # One range of a partition at a time: a consumer has one place in each.
             for some in _rounds(ranges):
@@ -90,42 +91,34 @@ class ReadTask:
             consumer.unassign()
 
     def _read_round(
-        self, consumer: Any, troubles: Troubles, ranges: Sequence[Range], places: dict[str, int]
+        self, consumer: Any, troubles: Troubles, ranges: Sequence[Range], places: Places
     ) -> Iterator[pa.RecordBatch]:
-        library = client_library()
-        left = {(r.partition.topic, r.partition.number): r for r in ranges}
-        consumer.assign(
-            [library.TopicPartition(r.partition.topic, r.partition.number, r.start) for r in ranges]
-        )
+        left = {r.partition: r for r in ranges}
+        stops = places.table({r.partition: r.stop for r in ranges})
+        consumer.assign([_place(r.partition, r.start) for r in ranges])
         heard = time.monotonic()
         while left:
             # It waits until it has so many, or for the whole time: not for more than can come.
             most = sum(map(len, left.values()))
-            messages = consumer.consume(min(BATCH, most), _LOOK_S)
+            with without_collections():
+                messages = consumer.consume(min(BATCH, most), _LOOK_S)
+                polled, events = Polled.of(messages, places)
+                read, ended = polled.before(stops)
+                batch = self._batch(read)
             if not messages:
                 self._give_up_after(heard, troubles)
                 continue
             heard = time.monotonic()
-            kept = []
-            for message in messages:
-                key = (message.topic(), message.partition())
-                range_ = left.get(key)
-                if range_ is None:
-                    continue  # behind the end
-                error = message.error()
-                if error is None and message.offset() < range_.stop:
-                    kept.append(message)
-                    if message.offset() == range_.stop - 1:
-                        self._end(consumer, left, key)
-                elif error is None or self._is_end(error, message, range_):
-                    self._end(consumer, left, key)
-            if kept:
-                yield self._batch(kept, places)
-
-    def _end(self, consumer: Any, left: dict[Any, Range], key: tuple[str, int]) -> None:
-        del left[key]
-        if left:
-            consumer.incremental_unassign([client_library().TopicPartition(*key)])
+            for event in events:
+                range_ = left.get(Partition(event.topic(), event.partition()))
+                if range_ is not None and self._is_end(event.error(), event, range_):
+                    ended.add(range_.partition)
+            for partition in ended & left.keys():
+                del left[partition]
+                if left:
+                    consumer.incremental_unassign([_place(partition)])
+            if batch.num_rows:
+                yield batch
 
     def _is_end(self, error: Any, message: Any, range_: Range) -> bool:
         """Whether an event says that the range is read. Raises what it says else."""
@@ -166,30 +159,36 @@ class ReadTask:
             cure="The job restarts from its last snapshot, and waits for the cluster.",
         )
 
-    def _batch(self, messages: Sequence[Any], places: dict[str, int]) -> pa.RecordBatch:
-        values = [message.value() for message in messages]
+    def _batch(self, read: Polled) -> pa.RecordBatch:
+        kind = client_library().Message
+        values = read.each(kind.value)
         if self.avro is not None:
             values = self.avro.texts(values)
         columns: list[pa.Array] = [
             pa.array(values, pa.binary()),
-            pa.array([places[f"{m.topic()}/{m.partition()}"] for m in messages], pa.int32()),
+            pa.array(read.places, pa.int32()),
         ]
         names = [VALUE_COLUMN, SOURCE_PARTITION_COLUMN]
         if self.with_metadata:
             columns += [
-                pa.array([m.key() for m in messages], pa.binary()),
-                pa.array([_headers(m) for m in messages], METADATA.field("_headers").type),
-                pa.array([m.topic() for m in messages], pa.string()),
-                pa.array([m.partition() for m in messages], pa.int32()),
-                pa.array([m.offset() for m in messages], pa.int64()),
-                pa.array([_time_us(m) for m in messages], METADATA.field("_timestamp").type),
+                pa.array(read.each(kind.key), pa.binary()),
+                pa.array(read.each(_headers), METADATA.field("_headers").type),
+                pa.array(read.each(kind.topic), pa.string()),
+                pa.array(read.each(kind.partition), pa.int32()),
+                pa.array(read.offsets, pa.int64()),
+                pa.array(read.each(_time_us), METADATA.field("_timestamp").type),
             ]
             names += METADATA.names
         if self.with_position:
-            shown = [f"{m.topic()}/{m.partition()}@{m.offset()}" for m in messages]
+            shown = [f"{m.topic()}/{m.partition()}@{m.offset()}" for m in read.messages]
             columns.append(pa.array(shown, pa.string()))
             names.append(POSITION_COLUMN)
         return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _place(partition: Partition, offset: int | None = None) -> Any:
+    more = () if offset is None else (offset,)
+    return client_library().TopicPartition(partition.topic, partition.number, *more)
 
 
 def _rounds(ranges: Sequence[Range]) -> Iterator[list[Range]]:

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Committer, TransactionId, shown_guarantee
+from dagster_jet.connectors.contract import (
+    Committer,
+    SinkWriter,
+    TransactionId,
+    shown_guarantee,
+)
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
 from dagster_jet.connectors.kafka.markers import (
     MARKER_TOPIC,
     Owner,
     check_marker_topic,
+    has_markers,
 )
 from dagster_jet.connectors.kafka.messages import message_columns
 from dagster_jet.connectors.kafka.offsets import Offsets, Topics
@@ -93,17 +99,20 @@ class KafkaSink:
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSink:
         """Looks for the topic; a cluster that is away is waited for."""
-        with _as_sink_errors(job, stage):
+        with as_sink_errors(job, stage):
             Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
         return self
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        with _as_sink_errors(job, stage):
+        with as_sink_errors(job, stage):
             Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
             check_marker_topic(self.cluster, self.marker_topic, job, stage)
             wanted = {self.topic: ("WRITE",), self.marker_topic: ("READ", "WRITE")}
             check_rights(self.cluster, wanted, job, stage)
-            if self._committer(job, stage).try_out() and is_new_job:
+        producer, owner = self._committer(job, stage).producer, self._owner(job, stage)
+        with producer.errors_named():
+            producer.try_out()
+            if is_new_job and has_markers(self.cluster, self.marker_topic, owner):
                 raise ConfigurationError(
                     f"the topic {self.marker_topic!r} has epochs of an earlier life of this job, "
                     "but the store knows nothing of it: its epochs would be taken for those.",
@@ -127,7 +136,7 @@ class KafkaSink:
             )
         )
 
-    def open_writer(self, transaction: TransactionId) -> RowsWriter:
+    def open_writer(self, transaction: TransactionId) -> SinkWriter:
         area = self.area(transaction.job, transaction.sink)
         return RowsWriter(SegmentWriter(area, transaction, f"topic {self.topic}"))
 
@@ -149,7 +158,8 @@ class KafkaSink:
 
 
 @contextmanager
-def _as_sink_errors(job: str, stage: str) -> Iterator[None]:
+def as_sink_errors(job: str, stage: str) -> Iterator[None]:
+    """Raises what a source would say of a cluster as what it means for a sink."""
     try:
         yield
     except SourceUnavailableError as error:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_jet.connectors.message_reader import POSITION_COLUMN
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
 
-POSITION_COLUMN = "__position"
 METADATA_DDL = (
     "_message_id string, _exchange string, _routing_key string, _redelivered boolean, "
     "_timestamp timestamp, _headers map<string,string>"

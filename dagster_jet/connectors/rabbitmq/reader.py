@@ -1,47 +1,31 @@
 """The driver's side of a queue: takes deliveries, hands out what is new, acknowledges what a
 snapshot has.
 
-When an id may be forgotten: once the server has answered behind its acknowledgement
-(`Subscription.acknowledge`) it is one of the newest `REMEMBERED_MAX`: a server that is killed may
-deliver again what it has not written down yet. Without that answer, because
-the connection broke, or because it was an earlier process that had the message, it is kept until it
-is delivered again, or until a connection has stood for `UNPROVEN_S` since then. Newer ids do not
-push it out: a frozen process may hold its messages for long while others go by.
+An acknowledgement is proven once the server has answered behind it (`Subscription.acknowledge`). A
+server that is killed may deliver again what it has not written down yet.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
-from dagster_jet.connectors.messages import ReadMessages
-from dagster_jet.connectors.rabbitmq.columns import (
-    POSITION_COLUMN,
-    Message,
-    seconds_of,
-    table_of,
-    texts_of,
-)
+from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.message_reader import Found, MessageReader
+from dagster_jet.connectors.rabbitmq.columns import Message, seconds_of, table_of, texts_of
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.connectors.rabbitmq.subscription import Delivery, Subscription
 from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.errors import SourceError, SourceUnavailableError
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 REMEMBERED_MAX = 40_000
 """More than a server has not written down yet: `queue_index_max_journal_entries` is 32,768. Of
 10,000 that it had answered for, all came again after a SIGKILL at once; after 0.3 s none."""
-UNPROVEN_S = 86_400.0
-"""Of time with a connection: an outage of days does not count."""
 _SHOWN = 80
 
 
@@ -58,41 +42,15 @@ class Reading:
     """For exactly once: a message is known by its id when it comes again."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a poll has brought."""
+class RabbitReader(MessageReader[Message]):
+    """Of one execution. `_subscription` belongs to the source's own thread."""
 
-    new: tuple[Message, ...]
-    proven: tuple[str, ...]
-    """Of messages that came again although a snapshot has them: acknowledged by now."""
-    connected_s: float
-    """For how long the connection has stood since the last poll."""
+    def __init__(self, reading: Reading, job: str, stage: str, bad_rows: BadRowRule | None) -> None:
+        super().__init__(job, stage, bad_rows, reading.values, REMEMBERED_MAX)
+        self.reading = reading
+        self._subscription: Subscription | None = None
 
-
-@dataclass
-class RabbitReader(SourceReader):
-    """Of one execution. `_subscription` and `_seen_at` belong to the source's own thread."""
-
-    reading: Reading
-    job: str
-    stage: str
-    bad_rows: BadRowRule | None
-    read: ReadMessages = field(default_factory=lambda: ReadMessages(REMEMBERED_MAX))
-    _waiting: dict[str, Message] = field(default_factory=dict)
-    _waiting_bytes: int = 0
-    _subscription: Subscription | None = None
-    _connected_s: float = 0.0
-    """For how long a connection has stood, in all executions of the job."""
-    _seen_at: float | None = None
-    """When it stood last, by a clock of this process."""
-
-    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
-        self.read.restore(position["remembered"], position["unproven"])
-        self._connected_s = position["connected_s"]
-
-    # --- on the source's own thread ---------------------------------------------------------------
-
-    def poll(self) -> Found:
+    def poll(self) -> Found[Message]:
         with self._server_errors():
             subscription = self._subscribed()
             if subscription.is_cancelled:
@@ -119,9 +77,7 @@ class RabbitReader(SourceReader):
         with self._server_errors():
             subscription = self._subscription
             proven = set() if subscription is None else subscription.acknowledge(messages.keys())
-        self.read.acknowledged({one: messages[one] for one in messages if one in proven})
-        unproven = {one: messages[one] for one in messages if one not in proven}
-        self.read.acknowledged(unproven, unproven_since=self._connected_s)
+        self._note_acknowledged(messages, proven)
 
     def close(self) -> None:
         self._hang_up()
@@ -132,11 +88,6 @@ class RabbitReader(SourceReader):
             self._subscription = Subscription(reading.server, reading.queue, reading.prefetch)
             self._seen_at = None
         return self._subscription
-
-    def _stood(self) -> float:
-        now = time.monotonic()
-        seen_at, self._seen_at = self._seen_at, now
-        return 0.0 if seen_at is None else now - seen_at
 
     def _hang_up(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -181,60 +132,8 @@ class RabbitReader(SourceReader):
             texts_of(properties.headers),
         )
 
-    # --- on the execution's threads ---------------------------------------------------------------
-
-    def accept(self, found: Found) -> None:
-        self._connected_s += found.connected_s
-        self.read.acknowledged(dict.fromkeys(found.proven))
-        self.read.forget_unproven(self._connected_s - UNPROVEN_S)
-        for message in found.new:
-            if self.read.deliver(message.message_id, message.handle):
-                self._waiting[message.message_id] = message
-                self._waiting_bytes += len(message.body)
-
-    def waiting(self) -> Lag:
-        count = len(self._waiting)
-        return Lag(count, {"messages": count}, self._waiting_bytes)
-
-    def plan(self, max_rows: int) -> tuple[Message, ...] | None:
-        count = min(len(self._waiting), max(1, max_rows))
-        taken = [self._waiting.pop(next(iter(self._waiting))) for _ in range(count)]
-        self._waiting_bytes -= sum(len(message.body) for message in taken)
-        self.read.handed_out({message.message_id: message.handle for message in taken})
-        return tuple(taken) or None
-
-    def frame(self, spark: SparkSession, split: tuple[Message, ...]) -> SourceFrame:
-        from pyspark.sql import functions as F
-
-        messages, position = self._messages(spark, split), F.col(POSITION_COLUMN)
-        frames = self.reading.values.frames(messages, self.bad_rows, self.stage, position)
-        return replace(frames, rows=frames.rows.drop(POSITION_COLUMN))
-
-    def locate_bad_row(self, spark: SparkSession, split: tuple[Message, ...]) -> str | None:
-        from pyspark.sql import functions as F
-
-        messages = self._messages(spark, split)
-        return self.reading.values.first_bad(messages, F.col(POSITION_COLUMN))
-
-    def _messages(self, spark: SparkSession, split: tuple[Message, ...]) -> DataFrame:
-        reading = self.reading
-        return spark.createDataFrame(table_of(split, reading.queue, with_metadata=reading.metadata))
-
-    def verify(self, split: Any, rows: int) -> None:
-        """A split is the messages themselves."""
-
-    def position(self) -> dict[str, Any]:
-        return {
-            "remembered": self.read.remembered(),
-            "unproven": self.read.unproven(),
-            "connected_s": self._connected_s,
-        }
-
-    def unacknowledged(self) -> dict[str, Any]:
-        return self.read.unacknowledged()
-
-    def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        self.read.restore_unacknowledged(messages)
+    def _table(self, messages: Sequence[Message]) -> pa.Table:
+        return table_of(messages, self.reading.queue, with_metadata=self.reading.metadata)
 
 
 def _beginning(body: bytes) -> str:

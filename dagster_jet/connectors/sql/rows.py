@@ -100,13 +100,23 @@ def _csv_column(column: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         values = (None if v is None else f"\\x{v.hex()}" for v in column.to_pylist())
         return pa.array(values, pa.string())
+    if pa.types.is_floating(kind):
+        # As a double's digits: those of a shorter one are of another number in a wider column.
+        return pc.cast(pc.cast(column, pa.float64()), pa.string())
     if pa.types.is_timestamp(kind):
+        return _as_times(column)
+    if pa.types.is_decimal(kind):
         return pc.cast(column, pa.string())
-    if pa.types.is_decimal(kind) or pa.types.is_floating(kind):
-        return pa.array((None if v is None else str(v) for v in column.to_pylist()), pa.string())
     if pa.types.is_nested(kind):
         return pa.array(map(_as_json, column.to_pylist()), pa.string())
     return column
+
+
+def _as_times(column: pa.Array) -> pa.Array:
+    """Their text; of times with a zone in UTC. Arrow's own cast asks its time zones for each value,
+    which takes ten times as long."""
+    texts = pc.cast(column.view(pa.timestamp(column.type.unit)), pa.string())
+    return texts if column.type.tz is None else pc.binary_join_element_wise(texts, "Z", "")
 
 
 # --- any other ------------------------------------------------------------------------------------

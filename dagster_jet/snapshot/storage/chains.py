@@ -78,7 +78,7 @@ class ChainReader:
         needed: list[_Needed] = []
         complete: set[int] = set()
         for chunk_set, data in reversed(list(zip(chain, indexes, strict=True))):
-            index = _read_index(chunk_set, data, vertex)
+            index = read_index(chunk_set, data, vertex)
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(index["schema"])))
             for partition, rows, digest, is_full in index["chunks"]:
                 if partition in complete or (wanted is not None and partition not in wanted):
@@ -90,6 +90,14 @@ class ChainReader:
                     needed.append(_Needed(key, rows, digest, schema))
         in_order = sorted(needed, key=lambda chunk: chunk.key.partition)
         return cls(store, vertex, tuple(in_order))
+
+    def schemas(self) -> list[pa.Schema]:
+        """The distinct schemas of the chunks that count."""
+        found: list[pa.Schema] = []
+        for chunk in self._needed:
+            if chunk.schema not in found:
+                found.append(chunk.schema)
+        return found
 
     def tables(self, rows_at_once: int | None = None) -> Iterator[pa.Table]:
         """The rows, all rows of a partition in one table.
@@ -157,7 +165,13 @@ def read_state(store: ChunkMap, manifest: Manifest, vertex: str) -> pa.Table | N
     return pa.concat_tables(present, promote_options="default") if present else None
 
 
-def _read_index(chunk_set: ChunkSet, data: bytes | None, vertex: str) -> dict[str, Any]:
+def read_index(chunk_set: ChunkSet, data: bytes | None, vertex: str) -> dict[str, Any]:
+    """The index of a set, if it is the one that the manifest knows.
+
+    Raises:
+        SnapshotInvalidError: it is missing, or another one.
+        StoreMismatchError: a newer version has written it.
+    """
     if data is None or checksum(data) != chunk_set.index_checksum:
         raise SnapshotInvalidError(
             f"the index of chunk set {chunk_set.name!r} is "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,24 +11,32 @@ from dagster_jet.errors import SnapshotInvalidError, StoreCorruptedError, StoreE
 from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import SnapshotRef
-from dagster_jet.snapshot.storage.chains import read_chain
+from dagster_jet.snapshot.storage.chains import read_chain, read_state
 from dagster_jet.snapshot.storage.chunks import (
     PARTITION_COLUMN,
     ChunkSetName,
     chunk_keys,
     write_chunk_set,
 )
+from dagster_jet.snapshot.storage.copying import Rename, copy_chunk_sets
 from dagster_jet.store import MapKey, Store, partition_id
 from dagster_jet.system.failpoint import fail_point
 
 
-class SnapshotStore:
-    """Reads and writes under ``jobs/<job>/state``."""
+def state_map(job: str) -> str:
+    """The map with a job's own snapshots."""
+    return f"jobs/{job}/state"
 
-    def __init__(self, store: Store, job: str) -> None:
+
+class SnapshotStore:
+    """Reads and writes under ``jobs/<job>/state``, or in the map of an export."""
+
+    def __init__(self, store: Store, job: str, *, map_name: str | None = None) -> None:
         self._job = job
         self._partition_count = store.partition_count
-        self._map = store.map(f"jobs/{job}/state")
+        self.map_name = map_name if map_name is not None else state_map(job)
+        """Where its chunks are, for tasks that read them."""
+        self._map = store.map(self.map_name)
 
     def load(self, ref: SnapshotRef) -> Manifest:
         """Raises `SnapshotInvalidError` unless it is exactly what the record names."""
@@ -57,6 +65,32 @@ class SnapshotStore:
 
     def write(self, manifest: Manifest) -> None:
         self._map.put_all({self._key(manifest.name): manifest.to_bytes()})
+
+    def copy(
+        self,
+        source: SnapshotStore,
+        manifest: Manifest,
+        changed: Callable[[Manifest], Manifest] = lambda copied: copied,
+        rename: Rename | None = None,
+    ) -> Manifest:
+        """Copies a snapshot of another store of snapshots here: its chunk sets, then its manifest.
+
+        Args:
+            source: where it is.
+            manifest: its manifest.
+            changed: what the copy's manifest is made of that which names the copied sets.
+            rename: see `copy_chunk_sets`.
+
+        Raises:
+            SnapshotInvalidError: a part of it is missing or damaged.
+        """
+        copied = changed(copy_chunk_sets(source._map, self._map, manifest, rename))
+        self.write(copied)
+        return copied
+
+    def read_state(self, manifest: Manifest, vertex: str) -> pa.Table | None:
+        """The state of a stage as it was saved; see `chains.read_state`."""
+        return read_state(self._map, manifest, vertex)
 
     def read_journal(self, source: str, chain: tuple[ChunkSet, ...]) -> pa.Table | None:
         return read_chain(self._map, chain, vertex=source, partition_count=self._partition_count)

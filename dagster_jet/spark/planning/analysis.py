@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, ReadsFewerColumns
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.graph import (
     EnrichNode,
@@ -37,7 +41,8 @@ from dagster_jet.spark.planning.stateless import (
     transformed,
     with_ingestion_time,
 )
-from dagster_jet.spark.planning.wiring import counted_inputs, wire_stage
+from dagster_jet.spark.planning.used_columns import UsedColumns
+from dagster_jet.spark.planning.wiring import StageWiring, counted_inputs, wire_stage
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
 from dagster_jet.spark.tasks.fusion import InputRef
@@ -77,6 +82,9 @@ class _Analysis:
     timestamps: dict[str, TimestampsPlan] = field(default_factory=dict)
     stream_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.used = UsedColumns(self.runtime.session)
+
     def run(self) -> ExecutionPlan:
         self.paths = partition_paths(self.graph, self.runtime.readers)
         self.on_paths = {name for path in self.paths.values() for name in path}
@@ -93,6 +101,10 @@ class _Analysis:
             )
             for stage in self.graph.stages
         }
+        for name, columns in self.used.of(self._ends(stages)).items():
+            reader = self.runtime.readers[name]
+            assert isinstance(reader, ReadsFewerColumns)
+            reader.read_only(columns)
         counted = {
             name: InputRef(stage, ordinal)
             for stage, inputs in self.counted.items()
@@ -124,6 +136,7 @@ class _Analysis:
                     isinstance(n, TimestampsNode) for n in self.graph.downstream(source.name)
                 )
             ),
+            frames=self.frames,
         )
 
     def _frame(self, node: Node) -> DataFrame:
@@ -147,6 +160,9 @@ class _Analysis:
     def _source(self, node: SourceNode) -> DataFrame:
         schema = node.source.schema
         if node.name not in self.on_paths:
+            if isinstance(self.runtime.readers.get(node.name), ReadsFewerColumns):
+                with suppress(PySparkException):  # a type that is none of Parquet's
+                    return self.used.empty_frame(node.name, schema)
             return empty_frame(self.runtime.session, StructType.fromDDL(schema))
         self.kept[node.name] = ()
         with_partition = StructType.fromDDL(f"{schema}, {SOURCE_PARTITION_COLUMN} int")
@@ -197,6 +213,31 @@ class _Analysis:
     def _is_behind_stage(self, name: str) -> bool:
         """Right behind it, or with nothing but plain selects in between."""
         return isinstance(self.graph[name], StatefulNode) or name in self.plain
+
+    def _ends(self, stages: Mapping[str, StageWiring]) -> Iterator[DataFrame]:
+        """All that takes rows of this execution out of Spark, or keeps them for others."""
+        for name, wiring in stages.items():
+            for ordinal, upstream in enumerate(self.graph[name].upstream):
+                rows = self.frames[upstream]
+                if wiring.takes_out_late(ordinal):
+                    rows = rows.where(~wiring.plan.late[ordinal](0))
+                yield wiring.plan.shapes[ordinal](rows)
+                if ordinal in wiring.late_inputs:
+                    yield self.frames[upstream]
+        for node in self.graph:
+            if isinstance(node, SinkNode):
+                if not node.of_late and not node.of_dead_letters:
+                    yield self.frames[node.upstream[0]]
+            elif isinstance(node, TimestampsNode):
+                yield self.frames[node.name].select(quoted_name(node.timestamps.column))
+            elif self._is_shared(node) and not self._is_as_read(node):
+                yield self.frames[node.name]  # what is made for several readers is made whole
+
+    def _is_as_read(self, node: Node) -> bool:
+        """Its rows are those of a source, and nothing was made of them yet."""
+        if isinstance(node, TimestampsNode) and not node.timestamps.of_ingestion:
+            return self._is_as_read(self.graph[node.upstream[0]])
+        return isinstance(node, SourceNode)
 
     def _is_shared(self, node: Node) -> bool:
         if isinstance(node, StatefulNode | SinkNode):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.saved_schema import saved_columns
@@ -14,6 +14,9 @@ from dagster_jet.snapshot.plan import COLUMNS
 from dagster_jet.spark.planning.event_time import TimestampsPlan
 from dagster_jet.spark.planning.fusing import Fusions
 from dagster_jet.spark.planning.wiring import StageWiring
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class ExecutionPlan:
     """Nodes whose frame several branches read: it is materialised once per epoch."""
     counted_sources: frozenset[str]
     """Sources whose rows Spark counts: no timestamps node counts them."""
+    frames: Mapping[str, DataFrame] = field(repr=False)
+    """Of every node but sinks, on empty inputs."""
 
     @property
     def partitioned(self) -> dict[str, str]:

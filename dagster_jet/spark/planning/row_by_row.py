@@ -3,10 +3,10 @@ that Spark has analysed, and refused with the stage that does it over all epochs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.errors import PipelineError
+from dagster_jet.spark.planning.logical_plans import children, leaves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,8 +59,7 @@ def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame
         PipelineError: the function looks at several of the stream's rows at once.
     """
     stream = given._jdf.queryExecution().analyzed()
-    leaves = list(_leaves(stream))
-    _, found = _look(returned._jdf.queryExecution().analyzed(), stream, leaves)
+    _, found = _look(returned._jdf.queryExecution().analyzed(), stream, list(leaves(stream)))
     if found is not None:
         does, instead = found
         raise PipelineError(
@@ -73,17 +72,17 @@ def check_row_by_row(job: str, stage: str, given: DataFrame, returned: DataFrame
         )
 
 
-def _look(plan: Any, stream: Any, leaves: list[Any]) -> tuple[bool, tuple[str, str] | None]:
+def _look(plan: Any, stream: Any, sources: list[Any]) -> tuple[bool, tuple[str, str] | None]:
     """Whether the plan reads the stream; and the first thing it does with several of its rows."""
     if plan.equals(stream):
         return True, None
-    children = list(_children(plan))
-    if not children:
+    below = list(children(plan))
+    if not below:
         # Of a second use of the stream Spark makes a copy with other ids.
-        return any(plan.sameResult(leaf) for leaf in leaves), None
+        return any(plan.sameResult(leaf) for leaf in sources), None
     reading = 0
-    for child in children:
-        reads, found = _look(child, stream, leaves)
+    for child in below:
+        reads, found = _look(child, stream, sources)
         if found is not None:
             return True, found
         reading += reads
@@ -91,17 +90,3 @@ def _look(plan: Any, stream: Any, leaves: list[Any]) -> tuple[bool, tuple[str, s
     if kind == "Join" and reading > 1:
         return True, _JOIN
     return reading > 0, _KINDS.get(kind) if reading else None
-
-
-def _children(plan: Any) -> Iterator[Any]:
-    for of_one_kind in (plan.children(), plan.subqueries()):
-        for place in range(of_one_kind.size()):
-            yield of_one_kind.apply(place)
-
-
-def _leaves(plan: Any) -> Iterator[Any]:
-    children = list(_children(plan))
-    if not children:
-        yield plan
-    for child in children:
-        yield from _leaves(child)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Sink
+from dagster_jet.connectors.contract import HoldsTransactions, Sink
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import OwnSink
@@ -26,6 +26,10 @@ class SinkTask:
 
         context = TaskContext.get()
         shard = context.partitionId() if context is not None else 0
+        if isinstance(self.sink, HoldsTransactions):
+            # Spark counts the partitions of all of an epoch's frames. Those of one are in a row, so
+            # each of its writers gets a number of its own below `held_writers`.
+            shard %= self.sink.held_writers
         own = OwnSink(self.sink_name, self.sink)
         writers = SinkWriters(self.barrier, [own], shard, new_attempt())
         try:

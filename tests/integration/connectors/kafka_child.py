@@ -14,7 +14,7 @@ JOB = "kafka"
 
 
 def kafka_pipeline(folder: Path, guarantee: str = "exactly-once") -> Pipeline:
-    """`kafka.json` in the folder says which cluster and topics."""
+    """`kafka.json` in the folder says which cluster and topics, and what sinks are told besides."""
     place = json.loads((folder / "kafka.json").read_text())
     p = Pipeline(JOB)
     rows = p.read_from(
@@ -25,12 +25,12 @@ def kafka_pipeline(folder: Path, guarantee: str = "exactly-once") -> Pipeline:
         .window(windows.tumbling(f"{child.WINDOW_MS} ms"))
         .aggregate(n=aggregates.count(), total=aggregates.sum("v"), name="counts")
     )
-    counts.write_to(
-        sinks.kafka(place["servers"], topic=place["counts"], key="k"), name="counts_out"
+    counts_out, big_out = (
+        sinks.kafka(place["servers"], topic=place[name], key="k", **place.get("sinks", {}))
+        for name in ("counts", "big")
     )
-    rows.filter(f"v >= {child.BIG}").write_to(
-        sinks.kafka(place["servers"], topic=place["big"], key="k"), name="big_out"
-    )
+    counts.write_to(counts_out, name="counts_out")
+    rows.filter(f"v >= {child.BIG}").write_to(big_out, name="big_out")
     return p
 
 

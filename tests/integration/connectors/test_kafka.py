@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import Jet, JobConfig, JobResult, Pipeline, Secret, sinks, sources
+from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources
 from dagster_jet.connectors.trial import forget
 from dagster_jet.errors import (
     BadRowError,
@@ -31,10 +31,8 @@ from tests.long import long
 from tests.servers import SharedServer, launch, stop, wait_until
 from tests.servers.kafka import prepared
 
-from .. import child
-from ..oracle import windowed
-from ..world import World, random_rows
-from . import kafka_child
+from ..world import World
+from .kafka_job import KafkaPipelineWorld
 from .kafka_world import KafkaWorld
 
 
@@ -99,56 +97,6 @@ def test_the_contract_of_a_sink(kafka: KafkaWorld, spark: Any, tmp_path: Path):
 
 
 # --- wherever the driver dies ---------------------------------------------------------------------
-
-
-class KafkaPipelineWorld(World):
-    driver = staticmethod(kafka_child.main)
-    kafka: KafkaWorld
-    place: dict[str, str]
-    sent: list[dict[str, Any]]
-
-    def set_up(self, kafka: KafkaWorld) -> None:
-        self.kafka, self.sent = kafka, []
-        self.place = {"servers": kafka.servers, "in": kafka.topic(2)}
-        self.place |= {name: kafka.topic(2) for name in ("counts", "big")}
-        (self.folder / "kafka.json").write_text(json.dumps(self.place))
-
-    def send(self, files: int, first: int = 0) -> None:
-        for number in range(first, first + files):
-            rows = random_rows(number, 12, seed=3)
-            self.kafka.send(self.place["in"], rows, partition=number % 2)
-            self.sent += rows
-
-    def run(self, until: str = "completed", **config: Any) -> JobResult:
-        with self.jet() as jet:
-            return jet.run(
-                kafka_child.kafka_pipeline(self.folder),
-                JobConfig(**{**child.CONFIG, "max_items_per_epoch": 12, **config}),
-                until=until,
-                on_event=self.see,
-            )
-
-    def found(self) -> dict[str, Counter[tuple[Any, ...]]]:
-        counts = self.kafka.rows(self.place["counts"])
-        ends = [(r["k"], _ms(r["window_start"]), _ms(r["window_end"])) for r in counts]
-        return {
-            "counts": Counter(
-                (*end, r["n"], r["total"]) for end, r in zip(ends, counts, strict=True)
-            ),
-            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.kafka.rows(self.place["big"])),
-        }
-
-    def wanted(self) -> dict[str, Counter[tuple[Any, ...]]]:
-        return {
-            "counts": Counter(windowed(self.sent, child.WINDOW_MS)),
-            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.sent if r["v"] >= child.BIG),
-        }
-
-
-def _ms(text: Any) -> int:
-    if isinstance(text, int):
-        return text
-    return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 @pytest.fixture

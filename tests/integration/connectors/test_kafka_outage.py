@@ -11,7 +11,7 @@ import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
-from dagster_jet.connectors.kafka import committer as committing
+from dagster_jet.connectors.kafka import producing
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.errors import SinkUnavailableError, SourceUnavailableError
@@ -91,8 +91,8 @@ def test_a_commit_that_is_cut_off_ends_soon_and_goes_on_where_it_was(
     """It is one transaction all the same: what was sent is not sent again."""
     import pyarrow as pa
 
-    monkeypatch.setattr(committing, "SILENCE_S", 1.0)
-    monkeypatch.setattr(committing, "_CALL_S", 0.5)
+    monkeypatch.setattr(producing, "SILENCE_S", 1.0)
+    monkeypatch.setattr(producing, "_CALL_S", 0.5)
     kafka = KafkaWorld()
     topic = kafka.topic()
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
@@ -106,22 +106,22 @@ def test_a_commit_that_is_cut_off_ends_soon_and_goes_on_where_it_was(
         artifacts, committer = writer.prepare(), sink.open_committer("j", "out")
         context = CommitContext("j", "out", 1, 1, recovering=False)
         if when == "produced":
-            monkeypatch.setattr(committing, "fail_point", lambda name: cut_at(name, proxy))
+            monkeypatch.setattr(producing, "fail_point", lambda name: cut_at(name, proxy))
         else:
             proxy.break_off()
         with pytest.raises(SinkUnavailableError):
             committer.commit(artifacts, context)
-        producer = committer._producer  # type: ignore[attr-defined]
-        assert producer is not None, "the next call goes on with it"
+        client = committer.producer.client  # type: ignore[attr-defined]
+        assert client is not None, "the next call goes on with it"
         proxy.restore()
-        monkeypatch.setattr(committing, "fail_point", lambda name: None)
+        monkeypatch.setattr(producing, "fail_point", lambda name: None)
 
         def committed() -> bool:
             committer.commit(artifacts, context)
             return True
 
         wait_until(committed, within=30)
-        assert committer._producer is producer  # type: ignore[attr-defined]
+        assert committer.producer.client is client  # type: ignore[attr-defined]
         committer.close()
     assert sorted(row["v"] for row in kafka.rows(topic)) == [1, 2, 3]
     assert len(kafka.rows(topic, committed=False)) == 3

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -14,13 +15,19 @@ from confluent_kafka.admin import (
     AclPermissionType,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from dagster_jet import Secret, sinks, sources
+from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import KafkaSink
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
+from dagster_jet.connectors.kafka.coordinator import client_settings
 from dagster_jet.errors import ConfigurationError, JetError, Reaction, SinkError, SourceError
 from dagster_jet.store import Store, StoreConfig
+from tests.long import long
 from tests.servers import wait_until
 from tests.servers.kafka import PASSWORD, USER, kafka_server
 
@@ -43,12 +50,14 @@ def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def grant(kafka: KafkaWorld, kind: ResourceType, name: str, *operations: str) -> None:
+def grant(
+    kafka: KafkaWorld, kind: ResourceType, name: str, *operations: str, prefix: bool = False
+) -> None:
     for operation in operations:
         rule = AclBinding(
             kind,
             name,
-            ResourcePatternType.LITERAL,
+            ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL,
             f"User:{USER}",
             "*",
             AclOperation[operation],
@@ -118,6 +127,60 @@ def test_each_missing_right_of_a_sink(kafka: KafkaWorld, options: dict[str, Any]
         refused(start, SinkError, f"the transactional id {transactional_id!r}")
         grant(kafka, ResourceType.TRANSACTIONAL_ID, transactional_id, "WRITE")
         until_allowed(start)
+
+
+@pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=long), "SCRAM-SHA-512"])
+def test_held_transactions_of_a_user_who_signs_in(
+    kafka: KafkaWorld,
+    options: dict[str, Any],
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    mechanism: str,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Both clients do, and neither shows the password, whatever it logs."""
+    for name in ("kafka", "kafka.net", "kafka.protocol"):
+        caplog.set_level("DEBUG", logger=name)
+    options |= {"sasl.mechanism": mechanism}
+    if mechanism != "PLAIN":
+        credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        user = UserScramCredentialUpsertion(USER, credential, PASSWORD.encode())
+        [done] = kafka.admin.alter_user_scram_credentials([user]).values()
+        done.result()
+    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    kafka.create(f"{markers}-held", cleanup_policy="compact")
+    for one in (topic, markers, f"{markers}-held"):
+        grant(kafka, ResourceType.TOPIC, one, "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
+    servers = kafka_server().facts["sasl_servers"]
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
+    with Store.open(config) as store:
+        made = sinks.kafka(
+            servers, topic=topic, transactions="held", marker_topic=markers, options=options
+        )
+        sink = made.with_store(store)
+        start = partial(sink.check, "j", "out", is_new_job=True)
+        prefix = f"dagster_jet/{store.store_id}/"
+        grant(kafka, ResourceType.TRANSACTIONAL_ID, prefix, "WRITE", prefix=True)
+        until_allowed(start)
+        writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a"))
+        writer.write(pa.record_batch({"__key": [b"k"], "__value": [b'{"v": 1}']}))
+        artifacts, context = writer.prepare(), CommitContext("j", "out", 1, 1, recovering=False)
+        monkeypatch.setenv("KAFKA_PASSWORD", "hush")
+        wrong = sink.open_committer("j", "out")
+        words = "the transaction coordinator refuses us"
+        refused(partial(wrong.commit, artifacts, context), SinkError, words)
+        monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+        wrong.commit(artifacts, context)
+        wrong.close()
+    assert kafka.rows(topic) == [{"v": 1}]
+    assert PASSWORD not in caplog.text and "kafka" in caplog.text
+
+
+def test_security_that_the_other_client_does_not_know_is_refused(kafka: KafkaWorld):
+    options = {"sasl.mechanism": "GSSAPI", "sasl.kerberos.keytab": "/k"}
+    sink = sinks.kafka(kafka.servers, topic="t", transactions="held", options=options)
+    with pytest.raises(ConfigurationError, match=r"sasl\.kerberos\.keytab cannot be used"):
+        client_settings(sink.cluster)
 
 
 def test_a_transaction_time_out_that_the_broker_refuses_is_found_at_the_start(

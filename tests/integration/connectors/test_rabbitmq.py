@@ -15,7 +15,8 @@ import pytest
 
 from dagster_jet import JobConfig, Secret, sources
 from dagster_jet.connectors.contract import BadRowRule
-from dagster_jet.connectors.rabbitmq.reader import UNPROVEN_S, RabbitReader
+from dagster_jet.connectors.message_reader import UNPROVEN_S
+from dagster_jet.connectors.rabbitmq.reader import RabbitReader
 from dagster_jet.errors import ConfigurationError, JetError, SourceError, SourceUnavailableError
 from dagster_jet.execution.events import ExecutionRestarting
 from dagster_jet.snapshot.record import JobStatus

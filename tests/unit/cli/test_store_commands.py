@@ -182,6 +182,7 @@ def test_gc_keeps_what_the_record_names_and_what_is_to_come(run: Run, urls: list
     assert shown.exit_code == 0, shown.stderr
     assert json.loads(shown.stdout) == {
         "jobs": [{"job": "j", "removed": 2, "skipped": None}],
+        "of_exports": 0,
         "leftover_copies": 0,
     }
     assert names(urls) == kept

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.connectors.kafka.cluster import Cluster, answered
-from dagster_jet.connectors.kafka.markers import Marker, Owner, _note, marker_partitions
+from dagster_jet.connectors.kafka.markers import Marker, Owner, marker_partitions, newest_of
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import ROWS_PER_TASK, Range, by_task, share
 from dagster_jet.connectors.kafka.read_task import ReadTask, _rounds
@@ -67,12 +67,11 @@ class Message:
 
 def test_the_newest_marker_counts_wherever_it_stands() -> None:
     """A topic that got more partitions has an old one in another; it may be read later."""
-    owner, newest = Owner("store", "jet", "job", "sink"), dict[int, Marker]()
+    owner = Owner("store", "jet", "job", "sink")
     old, new = Marker(7, 0, 1), Marker(9, 0, 2)
-    for marker in (new, old):
-        _note(newest, Message([*owner.as_list(), 0], marker), owner)
-    _note(newest, Message(["store", "jet", "job", "other", 0], Marker(99, 0, 9)), owner)
-    assert newest == {0: new}
+    ours = [Message([*owner.as_list(), 0], marker) for marker in (new, old)]
+    of_another = Message(["store", "jet", "job", "other", 0], Marker(99, 0, 9))
+    assert newest_of([*ours, of_another], owner) == {0: new}
 
 
 def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:

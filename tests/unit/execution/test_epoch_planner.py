@@ -73,6 +73,12 @@ def test_an_execution_may_end_with_time() -> None:
     assert planner.tick(inputs("inbox", now_ms=1000), None, READY).stop is StopKind.SHUTDOWN
 
 
+def test_somebody_may_want_a_snapshot() -> None:
+    assert not STREAMING.tick(inputs(), None, READY).wants_snapshot
+    tick = STREAMING.tick(inputs(), None, READY, wants_snapshot=True)
+    assert tick.wants_snapshot and not tick.wants_epoch, "that is for the coordinator to say"
+
+
 def test_no_watermark_falls_back_and_the_final_one_closes_all() -> None:
     stages = {
         "behind": StageTime(reached_ms=100, watermark_ms=60),

@@ -16,15 +16,15 @@ from dagster_jet.ownership.record_keeper import record_register
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store import Store, StoreConfig
 
-#              suspend resume restart shutdown complete cancel
+#              suspend resume restart shutdown complete cancel export cancel_and_export
 TABLE = {
-    "NOT_RUNNING": "yes yes no  no  no  no",
-    "STARTING":    "yes no  yes yes yes yes",
-    "RUNNING":     "yes no  yes yes yes yes",
-    "COMPLETING":  "yes no  yes yes yes yes",
-    "SUSPENDED":   "no  yes no  no  no  no",
-    "COMPLETED":   "no  no  no  no  no  no",
-    "FAILED":      "no  no  no  no  no  no",
+    "NOT_RUNNING": "yes yes no  no  no  no  yes no",
+    "STARTING":    "yes no  yes yes yes yes yes yes",
+    "RUNNING":     "yes no  yes yes yes yes yes yes",
+    "COMPLETING":  "yes no  yes yes yes yes yes yes",
+    "SUSPENDED":   "no  yes no  no  no  no  yes no",
+    "COMPLETED":   "no  no  no  no  no  no  yes no",
+    "FAILED":      "no  no  no  no  no  no  yes no",
 }  # fmt: skip
 CELLS = [
     (JobStatus(status), move, answer == "yes")

@@ -12,11 +12,13 @@ from dagster_jet.execution.events import (
     ExecutionEnded,
     ExecutionRestarting,
     ExecutionStarted,
+    ProgressReported,
     SnapshotCommitted,
     SourceProgress,
     SourceUnavailable,
     StageProgress,
 )
+from dagster_jet.execution.progress_report import ProgressReport
 from dagster_jet.jobs.remote_progress import RemoteProgress
 from dagster_jet.jobs.run_progress import RunProgress, count, event_time
 from dagster_jet.ownership.lease import new_lease
@@ -79,6 +81,15 @@ def test_what_waits_at_the_start_is_shown_with_its_units() -> None:
     run = Run()
     run.starts()
     assert "lag 3 files, 1.2 M bytes" in run.progress.line()
+
+
+def test_lag_and_watermark_move_between_snapshots_too() -> None:
+    run = Run()
+    run.starts()
+    sources = {"in": SourceProgress(10, {}, {"files": 1})}
+    stages = {"hourly": StageProgress(0, 0, watermark_ms=NOON_MS)}
+    run.progress.note(ProgressReported("shop", 1, stages, sources))
+    assert "lag 1 files  watermark 2023-11-14 22:13:20" in run.progress.line()
 
 
 def test_the_rate_is_that_of_the_last_seconds_and_falls_in_a_lull() -> None:
@@ -172,7 +183,7 @@ def manifest(ref: SnapshotRef) -> Manifest:
 
 def test_a_job_elsewhere_is_shown_by_what_it_leaves_in_the_store() -> None:
     now = 10.0
-    progress = RemoteProgress(manifest, lambda: now)
+    progress = RemoteProgress(manifest, seconds=lambda: now)
     assert progress.line(elsewhere(4)) == (
         "shop  RUNNING  running an epoch  4,000 rows  watermark 2023-11-14 22:13:20  snapshot 4"
     )
@@ -184,9 +195,25 @@ def test_a_job_elsewhere_is_shown_by_what_it_leaves_in_the_store() -> None:
     assert progress.summary(elsewhere(7)) == "shop  RUNNING: 7,000 rows since it began, snapshot 7"
 
 
+def test_what_a_job_elsewhere_reports_of_itself_is_newer_than_its_snapshot() -> None:
+    source = SourceProgress(900, {}, {"rows": 4_000})
+    stages = {"hourly": StageProgress(1, 1, watermark_ms=NOON_MS)}
+    record = elsewhere(4)
+    own = record.execution_id
+    reports = {own: ProgressReport(1, rows_per_second=31.0, sources={"in": source}, stages=stages)}
+
+    def gone(ref: SnapshotRef) -> Manifest:
+        raise SnapshotInvalidError("missing.")
+
+    line = RemoteProgress(gone, reports.get, lambda: 0.0).line(record)
+    assert "900 rows  31 rows/s  lag 4.0 k rows  watermark 2023-11-14 22:13:20" in line
+    reports = {own - 1: reports[own]}
+    assert "rows/s" not in RemoteProgress(gone, reports.get, lambda: 0.0).line(record)
+
+
 def test_a_snapshot_that_is_gone_already_is_passed_over() -> None:
     def gone(ref: Any) -> Manifest:
         raise SnapshotInvalidError("missing.")
 
-    line = RemoteProgress(gone, lambda: 0.0).line(elsewhere(4))
+    line = RemoteProgress(gone, seconds=lambda: 0.0).line(elsewhere(4))
     assert line == "shop  RUNNING  running an epoch  snapshot 4"

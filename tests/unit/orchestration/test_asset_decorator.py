@@ -9,6 +9,7 @@ from dagster_jet import (
     JetResource,
     Pipeline,
     build_jet_job,
+    build_jet_schedule,
     build_jet_source_assets,
     build_jet_supervisor_sensor,
     jet_assets,
@@ -153,3 +154,16 @@ def test_assets_have_owners_tags_and_lead_to_the_code(pipeline: Pipeline) -> Non
 def test_a_job_for_a_list_of_assets_is_refused(pipeline: Pipeline) -> None:
     with pytest.raises(ConfigurationError, match="not list"):
         build_jet_job([shop_assets(pipeline)])  # type: ignore[arg-type]
+
+
+def test_a_source_that_dagster_cannot_take_is_named(pipeline: Pipeline) -> None:
+    p = Pipeline("shop")
+    rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="käse")
+    rows.write_to(sinks.files("/out", format="json"), name="out")
+    with pytest.raises(ConfigurationError, match="the asset 'shop/käse' cannot be an input"):
+        shop_assets(p)
+
+
+def test_until_of_a_schedule_is_read_at_load(pipeline: Pipeline) -> None:
+    with pytest.raises(ConfigurationError, match="'draned' is neither"):
+        build_jet_schedule(shop_assets(pipeline), cron_schedule="@daily", until="draned")

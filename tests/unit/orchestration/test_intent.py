@@ -28,8 +28,10 @@ from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 
 LAUNCHES = Launches("shop", "shop_job")
 SNAPSHOT = SnapshotRef(5, 5, 4, "manifest/5", 0, 0, 0, committed=True)
@@ -197,10 +199,11 @@ def test_a_scheduled_run_does_not_lift_a_pause(
 # --- the form in the UI ---------------------------------------------------------------------------
 
 
-def ask(resource: JetResource, action: str) -> dg.ExecuteInProcessResult:
+def ask(resource: JetResource, action: str, **form: str) -> dg.ExecuteInProcessResult:
+    config = {"action": action, "wait_seconds": 1.0, **form}
     return build_jet_control_job("shop").execute_in_process(
         resources={"jet": resource},
-        run_config={"ops": {"ask_shop": {"config": {"action": action, "wait_seconds": 1.0}}}},
+        run_config={"ops": {"ask_shop": {"config": config}}},
         raise_on_error=False,
     )
 
@@ -222,6 +225,19 @@ def test_what_makes_no_sense_is_one_sentence(jet: Jet, resource: JetResource) ->
     said = failed.step_failure_data.user_failure_data
     assert said is not None and said.description is not None
     assert "cannot cancel: the job is COMPLETED" in said.description
+
+
+def test_an_export_from_the_launchpad(jet: Jet, resource: JetResource) -> None:
+    manifest = Manifest("shop", 7, 9, 4, 1, "", 271, {}, {}, {}, ())
+    SnapshotStore(jet.store, "shop").write(manifest)
+    digest = checksum(manifest.to_bytes())
+    ref = SnapshotRef(7, 9, 4, manifest.name, digest, 0, 0, committed=True)
+    write(jet, ExecutionRecord("shop", 4, JobStatus.SUSPENDED, snapshots=(ref,)))
+    assert not ask(resource, "export").success, "it needs a name"
+    assert ask(resource, "export", export_name="before-upgrade").success
+    (export,) = jet.exports()
+    assert (export.name, export.snapshot_id, export.is_done) == ("before-upgrade", 7, True)
+    assert jet.manifest("shop", "before-upgrade") == manifest
 
 
 # --- retirement -----------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from dagster_jet import (
     jet_assets,
     sinks,
     sources,
+    windows,
 )
+from dagster_jet import aggregates as agg
 from dagster_jet.orchestration.asset_specs import stage_specs
 from dagster_jet.orchestration.translator import JetStageData
 
@@ -71,6 +73,25 @@ def test_kinds_group_place_and_columns(pipeline: Pipeline) -> None:
     rejected = specs["bad_orders"].metadata["dagster/column_schema"]
     assert [c.name for c in rejected.columns] == ["source", "position", "reason", "raw"]
     assert "total = sum(eur)" in (specs["revenue"].description or "")
+
+
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        (windows.tumbling("1 hour"), "tumbling, 1 hour"),
+        (windows.tumbling("1 day", offset="6 hours"), "tumbling, 1 day, shifted by 6 hours"),
+        (windows.sliding("90 seconds", "10 seconds"), "sliding, 90 seconds every 10 seconds"),
+        (windows.session("1500 ms"), "sessions, 1500 ms apart"),
+    ],
+)
+def test_a_window_is_described_in_words(window: windows.Window, said: str) -> None:
+    p = Pipeline("shop")
+    rows = p.read_from(
+        sources.files("/in", format="json", schema="at timestamp"), name="rows"
+    ).with_timestamps("at")
+    counted = rows.window(window).aggregate(n=agg.count(), name="counted")
+    counted.write_to(sinks.files("/out", format="json"), name="out")
+    assert f"- window: {said}\n" in (stage_specs(p)["counted"].description or "")
 
 
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
@@ -156,3 +177,24 @@ def test_columns_that_only_a_running_job_knows_do_not_hinder_definitions():
     changes = sources.postgres_changes("postgresql://me@host/db", slot="s", publication="p")
     specs = stage_specs(copy_of(changes, "/out"))
     assert "dagster/column_schema" not in specs["rows"].metadata
+
+
+def test_what_people_read_is_in_their_units() -> None:
+    p = Pipeline("shop")
+    rows = p.read_from(
+        sources.files("/in", format="json", schema="k string, at timestamp"), name="rows"
+    ).with_timestamps("at")
+    once = rows.deduplicate(on="k", within="36 hours", name="once")
+    for name, window in (
+        ("days", windows.tumbling("1 day", offset="6 hours")),
+        ("hours", windows.sliding("1 hour", slide="10 minutes")),
+        ("visits", windows.session("90 seconds")),
+    ):
+        counted = once.group_by("k").window(window).aggregate(n=agg.count(), name=name)
+        counted.write_to(sinks.files(f"/{name}", format="json"), name=f"{name}_out")
+    text = {spec.key.path[1]: spec.description for spec in build_jet_asset_specs(p)}
+    assert "within: 36 hours" in str(text["once"])
+    assert "window: tumbling, 1 day, shifted by 6 hours" in str(text["days"])
+    assert "window: sliding, 1 hour every 10 minutes" in str(text["hours"])
+    assert "window: sessions, 90 seconds apart" in str(text["visits"])
+    assert not any("_ms=" in str(each) for each in text.values())

@@ -173,7 +173,7 @@ def test_a_function_over_tables_is_a_kind_of_its_own():
     stage = in_batches(p, ttl="2 hours", on_evict=print, output_schema="n int, at timestamp")
     stage.late_to(sinks.files("late", format="json"), name="late")
     (node,) = p.graph.stages
-    assert node.describe() == {"keys": "origin", "state": "n long", "ttl": "7200 s"}
+    assert node.describe() == {"keys": "origin", "state": "n long", "ttl": "2 hours"}
     assert node.output_delay_ms == 7_200_000
     per_row = Pipeline("p")
     mapped(per_row, ttl="2 hours").write_to(sinks.files("o", format="json"), name="late")

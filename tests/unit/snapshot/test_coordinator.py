@@ -36,6 +36,7 @@ from dagster_jet.snapshot.protocol import (
     EpochFailed,
     Event,
     Failed,
+    ImportSnapshot,
     LoadManifest,
     ManifestFailed,
     ManifestLoaded,
@@ -49,6 +50,7 @@ from dagster_jet.snapshot.protocol import (
     Restored,
     RunEpoch,
     Saved,
+    SnapshotImported,
     Stop,
     StopKind,
     Tick,
@@ -292,6 +294,107 @@ def test_a_rewind_that_may_not_be_written_is_the_next_starts(outcome: WriteOutco
     assert isinstance(stop, Stop) and stop.restart and not stop.write_status
 
 
+# --- beginning with an export ---------------------------------------------------------------------
+
+
+def importing_job() -> tuple[Coordinator, Manifest, ExecutionRecord, SnapshotRef]:
+    """Snapshot 5 is the newest, and the start is to begin with the export "kept"."""
+    record, manifest = crashed(committed=False)
+    job = Coordinator(replace(CONFIG, initial_snapshot="kept"))
+    tell(job, Claimed(record))
+    assert tell(job, answer(Purpose.STARTING)) == [ImportSnapshot("kept", 65, 2)]
+    imported = replace(manifest, snapshot_id=65, execution_id=2, timeline=2, artifacts=())
+    ref = replace(record.snapshots[0], snapshot_id=65, execution_id=2, committed=True)
+    return job, imported, record, ref
+
+
+def test_an_export_is_restored_before_the_record_names_it() -> None:
+    job, imported, record, ref = importing_job()
+    assert tell(job, SnapshotImported(ref, imported)) == [Restore(imported)]
+    assert job.record.snapshots == record.snapshots
+    (write,) = tell(job, Restored({}))
+    assert isinstance(write, WriteRecord) and write.purpose is Purpose.REWOUND
+    assert write.record.snapshots == (ref,)
+    assert (write.record.timeline, write.record.rewound_to) == (2, "kept")
+    # What the old timeline had decided is no longer ours to commit, and its orphans go.
+    assert tell(job, answer(Purpose.REWOUND)) == [AbortOrphans(2, (ref,))]
+    tell(job, aborted(10))
+    epoch = run_epoch(job, at=1010)
+    assert (epoch.epoch_id, epoch.snapshot_id) == (10, 66)
+
+
+def test_it_is_brought_in_once() -> None:
+    _, _, record, ref = importing_job()
+    job = Coordinator(replace(CONFIG, initial_snapshot="kept"))
+    begun = replace(record, snapshots=(ref,), rewound_to="kept")
+    tell(job, Claimed(begun))
+    assert tell(job, answer(Purpose.STARTING)) == [LoadManifest(ref)]
+
+
+def test_an_import_that_fails_leaves_the_record_as_it_was() -> None:
+    job, _, record, _ = importing_job()
+    (stop,) = tell(job, Failed("the pipeline does not fit", restartable=False))
+    assert isinstance(stop, Stop) and stop.status is JobStatus.FAILED
+    assert job.record.snapshots == record.snapshots and job.record.rewound_to is None
+
+
+def test_a_failure_beside_the_write_of_a_rewind_waits_for_its_answer() -> None:
+    """The status written over it would bring back what was left."""
+    job, imported, _, ref = importing_job()
+    tell(job, SnapshotImported(ref, imported), Restored({}))
+    assert tell(job, Failed("a connector's thread ended", restartable=False)) == []
+    (stop,) = tell(job, answer(Purpose.REWOUND))
+    assert isinstance(stop, Stop) and stop.status is JobStatus.FAILED and stop.write_status
+    assert job.record.snapshots == (ref,)
+
+
+def test_a_new_job_begins_with_an_export_as_well() -> None:
+    _, imported, _, ref = importing_job()
+    job = Coordinator(replace(CONFIG, initial_snapshot="kept"))
+    tell(job, Claimed(NEW_JOB))
+    assert tell(job, answer(Purpose.STARTING)) == [ImportSnapshot("kept", 1, 2)]
+    tell(job, SnapshotImported(ref, imported), Restored({}), answer(Purpose.REWOUND))
+    (running,) = tell(job, aborted(10))
+    assert isinstance(running, WriteRecord) and running.purpose is Purpose.RUNNING
+    assert running.record.timeline == 2, (
+        "its starting positions are the export's: no first snapshot"
+    )
+
+
+# --- a snapshot before its time -------------------------------------------------------------------
+
+
+def test_somebody_who_waits_for_a_snapshot_does_not_wait_for_the_interval() -> None:
+    job = running_job()
+    epoch = run_epoch(job, at=20)
+    assert epoch.snapshot_id is None
+    tell(job, acked(epoch, 30))
+    assert tell(job, Tick(40, wants_epoch=False)) == []
+    (wanted,) = tell(job, Tick(50, wants_epoch=False, wants_snapshot=True))
+    assert isinstance(wanted, RunEpoch) and wanted.snapshot_id is not None
+
+
+def test_where_everything_is_in_the_last_snapshot_no_other_one_is_taken() -> None:
+    assert tell(running_job(), Tick(50, wants_epoch=False, wants_snapshot=True)) == []
+
+
+def test_a_cancel_at_an_export_takes_a_terminal_snapshot_first() -> None:
+    job = running_job()
+    tell(job, acked(run_epoch(job, at=20), 30))
+    epoch = run_epoch(job, at=40, stop=StopKind.CANCEL_AND_EXPORT)
+    assert epoch.terminal and epoch.snapshot_id is not None
+    tell(job, EpochFailed(epoch.execution_id, epoch.epoch_id, "an executor is gone", True))
+    assert not job.job.ending.may_begin_again, "cancelled, come what may"
+    (stop,) = tell(
+        again := running_job(), Tick(50, wants_epoch=False, stop=StopKind.CANCEL_AND_EXPORT)
+    )
+    assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
+    assert again.record.snapshots, "what is exported"
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
 def test_a_damaged_older_snapshot_is_dropped_and_the_job_goes_on() -> None:
     record, manifest = crashed(committed=True)
     (ref,) = record.snapshots
@@ -366,6 +469,20 @@ def test_the_interval_counts_from_the_end_of_phase_2() -> None:
     tell(job, Committed(1, 2, 1400), answer(Purpose.COMMITTED, at=1500))
     tell(job, acked(run_epoch(job, at=2499)))
     assert run_epoch(job, at=2500).snapshot_id == 3
+
+
+def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
+    """Its rows would else be seen when the second epoch has ended."""
+    job = running_job(first_epoch_ms=1000)
+    assert job.handle(Tick(1, wants_epoch=False)) == [], "not without a reason for an epoch"
+    first = run_epoch(job, at=2)
+    assert first.snapshot_id == 2
+    tell(job, acked(first, at=500), ManifestWritten(2, 500), answer(Purpose.SNAPSHOT, at=500))
+    tell(job, Committed(1, 2, 500), answer(Purpose.COMMITTED, at=500))
+    tell(job, acked(run_epoch(job, at=600)))
+    assert run_epoch(job, at=1499).snapshot_id is None
+    long_interval = running_job(first_epoch_ms=1000, snapshot_interval_ms=5000)
+    assert run_epoch(long_interval, at=2).snapshot_id is None
 
 
 def test_what_only_dropped_snapshots_needed_becomes_garbage() -> None:

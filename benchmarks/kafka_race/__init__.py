@@ -1,0 +1,1 @@
+"""Kafka to Kafka and Kafka to PostgreSQL: dagster_jet against Structured Streaming."""

@@ -1,0 +1,48 @@
+"""The two jobs in dagster_jet: exactly once, at default settings."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from benchmarks.jet_query import open_jet
+from benchmarks.kafka_race.messages import LAG_MS, SCHEMA, WINDOW_MS
+from benchmarks.kafka_race.order import Order, Told
+from dagster_jet import Pipeline, aggregates, sinks, sources, windows
+from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotCommitted
+
+
+def pipeline(order: Order) -> Pipeline:
+    job = Pipeline(f"kafka_{order.case}")
+    rows = job.read_from(
+        sources.kafka(order.servers, topics=[order.source], schema=SCHEMA), name="rows"
+    )
+    if order.case == "table":
+        rows.write_to(sinks.sql(order.database, table=order.target), name="out")
+        return job
+    counts = (
+        rows.with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
+        .group_by("k")
+        .window(windows.tumbling(f"{WINDOW_MS} ms"))
+        .aggregate(n=aggregates.count(), total=aggregates.sum("v"), name="counts")
+    )
+    counts.write_to(sinks.kafka(order.servers, topic=order.target, key="k"), name="out")
+    return job
+
+
+def run(order: Order) -> Told:
+    told, read, by_epoch = Told(), 0, {0: 0}
+
+    def on_event(event: JobEvent) -> None:
+        nonlocal read
+        if isinstance(event, EpochCompleted):
+            read += event.rows
+            by_epoch[event.epoch_id] = read
+        elif isinstance(event, SnapshotCommitted):
+            told.commits.append((time.time(), by_epoch[event.epoch_id]))
+
+    until = "drained" if order.seconds is None else f"{order.seconds:g} seconds"
+    with open_jet(Path(order.folder)) as jet:
+        jet.run(pipeline(order), until=until, on_event=on_event)
+        told.done_at = time.time()
+    return told

@@ -1,0 +1,257 @@
+"""``dagster-jet probe URL``: what a server can do for exactly once, asked and tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from dagster_jet.cli.options import errors_as_sentences, text_in
+from dagster_jet.cli.output import say, show, show_json
+from dagster_jet.core.durations import to_ms
+from dagster_jet.core.findings import Finding, breaks_the_recipe
+from dagster_jet.core.secret import Url, holds_password, named, shown, text_of
+from dagster_jet.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says.
+
+    Attributes:
+        url: may name a secret.
+        interval: the job's snapshot interval.
+        queue: of RabbitMQ.
+        topic: of Kafka.
+        options: of Kafka's client library; values may name secrets.
+        region: of SQS.
+        endpoint_url: of SQS.
+    """
+
+    url: Url
+    interval: timedelta
+    queue: str | None = None
+    topic: str | None = None
+    options: Mapping[str, str] | None = None
+    region: str | None = None
+    endpoint_url: str | None = None
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How servers of a kind are probed."""
+
+    probe: Callable[[Asked], list[Finding]]
+    leave: Callable[[Asked], str] | None = None
+    """None: nothing can be left there that a restart could take away."""
+    find: Callable[[Asked, str], list[Finding]] | None = None
+
+
+def probe(
+    url: Annotated[
+        str,
+        typer.Argument(
+            help="Of a database (postgresql://, mariadb+pymysql://, mysql+pymysql://, sqlite:///), "
+            "of Kafka (kafka://host:9092), RabbitMQ (amqp://), an SQS queue (https://), or of a "
+            "member of the store (file://, redis://, s3://, dynamodb://). One with a password: "
+            "env:NAME of a variable, or @FILE."
+        ),
+    ],
+    snapshot_interval: Annotated[
+        str, typer.Option(help="Of the job that is to use it.")
+    ] = "1 second",
+    queue: Annotated[str | None, typer.Option(help="Of RabbitMQ: the one to be read.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Of Kafka: one to be read or written.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="Of Kafka's client: name=value; a secret as name=env:VARIABLE."),
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="Of SQS, if the URL has none.")] = None,
+    endpoint_url: Annotated[str | None, typer.Option(help="Of SQS, if it is not AWS's.")] = None,
+    leave: Annotated[
+        bool,
+        typer.Option(
+            "--leave", help="Leave something behind that has to survive a restart; see --find."
+        ),
+    ] = False,
+    find: Annotated[
+        str | None,
+        typer.Option(help="What --leave has named: is it there still? It is removed."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """What a server can do for exactly once: its settings and the rights are asked for, the rest is
+    tried, and nothing stays.
+
+    Exit code 1: something is missing that the default recipe of a source or sink needs. 2: it
+    cannot be reached, or the call is wrong.
+    """
+    with errors_as_sentences():
+        asked = Asked(
+            _url(url),
+            timedelta(milliseconds=to_ms(snapshot_interval, "--snapshot-interval")),
+            queue,
+            topic,
+            dict(_pair(one) for one in option or ()),
+            region,
+            endpoint_url,
+        )
+        if leave and find is not None:
+            raise ConfigurationError("--leave and --find exclude each other.")
+        kind = _kind_of(asked.url)
+        if leave:
+            _say_what_is_left(kind, asked, as_json=as_json)
+            return
+        findings = kind.probe(asked) if find is None else _found(kind, asked, find)
+    _show(findings, shown(asked.url), as_json=as_json)
+    if breaks_the_recipe(findings):
+        raise typer.Exit(1)
+
+
+def _show(findings: list[Finding], server: str, *, as_json: bool) -> None:
+    is_good = not breaks_the_recipe(findings)
+    if as_json:
+        rows = [{**asdict(one), "verdict": one.verdict.value} for one in findings]
+        show_json({"server": server, "exactly_once": is_good, "findings": rows})
+        return
+    rows = [
+        {
+            "question": one.question,
+            "verdict": one.verdict.value,
+            "what_it_means": one.meaning,
+            "cure": one.cure,
+        }
+        for one in findings
+    ]
+    show(rows, title=server, as_json=False)
+    say(
+        "Nothing here is in the way of exactly once, by the default recipe."
+        if is_good
+        else "Not exactly once by the default recipe: see the answers that are no."
+    )
+
+
+def _say_what_is_left(kind: _Kind, asked: Asked, *, as_json: bool) -> None:
+    url = asked.url
+    if kind.leave is None:
+        raise _nothing_to_leave(url)
+    name = kind.leave(asked)
+    if as_json:
+        show_json({"server": shown(url), "left": name})
+        return
+    say(f"{name} is left at {shown(url)}. Restart the server, then look for it, which removes it:")
+    say(f"dagster-jet probe {shown(url)} --find {name}")
+
+
+def _found(kind: _Kind, asked: Asked, name: str) -> list[Finding]:
+    if kind.find is None:
+        raise _nothing_to_leave(asked.url)
+    return kind.find(asked, name)
+
+
+def _nothing_to_leave(url: Url) -> ConfigurationError:
+    return ConfigurationError(
+        f"--leave, --find: {shown(url)} has nothing that a restart could take away.",
+        cure="Use them with a database, Kafka or RabbitMQ.",
+    )
+
+
+def _url(given: str) -> Url:
+    """Raises `ConfigurationError`: a password is written out."""
+    url = named(text_in(given).strip())
+    if holds_password(url) and not given.startswith("@"):
+        raise ConfigurationError(
+            f"the password of {shown(url)} is on the command line, where everybody on this machine "
+            "can read it, and which your shell remembers. Change it.",
+            cure="Put the URL into a variable (env:NAME) or into a file (@FILE).",
+        )
+    return url
+
+
+def _pair(option: str) -> tuple[str, str]:
+    name, is_pair, value = option.partition("=")
+    if not is_pair:
+        raise ConfigurationError(f"--option: {name!r} has no value.", cure="Write name=value.")
+    return name.strip(), value.strip()
+
+
+# --- kinds of servers -----------------------------------------------------------------------------
+# Imported when a URL asks for them: most need packages of their own.
+
+
+def _kind_of(url: Url) -> _Kind:
+    scheme = urlsplit(text_of(url)).scheme.lower()
+    family = scheme.partition("+")[0]
+    if family not in _KINDS:
+        raise ConfigurationError(
+            f"{family or 'nothing'}: is no kind of server that can be probed.",
+            cure=f"Use one of {', '.join(f'{known}://' for known in _KINDS)}.",
+        )
+    return _KINDS[family]()
+
+
+def _sql() -> _Kind:
+    from dagster_jet.connectors.sql import probe as sql
+
+    return _Kind(
+        lambda asked: sql.probe(asked.url, asked.interval),
+        lambda asked: sql.leave(asked.url),
+        lambda asked, name: sql.find(asked.url, name),
+    )
+
+
+def _kafka() -> _Kind:
+    from dagster_jet.connectors.kafka import probe as kafka
+    from dagster_jet.connectors.kafka.cluster import Cluster
+
+    def cluster(asked: Asked) -> Cluster:
+        servers = text_of(asked.url).partition("://")[2].rstrip("/")
+        return Cluster.of(servers, asked.options)
+
+    return _Kind(
+        lambda asked: kafka.probe(cluster(asked), asked.interval, asked.topic),
+        lambda asked: kafka.leave(cluster(asked)),
+        lambda asked, name: kafka.find(cluster(asked), name),
+    )
+
+
+def _rabbitmq() -> _Kind:
+    from dagster_jet.connectors.rabbitmq import probe as rabbitmq
+
+    def probe_it(asked: Asked) -> list[Finding]:
+        if asked.queue is None:
+            raise ConfigurationError("--queue is missing: the one that a job is to read.")
+        return rabbitmq.probe(asked.url, asked.queue, asked.interval)
+
+    return _Kind(
+        probe_it,
+        lambda asked: rabbitmq.leave(asked.url),
+        lambda asked, name: rabbitmq.find(asked.url, name),
+    )
+
+
+def _sqs() -> _Kind:
+    from dagster_jet.connectors.sqs import probe as sqs
+
+    return _Kind(
+        lambda asked: sqs.probe(asked.url, asked.interval, asked.region, asked.endpoint_url)
+    )
+
+
+def _member() -> _Kind:
+    from dagster_jet.store import probe as member
+
+    return _Kind(lambda asked: member.probe(asked.url))
+
+
+_KINDS: dict[str, Callable[[], _Kind]] = {
+    **dict.fromkeys(("postgresql", "mysql", "mariadb", "sqlite"), _sql),
+    "kafka": _kafka,
+    **dict.fromkeys(("amqp", "amqps"), _rabbitmq),
+    **dict.fromkeys(("https", "http"), _sqs),
+    **dict.fromkeys(("file", "redis", "rediss", "s3", "dynamodb"), _member),
+}

@@ -1,0 +1,262 @@
+"""Commands about snapshots as data: look at them, compare them, keep them under a name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from dagster_jet.cli.options import Target, on_store
+from dagster_jet.cli.output import say, show, show_json, size, when
+from dagster_jet.errors import ConfigurationError, JetError
+from dagster_jet.jet import Jet
+from dagster_jet.jobs.remote_job import RemoteJob
+from dagster_jet.operators.state_difference import StateDifference
+from dagster_jet.snapshot.export import Export
+from dagster_jet.snapshot.manifest import Manifest
+
+_ROWS_SHOWN = 20
+
+
+class SnapshotAction(str, Enum):
+    """What can be done with a job's snapshots."""
+
+    LIST = "list"
+    SHOW = "show"
+    DIFF = "diff"
+    DELETE = "delete"
+
+
+_ARGUMENTS = {
+    SnapshotAction.LIST: 0,
+    SnapshotAction.SHOW: 1,
+    SnapshotAction.DIFF: 2,
+    SnapshotAction.DELETE: 1,
+}
+
+
+@on_store
+def snapshots(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="The job's name.")],
+    action: Annotated[SnapshotAction, typer.Argument()] = SnapshotAction.LIST,
+    which: Annotated[
+        list[str] | None,
+        typer.Argument(help="Ids of retained snapshots, or names of exported ones."),
+    ] = None,
+    stage: Annotated[str | None, typer.Option(help="Only of this stage: its rows.")] = None,
+) -> None:
+    """The snapshots of a job, retained (newest first) and exported; what one holds (show ID); what
+    has changed from one to another (diff A B); or deletes an exported one (delete NAME).
+
+    With --stage, `show` prints the stage's rows and `diff` the rows that have changed.
+    """
+    given = which or []
+    if len(given) != _ARGUMENTS[action]:
+        raise ConfigurationError(
+            f"'{action.value}' takes {_ARGUMENTS[action]} snapshots, {len(given)} are given.",
+            cure="Use 'dagster-jet snapshots JOB (list | show ID | diff A B | delete NAME)'.",
+        )
+    with target.open_jet() as jet:
+        match action:
+            case SnapshotAction.LIST:
+                _list(jet, name, target)
+            case SnapshotAction.SHOW:
+                _show(jet, name, given[0], stage, target)
+            case SnapshotAction.DIFF:
+                _diff(jet, name, given[0], given[1], stage, target)
+            case SnapshotAction.DELETE:
+                _delete(jet, name, given[0], target)
+
+
+@on_store
+def exports(target: Target) -> None:
+    """The exported snapshots of all jobs, by name."""
+    with target.open_jet() as jet:
+        rows = [export_row(export) for export in jet.exports()]
+        show(rows, title="Exported snapshots", as_json=target.as_json)
+
+
+def ask_for_export(
+    asked: RemoteJob, export_name: str | None, seconds: float, cancels: bool, target: Target
+) -> None:
+    """Has a job export a snapshot, and says what has come of it."""
+    if export_name is None:
+        raise ConfigurationError(
+            "the export needs a name.", job=asked.name, cure="Say it with --name."
+        )
+    ask = asked.cancel_and_export_snapshot if cancels else asked.export_snapshot
+    try:
+        export = ask(export_name, seconds)
+    except TimeoutError as late:
+        raise JetError(
+            f"the request is in the store, but not carried out after {seconds:g} s: {late}.",
+            cure="See 'dagster-jet exports'.",
+        ) from None
+    show([export_row(export)], title=f"Exported from {asked.name}", as_json=target.as_json)
+
+
+def export_row(export: Export) -> dict[str, Any]:
+    """One export, for a table."""
+    return {
+        "export": export.name,
+        "job": export.job,
+        "state": export.state.value,
+        "snapshot": export.snapshot_id,
+        "epoch": export.epoch_id,
+        "taken": when(export.ref.taken_at_ms) if export.ref is not None else None,
+        "exported": when(export.exported_at_ms) if export.is_done else None,
+        "bytes": export.bytes if export.is_done else None,
+        "failure": export.failure,
+    }
+
+
+def _list(jet: Jet, name: str, target: Target) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "snapshot": ref.snapshot_id,
+            "epoch": ref.epoch_id,
+            "execution": ref.execution_id,
+            "taken": when(ref.taken_at_ms),
+            "state_bytes": ref.state_bytes,
+            "committed": ref.committed,
+            "export": None,
+        }
+        for ref in jet.snapshots(name)
+    ]
+    rows += [
+        {
+            "snapshot": one.snapshot_id,
+            "epoch": one.epoch_id,
+            "execution": one.ref.execution_id if one.ref is not None else None,
+            "taken": when(one.ref.taken_at_ms) if one.ref is not None else None,
+            "state_bytes": one.bytes,
+            "committed": True,
+            "export": one.name,
+        }
+        for one in jet.exports()
+        if one.job == name and one.is_done
+    ]
+    show(rows, title=f"Snapshots of {name}", as_json=target.as_json)
+
+
+def _show(jet: Jet, name: str, wanted: str, stage: str | None, target: Target) -> None:
+    manifest = jet.manifest(name, wanted)
+    if stage is not None:
+        table = jet.read_state(name, stage, snapshot=wanted)
+        rows = [_plain(row) for row in table.to_pylist()] if table is not None else []
+        _show_rows(rows, f"{stage} in snapshot {wanted} of {name}", target)
+        return
+    if target.as_json:
+        show_json(_document(manifest))
+        return
+    say(
+        f"Snapshot {manifest.snapshot_id} of {name}: epoch {manifest.epoch_id}, execution "
+        f"{manifest.execution_id}, timeline {manifest.timeline}, {size(manifest.state_bytes)}."
+    )
+    show(_state_rows(manifest), title="State", as_json=False)
+    positions = [
+        {"source": source, "position": json.dumps(position)}
+        for source, position in manifest.sources.items()
+    ]
+    show(positions, title="Positions", as_json=False)
+
+
+def _document(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "job": manifest.job,
+        "snapshot": manifest.snapshot_id,
+        "epoch": manifest.epoch_id,
+        "execution": manifest.execution_id,
+        "timeline": manifest.timeline,
+        "completed": manifest.completed,
+        "sources": manifest.sources,
+        "state": _state_rows(manifest),
+        "watermarks": manifest.watermarks.get("reached_ms", {}),
+    }
+
+
+def _state_rows(manifest: Manifest) -> list[dict[str, Any]]:
+    """Rows as saved: some may be parts of one, or have expired."""
+    return [
+        {
+            "stage": vertex,
+            "kind": manifest.plan.get(vertex, {}).get("kind"),
+            "shards": len(chains),
+            "saved_rows": sum(one.rows for chain in chains for one in chain),
+            "bytes": sum(one.bytes for chain in chains for one in chain),
+        }
+        for vertex, chains in sorted(manifest.shards.items())
+    ]
+
+
+def _diff(jet: Jet, name: str, before: str, after: str, stage: str | None, target: Target) -> None:
+    found = jet.diff(name, before, after, stage)
+    if stage is None:
+        rows = [_counts(one) for one in found]
+        title = f"From snapshot {before} to {after} of {name}"
+        show(rows, title=title, as_json=target.as_json)
+        return
+    sides: Sequence[tuple[str, Callable[[StateDifference], Any]]] = (
+        ("added", lambda one: one.added),
+        ("removed", lambda one: one.removed),
+        ("changed", lambda one: one.changed),
+    )
+    changes: list[dict[str, Any]] = []
+    for one in found:
+        for side, table_of in sides:
+            for row in table_of(one).to_pylist():
+                content = {key: row.pop(key) for key in ("before", "after") if side == "changed"}
+                before_after = {k: _text(v, target) for k, v in content.items()}
+                changes.append({"change": side, **_plain(row), **before_after})
+    _show_rows(changes, f"{stage} from snapshot {before} to {after} of {name}", target)
+
+
+def _counts(one: StateDifference) -> dict[str, Any]:
+    return {
+        "stage": one.stage,
+        "added": one.added.num_rows,
+        "removed": one.removed.num_rows,
+        "changed": one.changed.num_rows,
+    }
+
+
+def _delete(jet: Jet, name: str, wanted: str, target: Target) -> None:
+    present = next((one for one in jet.exports() if one.name == wanted), None)
+    if present is not None and present.job != name:
+        raise JetError(f"the exported snapshot {wanted!r} is of job {present.job!r}.", job=name)
+    jet.delete_export(wanted)
+    if target.as_json:
+        show_json({"deleted": wanted})
+    else:
+        say(f"The exported snapshot {wanted!r} is deleted.")
+
+
+def _show_rows(rows: list[dict[str, Any]], title: str, target: Target) -> None:
+    """For people the first few, with the columns of all."""
+    if target.as_json:
+        show_json(rows)
+        return
+    names = dict.fromkeys(key for row in rows for key in row)
+    shown = [{key: row.get(key) for key in names} for row in rows[:_ROWS_SHOWN]]
+    more = f", the first {_ROWS_SHOWN} of {len(rows)}" if len(rows) > _ROWS_SHOWN else ""
+    show(shown, title=f"{title}{more}", as_json=False)
+
+
+def _text(value: Any, target: Target) -> Any:
+    plain = _plain(value)
+    return plain if target.as_json else json.dumps(plain, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """With bytes as hexadecimal text, which JSON can hold."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value

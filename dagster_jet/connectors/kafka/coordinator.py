@@ -1,0 +1,296 @@
+"""The broker's transaction coordinator, asked about transactions of other producers, and told to
+end them by their producer id and epoch.
+
+librdkafka can send no request for another producer, so this is kafka-python's; it is used on the
+driver only. The request (EndTxn) is a class of its protocol, and has to be routed by hand: the few
+lines that use what the library does not promise are in `_EndsTransactions`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    admin_library,
+    client_library,
+    is_refusal,
+    said,
+)
+from dagster_jet.core.secret import text_of
+from dagster_jet.errors import (
+    ConfigurationError,
+    MissingEnvironmentError,
+    Reaction,
+    SinkError,
+    SinkUnavailableError,
+)
+
+_SILENCE_S, _CONNECTING_S, _ASKING_S, _PAUSE_S = 10.0, 5.0, 2.0, 0.005
+_END_TXN_VERSION_MAX = 3
+"""From version 5 on the end of a transaction changes the epoch (KIP-890), as no other call does
+that librdkafka makes: to ask again would need two epochs."""
+_OPTIONS = {
+    "client.id": "client_id",
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.crl.location": "ssl_crlfile",
+}
+"""librdkafka's names, and kafka-python's."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A transactional id, as its coordinator knows it."""
+
+    state: str
+    """Kafka's word: Ongoing, PrepareCommit, CompleteCommit, CompleteAbort, Empty, ..."""
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass
+class TransactionCoordinator:
+    """Connects when it is asked for the first time, and anew after every error."""
+
+    cluster: Cluster
+    job: str
+    sink: str
+    _client: Any = field(default=None, repr=False)
+
+    def end(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> bool:
+        """Commits or aborts the transaction that this producer has open, and no other. To end it
+        twice in the same way is success, until the id is used again.
+
+        Returns:
+            False: the coordinator refuses. It was ended otherwise, or somebody has used the id
+            since, or the id is forgotten.
+
+        Raises:
+            SinkUnavailableError: not now; perhaps it is ended.
+        """
+        errors = _errors()
+        error = self._until_free(
+            lambda: self._connected().end(transactional_id, producer_id, producer_epoch, commit)
+        )
+        if error is errors.NoError:
+            return True
+        if error in (
+            errors.ProducerFencedError,
+            errors.InvalidProducerEpochError,
+            errors.InvalidProducerIdMappingError,
+            errors.InvalidTxnStateError,
+        ):
+            return False
+        raise self._named(error())
+
+    def describe(self, transactional_id: str) -> Described | None:
+        """None: the coordinator does not know the id, or not any more.
+
+        Raises:
+            SinkUnavailableError: not now.
+        """
+        errors = _errors()
+        try:
+            found = self._connected().describe(transactional_id)
+        except errors.TransactionalIdNotFoundError:
+            return None
+        except (errors.KafkaError, OSError) as error:
+            raise self._named(error) from None
+        return Described(str(found.state.value), found.producer_id, found.producer_epoch)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _until_free(self, call: Any) -> Any:
+        """What the coordinator answers once it has ended what it is ending, and has its log."""
+        errors = _errors()
+        began = time.monotonic()
+        while True:
+            try:
+                error = call()
+            except (errors.KafkaError, OSError) as raised:
+                raise self._named(raised) from None
+            if error not in (
+                errors.ConcurrentTransactionsError,
+                errors.CoordinatorLoadInProgressError,
+            ):
+                return error
+            if time.monotonic() - began >= _SILENCE_S:
+                raise self._named(error())
+            time.sleep(_PAUSE_S)
+
+    def _connected(self) -> _EndsTransactions:
+        if self._client is None:
+            self._client = _EndsTransactions(self.cluster)
+        return self._client  # type: ignore[no-any-return]
+
+    def _named(self, error: Exception) -> SinkError:
+        errors = _errors()
+        self.close()
+        reason = str(error).rstrip(". ") or type(error).__name__
+        refusal = isinstance(
+            error, errors.AuthorizationError | errors.SaslAuthenticationFailedError
+        )
+        if isinstance(error, errors.KafkaTimeoutError):
+            # It tries again and again, also where it was refused, and does not say so.
+            refused_by = _refusal(self.cluster)
+            if refused_by is not None:
+                refusal, reason = True, said(refused_by)
+        if refusal:
+            refused = SinkError(
+                f"the transaction coordinator refuses us: {reason}.",
+                job=self.job,
+                stage=self.sink,
+                cure="Correct the credentials, or the rights (WRITE and DESCRIBE on transactional "
+                'ids that begin with "dagster_jet/").',
+            )
+            refused.reaction = Reaction.FAIL
+            return refused
+        return SinkUnavailableError(
+            f"the transaction coordinator does not answer now: {reason}.",
+            job=self.job,
+            stage=self.sink,
+        )
+
+
+def _refusal(cluster: Cluster) -> Any:
+    """What the other client is told, if the cluster refuses us; else None."""
+    troubles = Troubles()
+    admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
+    with contextlib.suppress(client_library().KafkaException):
+        admin.list_topics(timeout=_ASKING_S)
+    admin.poll(0)
+    last = troubles.last
+    return last if last is not None and is_refusal(last) else None
+
+
+class _EndsTransactions:
+    """kafka-python's client for administrators, with the request that it does not have."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        kind = coordinator_library().KafkaAdminClient
+        self._admin = kind.__new__(kind)
+        try:
+            self._admin.__init__(
+                **client_settings(cluster),
+                bootstrap_timeout_ms=round(_CONNECTING_S * 1000),
+                request_timeout_ms=round(_SILENCE_S * 1000),
+                reconnect_backoff_max_ms=1000,
+            )
+        except BaseException:
+            # It has begun a thread, which would look for the cluster on and on.
+            self._admin._closed = False
+            self._admin.close()
+            raise
+
+    def describe(self, transactional_id: str) -> Any:
+        return self._admin.describe_transactions([transactional_id])[transactional_id]
+
+    def end(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool
+    ) -> type[Exception]:
+        """The error's class that the coordinator has answered."""
+        from kafka.protocol.metadata import CoordinatorType
+        from kafka.protocol.producer import EndTxnRequest
+
+        request = EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            committed=commit,
+            max_version=_END_TXN_VERSION_MAX,
+        )
+        admin = self._admin
+
+        async def send() -> Any:
+            kind = CoordinatorType.TRANSACTION
+            places = await admin._find_coordinator_ids([transactional_id], key_type=kind)
+            return await admin._manager.send(request, node_id=places[transactional_id])
+
+        found: type[Exception] = _errors().for_code(admin._manager.run(send).error_code)
+        return found
+
+    def close(self) -> None:
+        self._admin.close()
+
+
+def client_settings(cluster: Cluster) -> dict[str, Any]:
+    """The cluster's options as kafka-python takes them; what only tunes librdkafka is left out.
+
+    Raises:
+        ConfigurationError: an option of its security has no counterpart.
+    """
+    servers = text_of(cluster.servers).split(",")
+    settings: dict[str, Any] = {"bootstrap_servers": [server.strip() for server in servers]}
+    for name, value in cluster.options:
+        text = text_of(value)
+        if name in _OPTIONS:
+            # It logs its settings, for those who debug it.
+            settings[_OPTIONS[name]] = _Hidden(text) if "password" in name else text
+        elif name == "ssl.endpoint.identification.algorithm":
+            settings["ssl_check_hostname"] = text != "none"
+        elif name.startswith(("sasl.", "ssl.", "enable.ssl.", "oauthbearer.")):
+            raise ConfigurationError(
+                f'options: {name} cannot be used with transactions="held": the client that ends '
+                "transactions, kafka-python, does not know it.",
+                cure='Use transactions="roll-forward".',
+            )
+    protocol = settings.get("security_protocol", "plaintext")
+    return {**settings, "security_protocol": protocol.upper()}
+
+
+class _Hidden(str):
+    """A password that is not shown where settings are."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'...'"
+
+
+def coordinator_library() -> Any:
+    """kafka-python. Raises `MissingEnvironmentError`: it is not installed."""
+    try:
+        import kafka
+        import kafka.protocol.producer
+    except ImportError:
+        raise MissingEnvironmentError(
+            'Kafka\'s transactions="held" needs the package kafka-python, version 3 or newer.',
+            cure="Install it with: pip install 'dagster-jet[kafka-held]'.",
+        ) from None
+    _quieten()
+    return kafka
+
+
+def _quieten() -> None:
+    """It logs what it raises, with its stack; and when it is debugged, what it sends."""
+    for name in ("kafka", "kafka.net", "kafka.protocol"):
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL)
+        elif name != "kafka" and logger.level < logging.INFO:
+            logger.setLevel(logging.INFO)  # passwords are in it
+
+
+def _errors() -> Any:
+    coordinator_library()
+    import kafka.errors
+
+    return kafka.errors

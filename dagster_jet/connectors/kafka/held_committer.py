@@ -1,0 +1,180 @@
+"""Phase 2 of held transactions: each is committed by its producer id and epoch.
+
+What the coordinator answers to that decides nearly always. Where it refuses, the transaction was
+aborted (its time was over; another attempt of its task has used the id), or it is committed already
+and the id in use for a later epoch: its marker says which. Aborted rows are produced again from
+what is staged, as a roll-forward sink does, with a marker of its kind.
+
+A marker is there or not once all transactions before it in its partition have ended. So all of an
+epoch are committed first, and then the fate is asked of those that were refused; and the markers of
+a sink are in one partition, where what could be waited for is always older, and decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from dagster_jet.connectors.contract import CommitContext, Committer
+from dagster_jet.connectors.held import IDS_PER_WRITER, held_ids
+from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.coordinator import TransactionCoordinator
+from dagster_jet.connectors.kafka.held_rows import HeldTransaction, part_of
+from dagster_jet.connectors.kafka.markers import Marker, Owner, is_visible, read_markers
+from dagster_jet.connectors.kafka.newest_execution import NewestExecution
+from dagster_jet.connectors.kafka.producing import EpochProducer, staged_rows
+from dagster_jet.connectors.staging import Segment, StoreArea, remove_orphans
+from dagster_jet.snapshot.manifest import Artifact, by_epoch
+from dagster_jet.system.failpoint import fail_point
+
+
+@dataclass
+class HeldKafkaCommitter(Committer):
+    """Commits for one execution."""
+
+    cluster: Cluster
+    topic: str
+    marker_topic: str
+    """For what is rolled forward; held transactions have their own."""
+    held_marker_topic: str
+    area: StoreArea
+    sink: Owner
+    writers: int
+    """How many writers the sink has in the pipeline as it is now."""
+    coordinator: TransactionCoordinator
+    _rolling: dict[str, EpochProducer] = field(default_factory=dict)
+    """By part of the sink, what has begun to produce aborted rows again."""
+
+    def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        """Commits the transactions, oldest epoch first.
+
+        A crash between two of an epoch leaves the first visible and the second not: the next start
+        calls it again, for both.
+        """
+        for one_epoch in by_epoch(artifacts).values():
+            held = {_held(artifact): artifact for artifact in one_epoch}
+            done = [one for one in held if self._end(one)]
+            for one in done:
+                self._end(one)  # answered once its rows are visible
+            for one in held.keys() - done:
+                if not self._is_committed(one, held[one]):
+                    self._roll_forward(one, held[one], context)
+            for one, artifact in held.items():
+                self._segment(one, artifact).remove()
+
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        return all(self._has_committed(artifact) for artifact in artifacts)
+
+    def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
+        """Aborts what older executions left open, under each id that a writer ever had."""
+        NewestExecution(self.area).note(context.execution_id)
+        found = 0
+        writers = max(self.writers, context.held_writers)
+        for held in held_ids(context.job, context.sink, writers):
+            found += self._abort(part_of(held), context.execution_id, keep)
+        return found + remove_orphans(self.area, context.execution_id, keep)
+
+    def close(self) -> None:
+        self.coordinator.close()
+        while self._rolling:
+            self._rolling.popitem()[1].give_up()
+
+    # --- the fate of one transaction --------------------------------------------------------------
+
+    def _end(self, held: HeldTransaction) -> bool:
+        fail_point("kafka.held.commit.before")
+        is_ended = self.coordinator.end(
+            self._owner(held.part).transactional_id,
+            held.producer_id,
+            held.producer_epoch,
+            commit=True,
+        )
+        fail_point("kafka.held.commit.after")
+        return is_ended
+
+    def _is_committed(self, held: HeldTransaction, artifact: Artifact) -> bool:
+        """Of one that the coordinator does not commit."""
+        marker = Marker(artifact.epoch_id, held.execution_id, held.execution_id)
+        with self._producer(held.part).errors_named():
+            return is_visible(
+                self.cluster,
+                self.held_marker_topic,
+                self._owner(held.part),
+                held.timeline,
+                marker,
+                held.marker_at,
+            )
+
+    def _roll_forward(
+        self, held: HeldTransaction, artifact: Artifact, context: CommitContext
+    ) -> None:
+        producer = self._producer(_rolled(held))
+        with producer.errors_named():
+            producer.commit(
+                Marker(artifact.epoch_id, held.execution_id, context.execution_id),
+                context,
+                held.timeline,
+                partial(Marker.reaches, execution_id=held.execution_id, epoch_id=artifact.epoch_id),
+                partial(staged_rows, [self._segment(held, artifact)], context),
+            )
+
+    def _has_committed(self, artifact: Artifact) -> bool:
+        held = _held(artifact)
+        found = self.coordinator.describe(self._owner(held.part).transactional_id)
+        ids = (held.producer_id, held.producer_epoch)
+        if found is not None and (found.producer_id, found.producer_epoch) == ids:
+            return found.state in ("PrepareCommit", "CompleteCommit")
+        if self._is_committed(held, artifact):
+            return True
+        producer = self._producer(_rolled(held))
+        with producer.errors_named():
+            found_by_line = read_markers(self.cluster, self.marker_topic, producer.owner)
+        rolled = found_by_line.get(held.timeline)
+        return rolled is not None and rolled.reaches(held.execution_id, artifact.epoch_id)
+
+    def _abort(self, part: str, before_execution: int, keep: Collection[str]) -> bool:
+        """What is open under an id, unless a snapshot has it, or a newer execution."""
+        transactional_id = self._owner(part).transactional_id
+        found = self.coordinator.describe(transactional_id)
+        if found is None or found.state != "Ongoing":
+            return False
+        ids = (found.producer_id, found.producer_epoch)
+        kept = [held for token in keep if (held := HeldTransaction.of(token)) is not None]
+        if any((one.producer_id, one.producer_epoch) == ids and one.part == part for one in kept):
+            return False
+        # Whoever has it has staged its first rows before. We may be the older one, paused.
+        if any(_is_newer(name, part, before_execution) for name in self.area.names()):
+            return False
+        return self.coordinator.end(transactional_id, *ids, commit=False)
+
+    def _producer(self, part: str) -> EpochProducer:
+        if part not in self._rolling:
+            self._rolling[part] = EpochProducer(
+                self.cluster, self.topic, self.marker_topic, self._owner(part)
+            )
+        return self._rolling[part]
+
+    def _owner(self, part: str) -> Owner:
+        return replace(self.sink, part=part)
+
+    def _segment(self, held: HeldTransaction, artifact: Artifact) -> Segment:
+        return Segment(self.area, replace(artifact, token=held.staged))
+
+
+def _held(artifact: Artifact) -> HeldTransaction:
+    held = HeldTransaction.of(artifact.token)
+    assert held is not None, "the sink of these artifacts is of another kind"
+    return held
+
+
+def _rolled(held: HeldTransaction) -> str:
+    """The part of the sink under whose id, and markers, aborted rows are produced again."""
+    return f"{held.part}/rolled"
+
+
+def _is_newer(staged: str, part: str, execution_id: int) -> bool:
+    """Whether a staged chunk is of this execution or a newer one, and of this part of the sink."""
+    execution, epoch, writer, _ = staged.split("-", 3)
+    is_part = f"{writer}-{int(epoch) % IDS_PER_WRITER}" == part
+    return is_part and int(execution) >= execution_id

@@ -1,0 +1,248 @@
+"""Rows in held transactions of Kafka, phase 1: produced in tasks, and left open.
+
+A writer stages its rows first, as every Kafka sink does, and then produces them and a marker in a
+transaction that it leaves open. Who knows its transactional id, producer id and epoch can commit
+it, from anywhere. librdkafka tells its own ids in its statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import SinkWriter, TransactionId
+from dagster_jet.connectors.held import held_id
+from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library, error_of
+from dagster_jet.connectors.kafka.markers import (
+    Marker,
+    Owner,
+    marker_partitions,
+    partition_of,
+)
+from dagster_jet.connectors.kafka.newest_execution import NewestExecution
+from dagster_jet.connectors.kafka.producing import (
+    SILENCE_S,
+    Advance,
+    UnansweredError,
+    new_client,
+    patiently,
+    send_rows,
+    sink_error,
+)
+from dagster_jet.connectors.staging import RowsWriter
+from dagster_jet.errors import SinkError, SinkUnavailableError
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system.failpoint import fail_point
+
+_STATISTICS_MS, _CALL_S = 50, 0.5
+_ABORT_S = 5.0
+
+
+@dataclass(frozen=True)
+class HeldTransaction:
+    """What an artifact's token says: all that is needed to commit it, or to find out its fate."""
+
+    staged: str
+    """The token of the staged segment, which has the same rows."""
+    part: str
+    """Which of the sink's held ids: writer and number."""
+    timeline: int
+    producer_id: int
+    producer_epoch: int
+    marker_at: tuple[int, int]
+    """Partition and offset of its marker."""
+
+    @property
+    def token(self) -> str:
+        """Its last slash is the segment's: a roll-forward sink of the same name keeps it, too."""
+        partition, offset = self.marker_at
+        ids = f"{self.producer_id} {self.producer_epoch}"
+        return f"{self.staged} {self.part} {self.timeline} {ids} {partition} {offset}"
+
+    @classmethod
+    def of(cls, token: str) -> HeldTransaction | None:
+        """None: it is a token of rows that are only staged."""
+        fields = token.rsplit(" ", 6)
+        if len(fields) < 7:
+            return None
+        staged, part, *numbers = fields
+        timeline, producer_id, producer_epoch, partition, offset = map(int, numbers)
+        return cls(staged, part, timeline, producer_id, producer_epoch, (partition, offset))
+
+    @property
+    def execution_id(self) -> int:
+        """Of the writer."""
+        return int(self.staged.partition("-")[0])
+
+
+def part_of(held: str) -> str:
+    """Of a held id, what tells it from others of its sink."""
+    return held.rpartition("/")[2]
+
+
+@dataclass
+class HeldWriter(SinkWriter):
+    """One task's rows of one epoch, staged and produced. A crash leaves a transaction that the next
+    execution aborts, or the broker does when its time is over."""
+
+    cluster: Cluster
+    topic: str
+    marker_topic: str
+    sink: Owner
+    transaction: TransactionId
+    staged: RowsWriter
+    newest: NewestExecution
+    _client: Any = None
+    _troubles: Troubles = field(default_factory=Troubles)
+    _left: int = 0
+    """Messages that the cluster has not answered for."""
+    _refused: Any = None
+    _ids: tuple[int, int] | None = None
+    _marker_at: tuple[int, int] | None = None
+    _marker_partition: int = 0
+
+    @cached_property
+    def owner(self) -> Owner:
+        return replace(self.sink, part=part_of(held_id(self.transaction)))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        # Staged before there is a transaction: `abort_orphans` of a dead execution, late, sees so
+        # that the transaction is a newer one's.
+        self.staged.write(batch)
+        with self._errors_named():
+            if self._client is None:
+                self._begin()
+            self._left += batch.num_rows
+            send_rows(self._client, self.topic, batch, lambda: self._left)
+            self._raise_refused()
+
+    def prepare(self) -> tuple[Artifact, ...]:
+        artifacts = self.staged.prepare()
+        if not artifacts:
+            return ()
+        with self._errors_named():
+            fail_point("kafka.held.before")
+            self._send_marker()
+            self._flush()
+            self._stop_if_outdated()
+            assert self._ids is not None and self._marker_at is not None
+            # Not closed, which would abort: from here on it belongs to whoever knows its ids.
+            self._client = None
+        fail_point("kafka.held.prepared")
+        t = self.transaction
+        [staged] = artifacts
+        held = HeldTransaction(
+            staged.token, self.owner.part, t.timeline, *self._ids, self._marker_at
+        )
+        return (replace(staged, token=held.token),)
+
+    def abort(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(client_library().KafkaException):  # it may be what has failed
+                client.purge()
+                client.abort_transaction(_ABORT_S)
+        self.staged.abort()
+
+    def close(self) -> None:
+        self._client = None
+
+    def _begin(self) -> None:
+        self._stop_if_outdated()
+        client = new_client(
+            self.cluster,
+            self.owner.transactional_id,
+            **{
+                "error_cb": self._troubles,
+                "on_delivery": self._delivered,
+                "stats_cb": self._note_ids,
+                "statistics.interval.ms": _STATISTICS_MS,
+            },
+        )
+        # Asked first, so that it is connected: otherwise the next call tries again after 500 ms.
+        count = len(marker_partitions(client, self.marker_topic))
+        # One partition for all writers of the sink: see `held_committer`.
+        self._marker_partition = partition_of(self.sink.key(self.transaction.timeline), count)
+        # It ends what an older execution, or another attempt of the task, has left open.
+        patiently(client.init_transactions, lambda: 0)
+        client.begin_transaction()
+        self._client = client
+        fail_point("kafka.held.begun")
+
+    def _send_marker(self) -> None:
+        t = self.transaction
+        self._left += 1
+        self._client.produce(
+            self.marker_topic,
+            Marker(t.epoch_id, t.execution_id, t.execution_id).value(),
+            self.owner.key(t.timeline),
+            partition=self._marker_partition,
+            on_delivery=self._note_marker,
+        )
+
+    def _flush(self) -> None:
+        """Until the cluster has answered for all, and the ids are known."""
+        advance = Advance(lambda: self._left)
+        while self._left:
+            self._client.flush(_CALL_S)
+            self._raise_refused()
+            if advance.has_stopped():
+                raise TimeoutError("the cluster takes no messages")
+        began = time.monotonic()
+        while self._ids is None:
+            self._client.poll(_CALL_S)
+            if time.monotonic() - began > SILENCE_S:
+                raise TimeoutError("the client library does not tell its producer id")
+        self._raise_refused()
+
+    def _stop_if_outdated(self) -> None:
+        t = self.transaction
+        if self.newest.noted() > t.execution_id:
+            raise SinkError(
+                "a newer execution of the job writes to the topic.", job=t.job, stage=t.sink
+            )
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        self._left -= 1
+        if error is not None:
+            self._refused = self._refused or error
+
+    def _note_marker(self, error: Any, message: Any) -> None:
+        self._delivered(error, message)
+        if error is None:
+            self._marker_at = message.partition(), message.offset()
+
+    def _note_ids(self, statistics: str) -> None:
+        if self._ids is None:
+            ids = json.loads(statistics)["eos"]
+            if ids["idemp_state"] == "Assigned" and ids["producer_epoch"] >= 0:
+                self._ids = ids["producer_id"], ids["producer_epoch"]
+
+    def _raise_refused(self) -> None:
+        if self._refused is not None:
+            raise client_library().KafkaException(self._refused)
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (UnansweredError, client_library().KafkaException) as error:
+            raised = error.error if isinstance(error, UnansweredError) else error_of(error)
+            if raised is None:
+                raise
+            raise sink_error(self._troubles.explain(raised), self.topic, self.owner) from error
+        except TimeoutError as error:
+            raise SinkUnavailableError(
+                f"the topic {self.topic!r} cannot be written now: {error}.",
+                job=self.owner.job,
+                stage=self.owner.sink,
+            ) from error

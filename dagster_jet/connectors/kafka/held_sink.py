@@ -1,0 +1,109 @@
+"""A topic as a sink whose writers hold transactions over the snapshot.
+
+Phase 1 produces an epoch's messages in tasks, in transactions that stay open; phase 2 commits them
+by their producer ids (`held_committer.py`). The rows are staged as well: a broker aborts what is
+open for too long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
+from dagster_jet.connectors.kafka.coordinator import (
+    TransactionCoordinator,
+    client_settings,
+    coordinator_library,
+)
+from dagster_jet.connectors.kafka.held_committer import HeldKafkaCommitter
+from dagster_jet.connectors.kafka.held_rows import HeldWriter
+from dagster_jet.connectors.kafka.markers import HELD_SUFFIX, check_marker_topic
+from dagster_jet.connectors.kafka.newest_execution import NewestExecution
+from dagster_jet.connectors.kafka.producing import TRANSACTION_S
+from dagster_jet.connectors.kafka.rights import check_rights
+from dagster_jet.connectors.kafka.sink import KafkaSink, as_sink_errors
+from dagster_jet.connectors.staging import RowsWriter
+from dagster_jet.core.secret import text_of
+from dagster_jet.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRANSACTIONS = ("roll-forward", "held")
+
+
+@dataclass(frozen=True)
+class HeldKafkaSink(KafkaSink):
+    """Produces a stream's rows to a topic, in a fixed number of transactions per epoch."""
+
+    held_writers: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        coordinator_library()
+        if self.held_writers < 1:
+            raise ConfigurationError(f"writers: {self.held_writers} is less than 1.")
+
+    @classmethod
+    def of(cls, sink: KafkaSink, transactions: str, writers: int) -> HeldKafkaSink:
+        if transactions not in TRANSACTIONS:
+            raise ConfigurationError(
+                f"transactions: {transactions!r} is unknown.",
+                cure=f"Use one of {', '.join(TRANSACTIONS)}.",
+            )
+        given = {one.name: getattr(sink, one.name) for one in fields(KafkaSink)}
+        return cls(**given, held_writers=writers)
+
+    @property
+    def held_for_ms(self) -> int:
+        """How long the broker keeps a transaction open."""
+        asked = dict(self.cluster.options).get("transaction.timeout.ms")
+        return TRANSACTION_S * 1000 if asked is None else int(text_of(asked))
+
+    def describe(self) -> dict[str, str]:
+        return {**super().describe(), "kind": "kafka_held", "writers": str(self.held_writers)}
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        super().check(job, stage, is_new_job=is_new_job)
+        client_settings(self.cluster)
+        with as_sink_errors(job, stage):
+            check_marker_topic(self.cluster, self._held_marker_topic, job, stage)
+            wanted = {self._held_marker_topic: ("READ", "WRITE")}
+            check_rights(self.cluster, wanted, job, stage)
+        coordinator = self._coordinator(job, stage)
+        try:
+            coordinator.describe(self._owner(job, stage).transactional_id)
+        finally:
+            coordinator.close()
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        return super().render(frame).repartition(self.held_writers)
+
+    def open_writer(self, transaction: TransactionId) -> SinkWriter:
+        staged = super().open_writer(transaction)
+        assert isinstance(staged, RowsWriter)
+        owner = self._owner(transaction.job, transaction.sink)
+        newest = NewestExecution(self.area(transaction.job, transaction.sink))
+        return HeldWriter(
+            self.cluster, self.topic, self._held_marker_topic, owner, transaction, staged, newest
+        )
+
+    def open_committer(self, job: str, stage: str) -> Committer:
+        return HeldKafkaCommitter(
+            self.cluster,
+            self.topic,
+            self.marker_topic,
+            self._held_marker_topic,
+            self.area(job, stage),
+            self._owner(job, stage),
+            self.held_writers,
+            self._coordinator(job, stage),
+        )
+
+    def _coordinator(self, job: str, stage: str) -> TransactionCoordinator:
+        return TransactionCoordinator(self.cluster, job, stage)
+
+    @property
+    def _held_marker_topic(self) -> str:
+        return self.marker_topic + HELD_SUFFIX

@@ -1,0 +1,274 @@
+"""What a Kafka cluster can do for exactly once: asked of its brokers, and tried with a transaction.
+
+It leaves a transactional id behind, `dagster-jet-probe`, which the brokers forget by themselves
+after a week.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    admin_library,
+    client_library,
+    error_of,
+    is_lasting,
+    said,
+)
+from dagster_jet.connectors.kafka.markers import MARKER_RIGHTS, MARKER_TOPIC
+from dagster_jet.connectors.kafka.probe_held import find as find_held
+from dagster_jet.connectors.kafka.probe_held import leave as leave_held
+from dagster_jet.connectors.kafka.probe_held import probe_held
+from dagster_jet.connectors.kafka.producing import TRANSACTION_S
+from dagster_jet.core.findings import Finding, answered, in_words
+from dagster_jet.core.secret import shown
+from dagster_jet.errors import ConfigurationError, JetError, SourceUnavailableError
+
+_CALL_S = 10.0
+_TRANSACTIONAL_ID = "dagster-jet-probe"
+_MANY = 3
+
+
+def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> list[Finding]:
+    """All that can be asked of it now.
+
+    Args:
+        topic: one that a job writes, or reads.
+
+    Raises:
+        JetError: it cannot be reached, does not let us in, or has no such topic.
+    """
+    troubles = Troubles()
+    admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
+    with _errors_in_words(cluster, admin, troubles):
+        known = admin.list_topics(timeout=_CALL_S)
+        if topic is not None and topic not in known.topics:
+            raise ConfigurationError(f"{shown(cluster.servers)} has no topic {topic!r} for us.")
+        settings = _settings(admin, next(iter(known.brokers)))
+        findings = [
+            _transactions(cluster, troubles),
+            _markers(admin, MARKER_TOPIC in known.topics),
+            *([] if topic is None else [_rights(admin, topic)]),
+            *([_unasked()] if settings is None else _of_settings(settings, interval)),
+            *probe_held(cluster),
+        ]
+    if topic is not None:
+        with _errors_in_words(cluster, admin, troubles):
+            findings.append(_keeps_topic(admin, known, topic))
+    return findings
+
+
+def leave(cluster: Cluster) -> str:
+    """Leaves a held transaction behind, and returns the name to `find` it by. Raises `JetError`."""
+    with _troubles_in_words(cluster):
+        return leave_held(cluster)
+
+
+def find(cluster: Cluster, name: str) -> list[Finding]:
+    """Whether what `leave` has left is there still; removes it. Raises `JetError`."""
+    with _troubles_in_words(cluster):
+        return find_held(cluster, name)
+
+
+@contextlib.contextmanager
+def _troubles_in_words(cluster: Cluster) -> Iterator[None]:
+    troubles = Troubles()
+    admin = admin_library().AdminClient(cluster.settings(error_cb=troubles))
+    with _errors_in_words(cluster, admin, troubles):
+        yield
+
+
+def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
+    """Tried: one is begun and given up."""
+    library = client_library()
+    more = {"transactional.id": _TRANSACTIONAL_ID, "error_cb": troubles}
+    producer = library.Producer(
+        {"transaction.timeout.ms": TRANSACTION_S * 1000, **cluster.settings(**more)}
+    )
+    refused = ""
+    try:
+        producer.init_transactions(_CALL_S)
+        producer.begin_transaction()
+        producer.abort_transaction(_CALL_S)
+    except library.KafkaException as error:
+        raised = error_of(error)
+        explained = None if raised is None else troubles.explain(raised)
+        if explained is None or not is_lasting(explained):
+            raise
+        refused = said(explained)
+    return answered(
+        "Does it carry out transactions for this user?",
+        not refused,
+        yes="One was begun and given up.",
+        no=f"{refused}.",
+        cure="Grant WRITE and DESCRIBE on transactional ids that begin with dagster-jet, and raise "
+        f"transaction.max.timeout.ms to {TRANSACTION_S * 1000} or more.",
+        needed=True,
+    )
+
+
+def _markers(admin: Any, is_there: bool) -> Finding:
+    question = f"Can the topic {MARKER_TOPIC} say what is committed?"
+    if is_there:
+        administration = admin_library()
+        kind = administration.ResourceType.TOPIC
+        resource = administration.ConfigResource(kind, MARKER_TOPIC)
+        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+        policy = described["cleanup.policy"].value
+        return answered(
+            question,
+            policy == "compact",
+            yes="It is there, and compacted.",
+            no=f"Its cleanup.policy is {policy}: its messages do not stay.",
+            cure="Set it to compact.",
+            needed=True,
+        )
+    cluster = admin.describe_cluster(
+        include_authorized_operations=True, request_timeout=_CALL_S
+    ).result(_CALL_S)
+    operations = cluster.authorized_operations
+    may_create = None if operations is None else "CREATE" in {one.name for one in operations}
+    return answered(
+        question,
+        may_create,
+        yes="It is not there; the first job creates it.",
+        no="It is not there, and the user may not create it.",
+        unknown="It is not there; the broker does not say whether the user may create it.",
+        cure=f"Create it with cleanup.policy=compact, and grant {MARKER_RIGHTS} on it.",
+        needed=True,
+    )
+
+
+def _rights(admin: Any, topic: str) -> Finding:
+    library = client_library()
+    asked = library.TopicCollection([topic])
+    described = admin.describe_topics(
+        asked, include_authorized_operations=True, request_timeout=_CALL_S
+    )
+    operations = described[topic].result(_CALL_S).authorized_operations
+    names = None if operations is None else {one.name for one in operations}
+    rights = ", ".join(right for right in ("READ", "WRITE") if names and right in names)
+    return answered(
+        f"May the user read or write {topic}?",
+        None if names is None else bool(rights),
+        yes=f"{rights}.",
+        no="Neither.",
+        unknown="The broker does not say.",
+        cure="Grant READ for a source, WRITE for a sink.",
+        needed=True,
+    )
+
+
+def _settings(admin: Any, broker: int) -> Mapping[str, str] | None:
+    """Of a broker; None: we may not ask."""
+    administration = admin_library()
+    kind = administration.ResourceType.BROKER
+    resource = administration.ConfigResource(kind, str(broker))
+    try:
+        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+    except client_library().KafkaException as error:
+        raised = error_of(error)
+        if raised is None or not is_lasting(raised):
+            raise
+        return None
+    return {name: entry.value for name, entry in described.items()}
+
+
+def _unasked() -> Finding:
+    return answered(
+        "Are the brokers' settings right?",
+        None,
+        unknown="The user may not ask for them.",
+        cure="Grant DESCRIBE_CONFIGS on the cluster, or probe as an administrator.",
+    )
+
+
+def _of_settings(settings: Mapping[str, str], interval: timedelta) -> list[Finding]:
+    longest = timedelta(milliseconds=int(settings["transaction.max.timeout.ms"]))
+    replicas = int(settings["transaction.state.log.replication.factor"])
+    in_sync = int(settings["transaction.state.log.min.isr"])
+    is_unclean = settings.get("unclean.leader.election.enable") == "true"
+    return [
+        answered(
+            "May a transaction last as long as a commit asks for?",
+            longest >= timedelta(seconds=TRANSACTION_S),
+            yes=f"transaction.max.timeout.ms is {in_words(longest)}, and a commit asks for "
+            f"{TRANSACTION_S} s.",
+            no=f"transaction.max.timeout.ms is {in_words(longest)}, and a commit asks for "
+            f"{TRANSACTION_S} s.",
+            cure='Raise it, or ask for less: options={"transaction.timeout.ms": "..."}.',
+            needed=True,
+        ),
+        answered(
+            "Are its time-outs longer than the snapshot interval?",
+            longest > interval,
+            yes=f"transaction.max.timeout.ms is {in_words(longest)}.",
+            no=f"transaction.max.timeout.ms is {in_words(longest)}, the interval "
+            f"{in_words(interval)}. By default a transaction lasts as long as its commit only.",
+            cure="Raise it, or take snapshots more often, before transactions are held.",
+        ),
+        answered(
+            "Does it keep what is committed when leaders change?",
+            not is_unclean,
+            yes="unclean.leader.election.enable is off.",
+            no="unclean.leader.election.enable is on: a broker that was behind may lead, and what "
+            "it does not have is lost.",
+            cure="Turn it off.",
+            needed=True,
+        ),
+        answered(
+            "Does it keep transactions when a broker is lost?",
+            replicas >= _MANY and in_sync > 1,
+            yes=f"{replicas} replicas, {in_sync} of them in sync.",
+            no=f"transaction.state.log.replication.factor is {replicas}, min.isr {in_sync}: they "
+            "survive a restart, not the loss of a disk.",
+            cure="Use 3 and 2, on three brokers.",
+        ),
+    ]
+
+
+def _keeps_topic(admin: Any, known: Any, topic: str) -> Finding:
+    administration = admin_library()
+    resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
+    question = f"Does it keep messages of {topic} when a broker is lost?"
+    replicas = min(len(one.replicas) for one in known.topics[topic].partitions.values())
+    try:
+        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+    except client_library().KafkaException as error:
+        raised = error_of(error)
+        if raised is None or not is_lasting(raised):
+            raise
+        return answered(question, None, unknown=f"{said(raised)}.")
+    in_sync = int(described["min.insync.replicas"].value)
+    return answered(
+        question,
+        replicas >= _MANY and in_sync > 1,
+        yes=f"{replicas} replicas, {in_sync} of them in sync.",
+        no=f"{replicas} replicas, min.insync.replicas {in_sync}.",
+        cure="Use 3 and 2, on three brokers.",
+    )
+
+
+@contextlib.contextmanager
+def _errors_in_words(cluster: Cluster, admin: Any, troubles: Troubles) -> Iterator[None]:
+    library, place = client_library(), shown(cluster.servers)
+    try:
+        yield
+    except library.KafkaException as error:
+        admin.poll(0)
+        raised = error_of(error)
+        explained = None if raised is None else troubles.explain(raised)
+        why = error if explained is None else said(explained)
+        if explained is None or not is_lasting(explained):
+            raise SourceUnavailableError(f"{place} cannot be reached: {why}.") from None
+        raise JetError(
+            f"{place} refuses us: {why}.", cure="Correct the credentials or the rights: --option."
+        ) from None
+    except (TimeoutError, concurrent.futures.TimeoutError):
+        raise SourceUnavailableError(f"{place} cannot be reached.") from None

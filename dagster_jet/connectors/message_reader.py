@@ -1,0 +1,155 @@
+"""Readers of queues that forget what is acknowledged: what they do alike, whatever the queue.
+
+When an id may be forgotten: once the queue has said that it has the acknowledgement, it is one of
+the newest that `ReadMessages` remembers. Without that word, because a connection broke, or because
+it was an earlier process that had the message, it is kept until the message is delivered again, or
+until the queue could be reached for `UNPROVEN_S` since then. Newer ids do not push it out: a frozen
+process may hold its messages for long while others go by.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
+from dagster_jet.connectors.messages import ReadMessages
+from dagster_jet.connectors.values import JsonObjects, RawValues
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POSITION_COLUMN = "__position"
+"""Of a message's table: where it is, for dead letters. It does not come out."""
+UNPROVEN_S = 86_400.0
+"""Of time in which the queue could be reached: an outage of days does not count."""
+
+
+class QueueMessage(Protocol):
+    """One that is new."""
+
+    @property
+    def message_id(self) -> str: ...
+
+    @property
+    def handle(self) -> str:
+        """What acknowledges it."""
+        ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+M = TypeVar("M", bound=QueueMessage)
+
+
+@dataclass(frozen=True)
+class Found(Generic[M]):
+    """What a poll has brought."""
+
+    new: tuple[M, ...]
+    proven: tuple[str, ...]
+    """Of messages that came again although a snapshot has them: acknowledged by now."""
+    connected_s: float
+    """For how long the queue could be reached since the last poll."""
+
+
+class MessageReader(SourceReader, ABC, Generic[M]):
+    """Of one execution. A split is the messages themselves.
+
+    Subclasses have `poll`, `acknowledge` and `close`, on the source's own thread; `_seen_at`
+    belongs to it. Everything here is for the execution's threads, except `_stood`.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        stage: str,
+        bad_rows: BadRowRule | None,
+        values: JsonObjects | RawValues,
+        remembered_max: int,
+    ) -> None:
+        self.job, self.stage = job, stage
+        self.read = ReadMessages(remembered_max)
+        self._bad_rows, self._values = bad_rows, values
+        self._waiting: dict[str, M] = {}
+        self._waiting_bytes = 0
+        self._connected_s = 0.0
+        """For how long the queue could be reached, in all executions of the job."""
+        self._seen_at: float | None = None
+        """When it answered last, by a clock of this process; None: since it did not."""
+
+    @abstractmethod
+    def _table(self, messages: Sequence[M]) -> pa.Table:
+        """With the `VALUE_COLUMN`, the `POSITION_COLUMN`, and what else is a column."""
+
+    def _stood(self) -> float:
+        now = time.monotonic()
+        seen_at, self._seen_at = self._seen_at, now
+        return 0.0 if seen_at is None else now - seen_at
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
+        self.read.restore(position["remembered"], position["unproven"])
+        self._connected_s = position["connected_s"]
+
+    def accept(self, found: Found[M]) -> None:
+        self._connected_s += found.connected_s
+        self.read.acknowledged(dict.fromkeys(found.proven))
+        self.read.forget_unproven(self._connected_s - UNPROVEN_S)
+        for message in found.new:
+            if self.read.deliver(message.message_id, message.handle):
+                self._waiting[message.message_id] = message
+                self._waiting_bytes += len(message.body)
+
+    def waiting(self) -> Lag:
+        count = len(self._waiting)
+        return Lag(count, {"messages": count}, self._waiting_bytes)
+
+    def plan(self, max_rows: int) -> tuple[M, ...] | None:
+        count = min(len(self._waiting), max(1, max_rows))
+        taken = [self._waiting.pop(next(iter(self._waiting))) for _ in range(count)]
+        self._waiting_bytes -= sum(len(message.body) for message in taken)
+        self.read.handed_out({message.message_id: message.handle for message in taken})
+        return tuple(taken) or None
+
+    def frame(self, spark: SparkSession, split: tuple[M, ...]) -> SourceFrame:
+        from pyspark.sql import functions as F
+
+        messages, position = self._messages(spark, split), F.col(POSITION_COLUMN)
+        frames = self._values.frames(messages, self._bad_rows, self.stage, position)
+        return replace(frames, rows=frames.rows.drop(POSITION_COLUMN))
+
+    def locate_bad_row(self, spark: SparkSession, split: tuple[M, ...]) -> str | None:
+        from pyspark.sql import functions as F
+
+        return self._values.first_bad(self._messages(spark, split), F.col(POSITION_COLUMN))
+
+    def _messages(self, spark: SparkSession, split: tuple[M, ...]) -> DataFrame:
+        return spark.createDataFrame(self._table(split))
+
+    def verify(self, split: Any, rows: int) -> None:
+        """A split is the messages themselves."""
+
+    def position(self) -> dict[str, Any]:
+        return {
+            "remembered": self.read.remembered(),
+            "unproven": self.read.unproven(),
+            "connected_s": self._connected_s,
+        }
+
+    def unacknowledged(self) -> dict[str, Any]:
+        return self.read.unacknowledged()
+
+    def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
+        self.read.restore_unacknowledged(messages)
+
+    def _note_acknowledged(self, messages: Mapping[str, Any], proven: set[str]) -> None:
+        """Of messages that were acknowledged, those of which the queue has said so."""
+        self.read.acknowledged({one: messages[one] for one in messages if one in proven})
+        unproven = {one: messages[one] for one in messages if one not in proven}
+        self.read.acknowledged(unproven, unproven_since=self._connected_s)

@@ -1,0 +1,197 @@
+"""What RabbitMQ and a queue of it can do for exactly once: asked, and tried with another queue.
+
+A probe that dies leaves that queue, `jet-probe-...`, which the server removes after ten minutes.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from contextlib import closing, suppress
+from datetime import timedelta
+from typing import Any
+
+from dagster_jet.connectors.rabbitmq.server import RabbitServer, client_library
+from dagster_jet.core.findings import Finding, answered, in_words
+from dagster_jet.core.secret import Url, shown
+from dagster_jet.errors import ConfigurationError, JetError
+
+_NAME = re.compile(r"jet-probe-[0-9a-f]{12}")
+_EXPIRES_MS = 600_000
+_DEFAULT_TIMEOUT = timedelta(minutes=30)
+_COMES_AGAIN = "Does a message that was not acknowledged come again after a disconnect?"
+RESTART = "Does it come again after the server was restarted?"
+
+
+def probe(url: Url, queue: str, interval: timedelta) -> list[Finding]:
+    """All that can be asked of it now.
+
+    Raises:
+        JetError: the server cannot be reached, does not let us in, or has no such queue.
+    """
+    server = RabbitServer(url)
+    with (
+        server.as_source_errors(queue, "probe", "queue"),
+        closing(server.connect()) as connection,
+    ):
+        connection.channel().queue_declare(queue, passive=True)
+        findings = [*_may_read(connection, queue), _is_durable(connection, queue)]
+    unknown = "It was not restarted."
+    cure = "Run this with --leave, restart the server, then run it with --find."
+    return [
+        *findings,
+        _comes_again(server),
+        _time_out(interval),
+        answered(RESTART, None, unknown=unknown, cure=cure),
+    ]
+
+
+def leave(url: Url) -> str:
+    """Leaves a durable queue with one message that was taken and not acknowledged, and returns its
+    name to `find` it by. Raises `JetError`."""
+    server, name = RabbitServer(url), f"jet-probe-{secrets.token_hex(6)}"
+    with server.as_source_errors(name, "probe", "queue"):
+        _take_and_hang_up(server, name, {})
+    return name
+
+
+def find(url: Url, name: str) -> list[Finding]:
+    """Whether what `leave` has left is there still; removes it.
+
+    Raises:
+        ConfigurationError: that is no name that `leave` gives out.
+        JetError: the server cannot be reached.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"--find: {name!r} is no name that --leave gives out.", cure="It begins: jet-probe-."
+        )
+    server = RabbitServer(url)
+    with server.as_source_errors(name, "probe", "queue"):
+        is_there = _is_redelivered(server, name)
+    return [
+        answered(
+            RESTART,
+            is_there,
+            yes="It was found, and is removed now.",
+            no="It is gone: a durable queue and its messages do not survive.",
+            cure="Mend the server's disk; messages of a job would be lost.",
+            needed=True,
+        )
+    ]
+
+
+def _may_read(connection: Any, queue: str) -> list[Finding]:
+    """Looks at one message and gives it back: it is marked as delivered before, no more."""
+    question = "May the user read the queue?"
+    channel = connection.channel()
+    try:
+        method, properties, _ = channel.basic_get(queue)
+    except client_library().exceptions.ChannelClosedByBroker as error:
+        return [
+            answered(
+                question,
+                False,
+                no=f"{error.reply_text}.",
+                cure=f"rabbitmqctl set_permissions USER '' '' '^{queue}$'",
+                needed=True,
+            )
+        ]
+    found = answered(question, True, yes="Tried.", needed=True)
+    has_ids = "Do its messages have a message_id?"
+    if method is None:
+        return [found, answered(has_ids, None, unknown="The queue has none now.", needed=True)]
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    channel.close()
+    return [
+        found,
+        answered(
+            has_ids,
+            bool(properties.message_id),
+            yes="The first one has.",
+            no="The first one has not: it would end the job.",
+            cure='Have publishers set one, or ask for guarantee="at-least-once".',
+            needed=True,
+        ),
+    ]
+
+
+def _is_durable(connection: Any, queue: str) -> Finding:
+    """A declaration that does not fit is refused, and the server says in what."""
+    holds: bool | None = True
+    unknown = ""
+    try:
+        connection.channel().queue_declare(queue, durable=True)
+    except client_library().exceptions.ChannelClosedByBroker as error:
+        is_other = error.reply_code == 406
+        holds = "'durable'" not in error.reply_text if is_other else None
+        unknown = f"{error.reply_text}."
+    return answered(
+        "Does the queue survive a restart of the server?",
+        holds,
+        yes="It is durable.",
+        no="It is not durable: what is in it is lost with the server.",
+        unknown=unknown,
+        cure="Declare it anew, durable; publish with delivery_mode 2.",
+        needed=True,
+    )
+
+
+def _comes_again(server: RabbitServer) -> Finding:
+    name = f"jet-probe-{secrets.token_hex(6)}"
+    try:
+        _take_and_hang_up(server, name, {"x-expires": _EXPIRES_MS})
+        is_there: bool | None = _is_redelivered(server, name)
+        unknown = ""
+    except client_library().exceptions.AMQPError as error:
+        is_there, unknown = None, server.cleansed(" ".join(str(one) for one in error.args))
+    return answered(
+        _COMES_AGAIN,
+        is_there,
+        yes="Tried with a queue of its own.",
+        no="What a crash leaves unread would be lost.",
+        unknown=f"The user may not declare a queue to try it with: {unknown}.",
+        needed=True,
+    )
+
+
+def _time_out(interval: timedelta) -> Finding:
+    question = "Is its consumer time-out longer than the snapshot interval?"
+    cure = "Take snapshots more often, or raise consumer_timeout."
+    if interval >= _DEFAULT_TIMEOUT:
+        no = f"It is 30 minutes unless it was raised, and the interval is {in_words(interval)}."
+        return answered(question, False, no=no, cure=cure, needed=True)
+    return answered(
+        question,
+        None,
+        unknown="A server does not tell its consumer_timeout: 30 minutes unless it was changed, "
+        f"and the interval is {in_words(interval)}.",
+        cure="rabbitmqctl environment | grep consumer_timeout",
+    )
+
+
+def _take_and_hang_up(server: RabbitServer, name: str, arguments: dict[str, Any]) -> None:
+    pika = client_library()
+    with closing(server.connect()) as connection:
+        channel = connection.channel()
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        channel.confirm_delivery()
+        channel.basic_publish("", name, b"probe", pika.BasicProperties(delivery_mode=2))
+        method, _, _ = channel.basic_get(name)
+        if method is None:
+            raise JetError(f"{shown(server.url)} does not give back what was published.")
+
+
+def _is_redelivered(server: RabbitServer, name: str) -> bool:
+    """Removes the queue, too."""
+    with closing(server.connect()) as connection:
+        channel = connection.channel()
+        try:
+            method, _, _ = channel.basic_get(name, auto_ack=True)
+        except client_library().exceptions.ChannelClosedByBroker as error:
+            if error.reply_code == 404:
+                return False
+            raise
+        with suppress(client_library().exceptions.AMQPError):
+            channel.queue_delete(name)
+        return method is not None and bool(method.redelivered)

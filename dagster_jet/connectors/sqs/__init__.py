@@ -1,0 +1,5 @@
+"""SQS's queues as a source: messages are deleted once a snapshot has them."""
+
+from dagster_jet.connectors.sqs.source import SqsSource
+
+__all__ = ["SqsSource"]

@@ -1,0 +1,144 @@
+"""The driver's side of a queue: hands out what receivers bring, and deletes what a snapshot has.
+
+A deletion is proven if SQS has carried it out while the message was hidden from everybody else
+(`HeldMessages`). After a restart it is not: the handle may be an old one by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.message_reader import Found, MessageReader
+from dagster_jet.connectors.sqs.columns import Message, table_of
+from dagster_jet.connectors.sqs.queue import QueueClient, SqsQueue
+from dagster_jet.connectors.sqs.receivers import Receivers, Receiving
+from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.errors import SourceError
+
+REMEMBERED_MAX = 40_000
+"""SQS delivers a deleted message again where one of its servers was away when it was deleted."""
+VISIBILITY_MIN_S = 2
+"""It is a number of whole seconds, and renewed at half time."""
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What users have said."""
+
+    queue: SqsQueue
+    values: JsonObjects | RawValues
+    metadata: bool
+    prefetch: int
+    threads: int
+    visibility_s: int | None
+    """None: as the queue is set."""
+    id_attribute: str | None
+    """Of publishers; None: SQS's own id."""
+    is_exactly_once: bool
+
+
+class SqsReader(MessageReader[Message]):
+    """Of one execution. `_receivers` belongs to the source's own thread."""
+
+    def __init__(self, reading: Reading, job: str, stage: str, bad_rows: BadRowRule | None) -> None:
+        remembered_max = REMEMBERED_MAX if reading.is_exactly_once else 0
+        super().__init__(job, stage, bad_rows, reading.values, remembered_max)
+        self.reading = reading
+        self._receivers: Receivers | None = None
+
+    def poll(self) -> Found[Message]:
+        with self._unseen_after_errors():
+            receivers = self._receiving()
+            came = receivers.poll()
+            is_known = self.read.is_acknowledged
+            again = {m.message_id: m.handle for m in came if is_known(m.message_id)}
+            try:
+                proven = receivers.delete(again)
+            except SourceError:
+                receivers.put_back(came)
+                raise
+            new = tuple(message for message in came if message.message_id not in again)
+            return Found(new, tuple(proven), self._stood())
+
+    def acknowledge(self, messages: Mapping[str, Any]) -> None:
+        with self._unseen_after_errors():
+            proven = self._receiving().delete(messages)
+        is_to_be_known = self.reading.is_exactly_once
+        self._note_acknowledged(messages, proven if is_to_be_known else set(messages))
+
+    def close(self) -> None:
+        receivers, self._receivers = self._receivers, None
+        if receivers is not None:
+            receivers.close()
+
+    def _receiving(self) -> Receivers:
+        if self._receivers is None:
+            reading = self.reading
+            client = reading.queue.open(self.job, self.stage)
+            seconds = visibility_of(client, reading.visibility_s, self.job, self.stage)
+            attributes = ("All",) if reading.metadata else (reading.id_attribute,)
+            receiving = Receiving(
+                seconds,
+                reading.prefetch,
+                reading.threads,
+                self._id_of,
+                tuple(name for name in attributes if name),
+                with_system_attributes=reading.metadata,
+            )
+            self._receivers = Receivers(client, receiving)
+        return self._receivers
+
+    @contextmanager
+    def _unseen_after_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._seen_at = None
+            raise
+
+    def _id_of(self, received: Mapping[str, Any]) -> str:
+        name = self.reading.id_attribute
+        if not self.reading.is_exactly_once:
+            return str(received["ReceiptHandle"])
+        if name is None:
+            return str(received["MessageId"])
+        value = received.get("MessageAttributes", {}).get(name, {}).get("StringValue")
+        if value:
+            return str(value)
+        raise SourceError(
+            f"a message of the queue {self.reading.queue.shown} has no attribute {name!r} with a "
+            f"text, by which it was to be known: {received['Body'][:_SHOWN]}",
+            job=self.job,
+            stage=self.stage,
+            cure="Have its publisher set one, unique for each message; or leave out message_id: "
+            "then SQS's own id counts. It is still in the queue.",
+        )
+
+    def _table(self, messages: Sequence[Message]) -> pa.Table:
+        reading = self.reading
+        return table_of(messages, reading.queue.name, with_metadata=reading.metadata)
+
+
+def visibility_of(client: QueueClient, wanted_s: int | None, job: str, stage: str) -> int:
+    """For how many seconds messages are hidden.
+
+    Raises:
+        SourceError: for too short a time to renew it.
+    """
+    seconds = wanted_s or int(client.attributes().get("VisibilityTimeout", 30))
+    if seconds < VISIBILITY_MIN_S:
+        raise SourceError(
+            f"the queue's visibility time-out is {seconds} s: a message would come again before "
+            "that could be renewed.",
+            job=job,
+            stage=stage,
+            cure='Set the queue to 30 seconds, or give visibility_timeout="30 seconds".',
+        )
+    return seconds

@@ -1,0 +1,211 @@
+"""Threads that receive from one queue in the background, and one that renews what was received."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_jet.connectors.sqs.columns import SYSTEM_ATTRIBUTES, Message, message_of
+from dagster_jet.connectors.sqs.held import HeldMessages
+from dagster_jet.connectors.sqs.queue import BATCH_MAX, QueueClient
+from dagster_jet.errors import SourceError
+from dagster_jet.system.failpoint import fail_point
+
+_GIVE_BACK_S, _END_S = 1.0, 0.7
+"""An execution waits for two seconds for all of its sources to close."""
+_AT_ONCE = 80
+"""Handles that are given back in one go: a batch for each of the client's threads."""
+
+
+@dataclass(frozen=True)
+class Receiving:
+    """What users have said, and the queue."""
+
+    visibility_s: int
+    prefetch: int
+    """How many messages are held at most, received and not deleted."""
+    threads: int
+    id_of: Callable[[Mapping[str, Any]], str]
+    """Of a message as the client library returns it. Raises `SourceError`: it has none."""
+    attributes: tuple[str, ...] = ()
+    """Of publishers, to be brought along."""
+    with_system_attributes: bool = False
+
+
+class Receivers:
+    """For the source's own thread: `poll`, `delete` and `close`.
+
+    All threads receive while messages come in. Where a receipt was empty, one goes on alone: a
+    queue at rest costs a call a second. After an error all pause until the next poll, which comes
+    with the pauses of the engine.
+    """
+
+    def __init__(self, client: QueueClient, receiving: Receiving) -> None:
+        self._client, self._receiving = client, receiving
+        self._held = HeldMessages(receiving.visibility_s)
+        self._changed = threading.Condition()
+        # All of these under `_changed`.
+        self._came: list[Message] = []
+        self._failure: Exception | None = None
+        self._polled_at = 0.0
+        """Since when receipts are wanted: one that was asked for earlier may fail unheard, because
+        it failed with others whose failure was told."""
+        self._is_paused, self._is_closing = True, False
+        """Paused until the first poll: what an earlier process has left to delete goes first."""
+        self._on_its_way = 0
+        """How many messages the receipts that are under way may bring."""
+        self._active = 1
+        self._empty_at = 0.0
+        """When a receipt was over that brought nothing: the queue had nothing then."""
+        self._threads = [
+            threading.Thread(target=self._receive, args=(number,), name="jet-sqs", daemon=True)
+            for number in range(receiving.threads)
+        ]
+        self._threads.append(threading.Thread(target=self._renew, name="jet-sqs", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def poll(self) -> list[Message]:
+        """What has come; else waits until the queue has said that it has nothing, or until as many
+        are held as may be. Raises what a receipt has raised."""
+        with self._changed:
+            begun = time.monotonic()
+            if self._is_paused and self._failure is None:
+                self._is_paused, self._polled_at = False, begun
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._came or self._failure or self._empty_at >= begun or self._room() < 1
+            )
+            if self._came:
+                came, self._came = self._came, []
+                return came
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return []
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """For the next poll."""
+        with self._changed:
+            self._came[:0] = messages
+
+    def delete(self, messages: Mapping[str, str]) -> set[str]:
+        """Deletes messages, in all of their deliveries, and returns the ids of those that are gone
+        for sure: nobody else can have received them meanwhile.
+
+        Args:
+            messages: by id, the handle to use where we do not hold the message.
+        """
+        if not messages:
+            return set()
+        handles = {one: self._held.handles_of(one) or [messages[one]] for one in messages}
+        fail_point("sqs.acknowledge.before")
+        refused = self._client.delete([handle for some in handles.values() for handle in some])
+        fail_point("sqs.acknowledge.deleted")
+        now = time.monotonic()
+        gone = {
+            one
+            for one, some in handles.items()
+            if self._held.is_ours(one, now) and refused.isdisjoint(some)
+        }
+        self._held.forget([handle for some in handles.values() for handle in some])
+        with self._changed:
+            self._changed.notify_all()  # there is room again
+        fail_point("sqs.acknowledge.after")
+        return gone
+
+    def close(self) -> None:
+        """Gives back what is held, as far as a second allows: it is received again at once."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        until, handles = time.monotonic() + _GIVE_BACK_S, self._held.handles()
+        with suppress(SourceError):
+            while handles and time.monotonic() < until:
+                self._client.hide(handles[:_AT_ONCE], 0)
+                handles = handles[_AT_ONCE:]
+        until = time.monotonic() + _END_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._client.close()
+
+    def _room(self) -> int:
+        return self._receiving.prefetch - len(self._held)
+
+    # --- on threads of its own --------------------------------------------------------------------
+
+    def _receive(self, number: int) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closing or self._may_receive(number))
+                if self._is_closing:
+                    return
+                count = min(BATCH_MAX, self._room() - self._on_its_way)
+                self._on_its_way += count
+            self._receive_once(count)
+
+    def _may_receive(self, number: int) -> bool:
+        has_room = self._room() - self._on_its_way > 0
+        return number < self._active and not self._is_paused and has_room
+
+    def _receive_once(self, count: int) -> None:
+        asked_at = time.monotonic()
+        messages: list[Message] = []
+        failure: Exception | None = None
+        try:
+            messages = self._received(count)
+        except Exception as error:  # noqa: BLE001 - it is the poll's
+            failure = error
+        with self._changed:
+            self._on_its_way -= count
+            if failure is not None:
+                if asked_at >= self._polled_at and not self._is_paused:
+                    self._failure, self._is_paused = failure, True
+            elif messages:
+                self._active = self._receiving.threads
+            else:
+                self._active, self._empty_at = 1, time.monotonic()
+            is_late = self._is_closing
+            if not is_late:
+                self._held.received({m.handle: m.message_id for m in messages}, asked_at)
+                self._came += messages
+            self._changed.notify_all()
+        if is_late:
+            self._give_back([message.handle for message in messages])
+
+    def _received(self, count: int) -> list[Message]:
+        wanted = self._receiving
+        received = self._client.receive(
+            count,
+            wanted.visibility_s,
+            SYSTEM_ATTRIBUTES if wanted.with_system_attributes else (),
+            wanted.attributes,
+        )
+        try:
+            return [message_of(one, wanted.id_of(one)) for one in received]
+        except SourceError:
+            self._give_back([one["ReceiptHandle"] for one in received])
+            raise
+
+    def _give_back(self, handles: Sequence[str]) -> None:
+        with suppress(SourceError):  # they come back by themselves, later
+            self._client.hide(handles, 0)
+
+    def _renew(self) -> None:
+        """At half time; what could not be renewed is tried again, as long as it is ours."""
+        pause_s = self._receiving.visibility_s / 10
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._is_closing, pause_s):
+                    return
+            asked_at = time.monotonic()
+            if not (due := self._held.due(asked_at)):
+                continue
+            with suppress(SourceError):  # the receivers say what is wrong
+                refused = self._client.hide(due, self._receiving.visibility_s)
+                self._held.renewed([handle for handle in due if handle not in refused], asked_at)
+                self._held.forget(refused)

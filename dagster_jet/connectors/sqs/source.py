@@ -1,0 +1,114 @@
+"""A queue as a source: what users write, and what is asked of SQS before a start."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from dagster_jet.connectors.contract import BadRowRule, shown_guarantee
+from dagster_jet.connectors.sqs.columns import METADATA_DDL
+from dagster_jet.connectors.sqs.queue import HIDDEN_MAX_S, SqsQueue
+from dagster_jet.connectors.sqs.reader import VISIBILITY_MIN_S, Reading, SqsReader, visibility_of
+from dagster_jet.connectors.values import JsonObjects, RawValues
+from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+
+PREFETCH = 10_000
+PREFETCH_MAX = 100_000
+"""SQS hands out no more than 120,000 messages of a queue before some are deleted."""
+RECEIVERS = 4
+RECEIVERS_MAX = 8
+
+
+@dataclass(frozen=True)
+class SqsSource:
+    """Reads one queue, alone; creates nothing."""
+
+    queue: SqsQueue
+    value: str
+    value_schema: str | None
+    """Of JSON values, as DDL."""
+    metadata: bool = False
+    prefetch: int = PREFETCH
+    receivers: int = RECEIVERS
+    visibility_s: int | None = None
+    message_id: str | None = None
+    max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+
+    def __post_init__(self) -> None:
+        if self.value not in ("json", "raw"):
+            raise ConfigurationError(
+                f"value: {self.value!r} is unknown.", cure="Use one of json, raw."
+            )
+        if (self.value_schema is None) == (self.value == "json"):
+            has = "need one" if self.value_schema is None else "have none"
+            raise ConfigurationError(f"schema: {self.value} values {has}.")
+        for name, value, most, cure in (
+            (
+                "prefetch",
+                self.prefetch,
+                PREFETCH_MAX,
+                "Give as many as come between two snapshots.",
+            ),
+            ("receivers", self.receivers, RECEIVERS_MAX, "Four are enough for most queues."),
+        ):
+            if not 0 < value <= most:
+                raise ConfigurationError(f"{name}: {value} is not from 1 to {most}.", cure=cure)
+        visibility_s = self.visibility_s
+        if visibility_s is not None and not VISIBILITY_MIN_S <= visibility_s <= HIDDEN_MAX_S:
+            raise ConfigurationError(
+                f"visibility_timeout: {visibility_s} s is not from {VISIBILITY_MIN_S} s to 12 "
+                "hours, SQS's limit."
+            )
+
+    @property
+    def values(self) -> JsonObjects | RawValues:
+        return RawValues() if self.value_schema is None else JsonObjects(self.value_schema)
+
+    @property
+    def schema(self) -> str:
+        """The columns as DDL."""
+        columns = self.values.schema
+        return f"{columns}, {METADATA_DDL}" if self.metadata else columns
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": "sqs",
+            "queue": self.queue.shown,
+            "value": self.value,
+            **shown_guarantee(self.max_guarantee),
+        }
+
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> SqsSource:
+        """Asks once, so that a wrong queue, wrong credentials or a lacking right end the start in a
+        sentence. An SQS that is away is waited for by `poll`, beside the other sources."""
+        with suppress(SourceUnavailableError), closing(self.queue.open(job, stage)) as client:
+            visibility_of(client, self.visibility_s, job, stage)
+            client.check_rights()
+        return self
+
+    def check_snapshot_interval(self, interval: timedelta, job: str, stage: str) -> None:
+        """Raises `ConfigurationError`: no snapshot would have a message in time."""
+        if interval.total_seconds() >= HIDDEN_MAX_S:
+            raise ConfigurationError(
+                f"snapshot_interval is {interval}, and SQS hides a message that was received for "
+                "12 hours at most, however often that is renewed: messages would come again before "
+                "a snapshot has them.",
+                job=job,
+                stage=stage,
+                cure="Take snapshots more often: minutes are seldom.",
+            )
+
+    def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> SqsReader:
+        reading = Reading(
+            self.queue,
+            self.values,
+            self.metadata,
+            self.prefetch,
+            self.receivers,
+            self.visibility_s,
+            self.message_id,
+            self.max_guarantee is Guarantee.EXACTLY_ONCE,
+        )
+        return SqsReader(reading, job, stage, bad_rows)

@@ -1,0 +1,99 @@
+"""How far an execution is, in one small value that every process can read from the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from dagster_jet.errors import StoreMismatchError
+from dagster_jet.execution.events import SourceProgress, StageProgress
+
+FORMAT = 1
+PARTITIONS_MAX = 16
+"""Of a source, those in which most waits: a topic may have hundreds."""
+_TEXT_MAX = 500
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True)
+class PendingCommit:
+    """Phase 2 of one sink, under way."""
+
+    since_ms: int
+    """Wall clock."""
+    trouble: str = ""
+    """Why it is being tried again; "" while the first try lasts."""
+
+
+@dataclass(frozen=True)
+class ProgressReport:
+    """What an execution says of itself every few seconds, if something has changed.
+
+    Times are wall clock of the job's process, or event time where it says watermark or due.
+    """
+
+    started_ms: int
+    """When data began to flow."""
+    epochs: int = 0
+    """Acked by this execution."""
+    last_epoch_ms: float | None = None
+    """How long the last one took; None: none was acked yet."""
+    rows_per_second: float = 0.0
+    """Read from sources, since the report before this one."""
+    sources: Mapping[str, SourceProgress] = field(default_factory=dict)
+    """Without their positions, which have no bound."""
+    last_rows_ms: Mapping[str, int] = field(default_factory=dict)
+    """By source that has had rows in this execution: when it was seen to have more of them."""
+    stages: Mapping[str, StageProgress] = field(default_factory=dict)
+    snapshot_id: int | None = None
+    """The last that this execution has committed."""
+    snapshot_at_ms: int | None = None
+    failed_snapshots: int = 0
+    failing_since_ms: int | None = None
+    """Since when no snapshot has succeeded, although one was tried; None: the last one has."""
+    last_failure: str = ""
+    committing: Mapping[str, PendingCommit] = field(default_factory=dict)
+    """By sink."""
+    written_at_ms: int = 0
+
+    def to_bytes(self) -> bytes:
+        """As JSON, of bounded size for a given pipeline."""
+        document = asdict(replace(self, last_failure=self.last_failure[:_TEXT_MAX]))
+        for source in document["sources"].values():
+            del source["position"]
+            most = sorted(source["partition_lag"].items(), key=lambda item: (-item[1], item[0]))
+            source["partition_lag"] = dict(most[:PARTITIONS_MAX])
+            source["unavailable"] = (source["unavailable"] or "")[:_TEXT_MAX] or None
+        for commit in document["committing"].values():
+            commit["trouble"] = commit["trouble"][:_TEXT_MAX]
+        return json.dumps({"format": FORMAT, **document}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, job: str) -> ProgressReport:
+        """Reads what `to_bytes` wrote.
+
+        Raises:
+            StoreMismatchError: a newer version has written it.
+        """
+        document: dict[str, Any] = json.loads(data)
+        if document["format"] > FORMAT:
+            raise StoreMismatchError(
+                f"the job's progress has format {document['format']}, this version reads up to "
+                f"{FORMAT}.",
+                job=job,
+                cure="Upgrade dagster-jet on this machine.",
+            )
+        del document["format"]
+        document["sources"] = {
+            name: SourceProgress(position={}, **source)
+            for name, source in document["sources"].items()
+        }
+        document["stages"] = {
+            name: StageProgress(**stage) for name, stage in document["stages"].items()
+        }
+        document["committing"] = {
+            name: PendingCommit(**commit) for name, commit in document["committing"].items()
+        }
+        return cls(**document)

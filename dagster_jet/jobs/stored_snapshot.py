@@ -1,0 +1,123 @@
+"""A snapshot in the store, retained or exported, as data: its manifest and its stages' state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dagster_jet.errors import JobStateError, SnapshotInvalidError
+from dagster_jet.execution.watermarks import saved_expiry
+from dagster_jet.operators.saved_rows import living_rows
+from dagster_jet.operators.state_difference import StateDifference, difference
+from dagster_jet.ownership.exports import export_data, finished_export
+from dagster_jet.ownership.record_keeper import read_record
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.plan import StagePlan
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import Store
+
+Wanted = int | str | None
+"""Which snapshot: the id of a retained one, the name of an exported one, None for the newest."""
+
+
+@dataclass(frozen=True)
+class StoredSnapshot:
+    """One snapshot, and where its chunks are."""
+
+    manifest: Manifest
+    data: SnapshotStore
+
+    def plan(self, stage: str) -> StagePlan:
+        """What the stage's state means; empty where a very old version has saved it."""
+        plan: StagePlan = self.manifest.plan.get(stage, {})
+        return plan
+
+    def expired_until_ms(self, stage: str) -> int | None:
+        """Rows of the stage up to this time had died by the snapshot; None: none had."""
+        return saved_expiry(self.manifest.watermarks, stage)
+
+    def state(self, stage: str, *, as_saved: bool = False) -> pa.Table | None:
+        """The rows of a stage; None if there are none. See `Jet.read_state`."""
+        saved = self.data.read_state(self.manifest, stage)
+        if saved is None or as_saved:
+            return saved
+        living = living_rows(saved, self.plan(stage), self.expired_until_ms(stage))
+        return living if living.num_rows else None
+
+
+def find_snapshot(store: Store, job: str | None, wanted: Wanted) -> StoredSnapshot:
+    """Finds a snapshot and reads its manifest.
+
+    Args:
+        store: the open store.
+        job: whose it must be; None: an export of any job.
+        wanted: which.
+
+    Raises:
+        JobStateError: there is no such snapshot, or it is another job's.
+        SnapshotInvalidError: its manifest is missing or damaged.
+    """
+    if isinstance(wanted, str) and not wanted.isdigit():
+        export = finished_export(store, wanted, job)
+        if job is not None and export.job != job:
+            raise JobStateError(
+                f"the exported snapshot {wanted!r} is of job {export.job!r}.", job=job
+            )
+        assert export.ref is not None
+        data = export_data(store, export)
+        return StoredSnapshot(data.load(export.ref), data)
+    assert job is not None
+    record = read_record(store, job)
+    refs = record.snapshots if record is not None else ()
+    snapshot_id = None if wanted is None else int(wanted)
+    for ref in refs:
+        if snapshot_id in (None, ref.snapshot_id):
+            data = SnapshotStore(store, job)
+            return StoredSnapshot(data.load(ref), data)
+    known = ", ".join(str(ref.snapshot_id) for ref in refs) or "none"
+    raise JobStateError(
+        f"snapshot {snapshot_id} is not retained; there are: {known}."
+        if snapshot_id is not None
+        else "there is no snapshot yet.",
+        job=job,
+    )
+
+
+def compare(
+    before: StoredSnapshot, after: StoredSnapshot, stage: str | None
+) -> tuple[StateDifference, ...]:
+    """What has changed from one snapshot to another, by stage.
+
+    Args:
+        before: the one.
+        after: the other.
+        stage: None: all that either has state of.
+
+    Raises:
+        SnapshotInvalidError: neither has such a stage; its columns have changed; or a part of a
+            snapshot cannot be read.
+    """
+    known = sorted({*before.manifest.shards, *after.manifest.shards})
+    if stage is not None and stage not in known:
+        raise SnapshotInvalidError(
+            f"there is no state of this name; there is: {', '.join(known)}.",
+            job=after.manifest.job,
+            stage=stage,
+        )
+    found = (_difference(before, after, one) for one in ([stage] if stage is not None else known))
+    return tuple(one for one in found if one is not None)
+
+
+def _difference(
+    before: StoredSnapshot, after: StoredSnapshot, stage: str
+) -> StateDifference | None:
+    tables = [
+        snapshot.state(stage) if stage in snapshot.manifest.shards else None
+        for snapshot in (before, after)
+    ]
+    there = next((table for table in tables if table is not None), None)
+    if there is None:
+        return None  # empty in both: not even columns are known
+    ours, theirs = (table if table is not None else there.slice(0, 0) for table in tables)
+    return difference(stage, ours, theirs, after.plan(stage) or before.plan(stage))

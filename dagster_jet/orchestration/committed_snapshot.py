@@ -1,0 +1,116 @@
+"""What the store says of a job's newest commit: the same that its run would have reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_jet.errors import JobStateError
+from dagster_jet.execution.events import ExecutionStarted, SourceProgress, StageProgress
+from dagster_jet.pipeline.graph import Graph
+from dagster_jet.snapshot.manifest import ChunkSet, Counters, Manifest
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
+
+
+@dataclass(frozen=True)
+class CommittedSnapshot:
+    """A snapshot whose output is in all sinks.
+
+    Attributes:
+        record: the job's, as it was read.
+        ref: the snapshot in it.
+        manifest: what the snapshot consists of.
+    """
+
+    record: ExecutionRecord
+    ref: SnapshotRef
+    manifest: Manifest
+
+    @property
+    def is_restored(self) -> bool:
+        """It is of before the job went back to it: nothing was committed since."""
+        return self.manifest.timeline < self.record.timeline
+
+    def rows(self, sinks: Iterable[str]) -> dict[str, int]:
+        """Returns how many rows each of these sinks has got since the job began."""
+        return {sink: self._counters(sink).rows_out for sink in sinks}
+
+    def as_restored(self, graph: Graph) -> ExecutionStarted:
+        """Returns what an execution would say that goes on from here."""
+        return ExecutionStarted(
+            job=self.record.job,
+            execution_id=self.ref.execution_id,
+            restarts=self.record.restarts,
+            restored_snapshot_id=self.ref.snapshot_id,
+            restored_epoch_id=self.ref.epoch_id,
+            start_duration_ms=0,
+            stages={n.name: self._stage(n.name) for n in graph if graph.is_named(n.name)},
+            sources={node.name: self._source(node.name) for node in graph.sources},
+        )
+
+    def _stage(self, name: str) -> StageProgress:
+        counters = self._counters(name)
+        return StageProgress(
+            rows_in=counters.rows_in,
+            rows_out=counters.rows_out,
+            late=counters.late,
+            rejected=counters.rejected,
+            watermark_ms=self.manifest.watermarks.get("reached_ms", {}).get(name),
+            state_rows=sum(_rows(chain) for chain in self.manifest.shards.get(name, ())),
+        )
+
+    def _source(self, name: str) -> SourceProgress:
+        counters = self._counters(name)
+        position = self.manifest.sources.get(name, {})
+        return SourceProgress(counters.rows_in, position, lag={}, lost=counters.lost)
+
+    def _counters(self, name: str) -> Counters:
+        return self.manifest.counters.get(name, Counters())
+
+
+def nothing_committed(job: str, graph: Graph) -> ExecutionStarted:
+    """Returns what there is to say of a job that has ended and found no input: no rows anywhere."""
+    return ExecutionStarted(
+        job=job,
+        execution_id=1,
+        restarts=0,
+        restored_snapshot_id=0,
+        restored_epoch_id=0,
+        start_duration_ms=0,
+        stages={n.name: StageProgress(0, 0) for n in graph if graph.is_named(n.name)},
+    )
+
+
+def newest_commit(jet: Jet, job: str) -> CommittedSnapshot | None:
+    """Returns a job's newest commit; None before the first, and for a job that never ran.
+
+    Raises:
+        StoreUnavailableError: too few members of the store answer.
+        SnapshotInvalidError: the snapshot's manifest is missing or damaged.
+    """
+    return next(iter(commits(jet, job)), None)
+
+
+def commits(jet: Jet, job: str) -> Iterable[CommittedSnapshot]:
+    """Yields the retained commits of a job, newest first. Raises as `newest_commit`."""
+    record = jet.observed(job)
+    for ref in record.snapshots if record is not None else ():
+        # Snapshot of epoch 0: where the sources begin. Nothing was written.
+        if record is None or not ref.committed or ref.epoch_id == 0:
+            continue
+        try:
+            yield CommittedSnapshot(record, ref, jet.manifest(job, ref.snapshot_id))
+        except JobStateError:
+            continue  # dropped meanwhile: there are newer ones, for the next tick
+
+
+def _rows(chain: Iterable[ChunkSet]) -> int:
+    """Of a shard's state: its newest base and what follows."""
+    rows = 0
+    for chunk_set in chain:
+        rows = chunk_set.rows if chunk_set.is_base else rows + chunk_set.rows
+    return rows

@@ -1,0 +1,214 @@
+"""A pipeline per partition of its assets: bounded jobs beside each other, and beside a live one.
+
+Each partition is a streaming job of its own, ``<pipeline>@<partition key>``: its record, its state,
+its sinks' markers and its transactional ids go by that name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration.defined_pipeline import DefinedPipeline
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
+from dagster_jet.pipeline import Pipeline
+from dagster_jet.pipeline.graph import SinkNode
+from dagster_jet.snapshot.record import JobStatus
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
+
+PipelineOfPartition = Callable[[str], Pipeline]
+
+_MARK = "@"
+_REFUSED = re.compile(r"[^A-Za-z0-9_.\-]")
+_PLACES = ("uri", "path", "table", "topic", "map")
+_KEY_CHARACTERS_MAX = 100
+_ID_CHARACTERS = 8
+_ATTEMPT = re.compile(rf"{_MARK}(\d+)-(.+)")
+
+
+def job_of_partition(pipeline: str, key: str) -> str:
+    """Returns the name of a partition's job: fit for store keys, paths and transactional ids.
+
+    Args:
+        pipeline: the pipeline's name.
+        key: the partition's. What paths do not take becomes ``_``, and a digest keeps keys apart.
+
+    Example:
+        >>> job_of_partition("delays", "2024-01-01")
+        'delays@2024-01-01'
+        >>> job_of_partition("delays", "EU / west")
+        'delays@EU___west-0e6bf0b2'
+    """
+    plain = _REFUSED.sub("_", key)[:_KEY_CHARACTERS_MAX]
+    if plain != key:
+        plain += f"-{hashlib.sha256(key.encode()).hexdigest()[:_ID_CHARACTERS]}"
+    return f"{pipeline}{_MARK}{plain}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One computation of a partition: the first, or one that was asked for anew.
+
+    Attributes:
+        number: from 1.
+        run: the beginning of the id of the run that asked, and of its retries; empty for the first.
+    """
+
+    number: int = 1
+    run: str = ""
+
+    def of(self, base: str) -> str:
+        """Returns the job's name; `base` is the first one's."""
+        return base if self.number == 1 else f"{base}{_MARK}{self.number}-{self.run}"
+
+    @classmethod
+    def read(cls, name: str, base: str) -> Attempt | None:
+        """Reads what `of` wrote; None for another job's name."""
+        if name == base:
+            return cls()
+        found = _ATTEMPT.fullmatch(name.removeprefix(base))
+        return cls(int(found[1]), found[2]) if found and name.startswith(base) else None
+
+    def next(self, run_id: str) -> Attempt:
+        """Returns the one that a run asks for; this one if it has asked for it already."""
+        run = run_id[:_ID_CHARACTERS]
+        return self if run == self.run else Attempt(self.number + 1, run)
+
+
+def sample_of(
+    pipeline: PipelineOfPartition, partitions: dg.PartitionsDefinition, key: str | None
+) -> Pipeline:
+    """Returns the pipeline of some partition: stages are the same in all of them.
+
+    Args:
+        pipeline: makes the pipeline of a partition.
+        partitions: which there are.
+        key: of the one to take; None: the first.
+
+    Raises:
+        ConfigurationError: nobody knows a key yet.
+    """
+    key = key or _first_key(partitions)
+    if key is None:
+        raise ConfigurationError(
+            "no partition is known yet whose pipeline would show the stages.",
+            cure="Give the key of some partition: jet_assets(sample_partition=...).",
+        )
+    found = pipeline(key)
+    if not isinstance(found, Pipeline):
+        raise ConfigurationError(
+            f"pipeline({key!r}) returned {type(found).__name__}, not a Pipeline.",
+            cure="Give jet_assets a function from a partition's key to its pipeline.",
+        )
+    return found
+
+
+def _first_key(partitions: dg.PartitionsDefinition) -> str | None:
+    if isinstance(partitions, dg.TimeWindowPartitionsDefinition):
+        return partitions.start.strftime(partitions.fmt)  # there may be none before tomorrow
+    try:
+        return partitions.get_first_partition_key()
+    except Exception:  # noqa: BLE001 - dynamic ones are in an instance, which is not there at load
+        return None
+
+
+@dataclass(frozen=True)
+class PartitionJob:
+    """What a run of one partition has to do.
+
+    Attributes:
+        key: the partition's.
+        pipeline: under the pipeline's own name: its assets are found by it.
+        name: the job's.
+        is_completed: all of its rows are in its sinks.
+    """
+
+    key: str
+    pipeline: Pipeline
+    name: str
+    is_completed: bool
+
+    def refusal(self) -> str:
+        """Why a completed partition is not computed again just so, and how it is."""
+        places = sorted({place for place in map(_place, self.pipeline.graph.sinks) if place})
+        where = f" ({', '.join(places)})" if places else ""
+        return (
+            f"partition {self.key!r} of {self.pipeline.name!r} is complete: its rows are in its "
+            f"sinks{where} once, and computing it again would write them twice. To compute it "
+            "anew, remove what its sinks have, then launch it with the op config anew: true."
+        )
+
+
+def partition_job(
+    context: dg.OpExecutionContext, jet: Jet, defined: DefinedPipeline, *, anew: bool
+) -> PartitionJob:
+    """Returns the job of a run's partition: the one that was begun last, or a new one.
+
+    Args:
+        context: the run's.
+        jet: the store, which knows what was begun.
+        defined: what `jet_assets` was given.
+        anew: do not go on with what was begun. A retry of the run goes on with what the run began.
+
+    Raises:
+        ConfigurationError: the run is of no partition, or of several; the partition's pipeline has
+            another name or other stages than those that the assets were made from.
+    """
+    assert defined.of_partition is not None
+    key = _key_of(context, defined)
+    pipeline = sample_of(defined.of_partition, dg.StaticPartitionsDefinition([key]), key)
+    _check_same_stages(pipeline, defined, key)
+    base = job_of_partition(pipeline.name, key)
+    newest = _newest_attempt(jet, base)
+    if newest is None:
+        return PartitionJob(key, pipeline, base, is_completed=False)
+    attempt = newest.next(context.run.root_run_id or context.run.run_id) if anew else newest
+    record = jet.record(attempt.of(base))
+    is_completed = record is not None and record.status is JobStatus.COMPLETED
+    return PartitionJob(key, pipeline, attempt.of(base), is_completed)
+
+
+def _newest_attempt(jet: Jet, base: str) -> Attempt | None:
+    names = (key.name for key in jet.store.map(JOB_DIRECTORY).keys(base))
+    found = [attempt for name in names if (attempt := Attempt.read(name, base)) is not None]
+    return max(found, key=lambda attempt: attempt.number, default=None)
+
+
+def _key_of(context: dg.OpExecutionContext, defined: DefinedPipeline) -> str:
+    if not context.has_partition_key:
+        raise ConfigurationError(
+            f"this run is of {'no' if not context.has_partition_key_range else 'several'} "
+            "partitions, and each is a job of its own.",
+            job=str(defined),
+            cure="Choose one partition, or launch a backfill: it makes a run for each.",
+        )
+    return context.partition_key
+
+
+def _check_same_stages(pipeline: Pipeline, defined: DefinedPipeline, key: str) -> None:
+    if pipeline.name != defined.pipeline.name:
+        raise ConfigurationError(
+            f"the pipeline of partition {key!r} is named {pipeline.name!r}, that of another "
+            f"{defined.pipeline.name!r}: they are the same assets.",
+            job=str(defined),
+            cure="Give the pipelines of all partitions one name; their jobs get the key added.",
+        )
+    if pipeline.graph.fingerprint() != defined.pipeline.graph.fingerprint():
+        raise ConfigurationError(
+            f"the pipeline of partition {key!r} has other stages than that of another.",
+            job=str(defined),
+            cure="A partition may differ in what it reads and where it writes, not in its stages.",
+        )
+
+
+def _place(sink: SinkNode) -> str | None:
+    description = sink.sink.describe()
+    return next((description[key] for key in _PLACES if key in description), None)

@@ -1,0 +1,246 @@
+"""A sensor that has batch assets or jobs run when a stream has committed new rows.
+
+It looks into the store: what counts is the snapshot that is in the sinks, whatever became of the
+run that took it, and whether or not the job runs in Dagster at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration import metadata_keys as keys
+from dagster_jet.orchestration.committed_snapshot import CommittedSnapshot, commits
+from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.resource import JetResource
+from dagster_jet.orchestration.tick import jet_of_tick, required_key
+from dagster_jet.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
+
+    from dagster_jet.jet import Jet
+
+_NOT_BEGUN = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED)
+_STORE_ID_CHARACTERS = 8
+
+
+def build_jet_snapshot_sensor(
+    *,
+    pipeline: Pipeline | str,
+    sinks: Sequence[str] = (),
+    job: dg.JobDefinition | UnresolvedAssetJobDefinition | str | None = None,
+    asset_selection: CoercibleToAssetSelection | None = None,
+    jet: JetResource | str = "jet",
+    name: str | None = None,
+    minimum_interval_seconds: int = 30,
+    tags: Mapping[str, str] | None = None,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Return a sensor that requests a run when a snapshot with new rows is committed.
+
+    One run at most per tick, for the newest snapshot: it contains the rows of those before it. A
+    restart, a snapshot that is restored and one without new rows in `sinks` request nothing. While
+    a requested run still waits in Dagster's queue no other is requested: it will read this, too.
+
+    The run has the tags ``dagster_jet/snapshot_of``, ``dagster_jet/snapshot`` and
+    ``dagster_jet/epoch``: up to this epoch all sinks are one cut.
+
+    Args:
+        pipeline: the pipeline, or its name, for deployments that do not define it.
+        sinks: names of the sinks whose rows count; all by default.
+        job: what to run, or its name. Either this or `asset_selection`.
+        asset_selection: what to run.
+        jet: the `JetResource`, or the key it has in the definitions.
+        name: the sensor's name; the pipeline's name plus ``_snapshots`` by default.
+        minimum_interval_seconds: between ticks.
+        tags: further tags of the runs.
+        default_status: whether it is on when first loaded.
+
+    Raises:
+        ConfigurationError: the pipeline has no such sink; neither or both of `job` and
+            `asset_selection` are given.
+
+    Example:
+        >>> sensor = build_jet_snapshot_sensor(
+        ...     pipeline="airport_delays", sinks=["hourly_out"], asset_selection=["worst_airports"]
+        ... )
+        >>> sensor.name
+        'airport_delays_snapshots'
+    """
+    pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
+    if (job is None) == (asset_selection is None):
+        raise ConfigurationError(
+            "either job or asset_selection says what to run.",
+            job=pipeline_name,
+            cure="Give one of them to build_jet_snapshot_sensor().",
+        )
+    if isinstance(pipeline, Pipeline):
+        _check_sinks(pipeline_name, sinks, [node.name for node in pipeline.graph.sinks])
+    sensor_name = name or f"{dagster_name(pipeline_name)}_snapshots"
+
+    def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        with jet_of_tick(jet, context) as opened:
+            return look(context, opened, pipeline_name, sinks, tags or {}, sensor_name)
+
+    return dg.SensorDefinition(
+        name=sensor_name,
+        evaluation_fn=tick,
+        minimum_interval_seconds=minimum_interval_seconds,
+        description=f"Requests a run when the streaming job `{pipeline_name}` has new rows.",
+        default_status=default_status,
+        required_resource_keys=required_key(jet),
+        asset_selection=asset_selection,
+        **({"job_name": job} if isinstance(job, str) else {"job": job}),
+    )
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The cursor: the snapshot up to which runs were requested, or nothing was new.
+
+    Attributes:
+        store: its id; snapshot ids of two stores say nothing about each other.
+        timeline: of the job at that time; it grows when the job goes back to an older snapshot.
+        snapshot_id: the snapshot.
+        rows: of each sink, since the job began.
+    """
+
+    store: str
+    timeline: int
+    snapshot_id: int
+    rows: Mapping[str, int]
+
+    def to_cursor(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None) -> Taken | None:
+        """Reads a cursor; one that cannot be read means: nothing was taken yet."""
+        try:
+            found = cls(**json.loads(cursor or "null"))
+            rows = {str(sink): int(rows) for sink, rows in found.rows.items()}
+            return cls(str(found.store), int(found.timeline), int(found.snapshot_id), rows)
+        except (ValueError, TypeError, AttributeError):
+            return None
+
+
+def sinks_with_news(
+    taken: Taken | None, newest: Taken, before_rewind: Callable[[], Mapping[str, int]]
+) -> list[str]:
+    """Return the sinks that have rows that no run was requested for. Pure.
+
+    Args:
+        taken: the cursor.
+        newest: the newest commit.
+        before_rewind: the rows as of the snapshot to which the job went back; asked only if it has.
+    """
+    known: Mapping[str, int] = {}
+    if taken is not None and taken.store == newest.store:
+        known = taken.rows if taken.timeline == newest.timeline else before_rewind()
+    return [sink for sink, rows in newest.rows.items() if rows > known.get(sink, 0)]
+
+
+def look(
+    context: dg.SensorEvaluationContext,
+    jet: Jet,
+    job: str,
+    sinks: Sequence[str],
+    tags: Mapping[str, str],
+    sensor: str,
+) -> dg.SensorResult:
+    """One tick.
+
+    Args:
+        context: the tick's.
+        jet: the store.
+        job: the streaming job's name.
+        sinks: whose rows count; none: all.
+        tags: further tags of the runs.
+        sensor: the sensor's name.
+
+    Raises:
+        StoreError: the store could not be asked.
+        ConfigurationError: the job has no such sink.
+    """
+    retained = iter(commits(jet, job))
+    found = next(retained, None)
+    if found is None:
+        never = jet.record(job) is None
+        return _skip("it has never run" if never else "nothing is committed yet", job)
+    _check_sinks(job, sinks, found.manifest.sinks)
+    chosen = list(sinks) or sorted(found.manifest.sinks)
+    newest = Taken(
+        jet.store.store_id, found.record.timeline, found.ref.snapshot_id, found.rows(chosen)
+    )
+    taken = Taken.from_cursor(context.cursor)
+    news = sinks_with_news(
+        taken, newest, lambda: _before_rewind([found, *retained], newest.timeline, chosen)
+    )
+    cursor = newest.to_cursor()
+    if not news:
+        if taken == newest:
+            return _skip(f"snapshot {newest.snapshot_id} is known", job, cursor)
+        return _skip(
+            f"snapshot {newest.snapshot_id} has no new rows of {', '.join(chosen)}", job, cursor
+        )
+    waiting = _not_begun(context.instance, job, sensor)
+    if waiting is not None:
+        return _skip(f"run {waiting} was requested, and will read this, too", job, context.cursor)
+    return dg.SensorResult(run_requests=[_request(found, newest.store, tags)], cursor=cursor)
+
+
+def _request(found: CommittedSnapshot, store: str, tags: Mapping[str, str]) -> dg.RunRequest:
+    manifest = found.manifest
+    return dg.RunRequest(
+        # Dagster skips a key for ever: also where the cursor is lost, a snapshot is taken once.
+        run_key=f"{manifest.job}:{store[:_STORE_ID_CHARACTERS]}:{manifest.timeline}:"
+        f"{manifest.snapshot_id}",
+        tags={
+            **tags,
+            keys.TAG_SNAPSHOT_OF: manifest.job,
+            keys.TAG_SNAPSHOT: str(manifest.snapshot_id),
+            keys.TAG_EPOCH: str(manifest.epoch_id),
+        },
+    )
+
+
+def _before_rewind(
+    retained: Iterable[CommittedSnapshot], timeline: int, sinks: Sequence[str]
+) -> Mapping[str, int]:
+    """The rows as of the newest snapshot of an older timeline: the one that was gone back to.
+
+    It may be dropped by now. Then whatever there is counts as new: better once more than never.
+    """
+    older = (found for found in retained if found.manifest.timeline < timeline)
+    restored = next(older, None)
+    return {} if restored is None else restored.rows(sinks)
+
+
+def _not_begun(instance: dg.DagsterInstance, job: str, sensor: str) -> str | None:
+    wanted = {keys.TAG_SNAPSHOT_OF: job, keys.DAGSTER_SENSOR_NAME: sensor}
+    runs = instance.get_runs(dg.RunsFilter(statuses=_NOT_BEGUN, tags=wanted), limit=1)
+    return runs[0].run_id if runs else None
+
+
+def _check_sinks(job: str, wanted: Sequence[str], known: Iterable[str]) -> None:
+    known = sorted(known)
+    unknown = sorted({*wanted} - {*known})
+    if unknown:
+        raise ConfigurationError(
+            f"there is no sink {unknown[0]!r}; there are: {', '.join(known) or 'none'}.",
+            job=job,
+            cure="Correct sinks=[...] of build_jet_snapshot_sensor().",
+        )
+
+
+def _skip(why: str, job: str, cursor: str | None = None) -> dg.SensorResult:
+    return dg.SensorResult(skip_reason=f"{job!r}: {why}", cursor=cursor)

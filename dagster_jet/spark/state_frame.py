@@ -1,0 +1,67 @@
+"""A stage's saved state as a Spark frame: read by partition in the tasks, never on the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_jet.errors import SnapshotInvalidError
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.storage.chains import ChainReader
+from dagster_jet.spark.cluster.session import parallelism
+from dagster_jet.spark.planning.operator_plan import spark_schema
+from dagster_jet.spark.tasks.state_task import StateTask
+from dagster_jet.store import StoreHandle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def state_frame(
+    session: SparkSession,
+    store: StoreHandle,
+    map_name: str,
+    manifest: Manifest,
+    stage: str,
+    plan: dict[str, Any] | None,
+    expired_until_ms: int | None,
+) -> DataFrame:
+    """The frame. It is lazy: each action on it reads the store.
+
+    Args:
+        session: the session it belongs to.
+        store: for the tasks.
+        map_name: where the snapshot's chunks are.
+        manifest: the snapshot's.
+        stage: whose state.
+        plan: what the state means; None: the rows as they were saved.
+        expired_until_ms: see `saved_rows.living_rows`.
+
+    Raises:
+        SnapshotInvalidError: the snapshot has no such stage, or an index is missing or damaged; of
+            a stage without any rows nothing says its columns.
+    """
+    chains = manifest.shards.get(stage)
+    if chains is None:
+        raise SnapshotInvalidError(
+            f"there is no state of this name; there is: {', '.join(sorted(manifest.shards))}.",
+            job=manifest.job,
+            stage=stage,
+        )
+    chunks, count = store.map(map_name), manifest.partition_count
+    readers = [
+        ChainReader.open(chunks, chain, vertex=stage, partition_count=count) for chain in chains
+    ]
+    schemas = [schema for reader in readers for schema in reader.schemas()]
+    if not schemas:
+        raise SnapshotInvalidError(
+            "its state is empty, and nothing says which columns it would have.",
+            job=manifest.job,
+            stage=stage,
+        )
+    schema = pa.unify_schemas(schemas, promote_options="default").remove_metadata()
+    tasks = min(count, max(1, parallelism(session)))
+    partitions = session.range(0, count, 1, tasks)
+    task = StateTask(store, map_name, stage, chains, count, schema, plan, expired_until_ms)
+    return partitions.mapInArrow(task, spark_schema(schema))

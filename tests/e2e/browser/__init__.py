@@ -1,0 +1,1 @@
+"""What a person sees: Chromium before a real `dagster dev`."""

@@ -1,0 +1,97 @@
+"""A page of Dagster's UI, asked for by what a person reads on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+PATIENCE_SECONDS = 300
+
+
+@dataclass
+class Page:
+    """What is open in the browser.
+
+    Attributes:
+        url: of the webserver.
+    """
+
+    browser: Chrome
+    url: str
+
+    def open(self, path: str) -> Page:
+        self.browser.get(self.url + path)
+        return self
+
+    @property
+    def text(self) -> str:
+        """All that is to be read; what one reads as one line may be several."""
+        return self.browser.find_element(By.TAG_NAME, "body").text
+
+    def wait_for(self, *words: str) -> Page:
+        """Until all of these stand on the page."""
+        self.wait_until(lambda: all(word in self.text for word in words), ", ".join(words))
+        return self
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Asked again while the page draws itself anew."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with suppress(WebDriverException):  # an element went while we looked at it
+                if holds():
+                    return
+            where = f"{self.browser.current_url}\n{self.text}"
+            assert time.monotonic() < deadline, f"in vain: {what}\n{where}"
+            time.sleep(0.3)
+
+    def find(self, what: str, text: str) -> list[WebElement]:
+        """Visible elements of a kind ("button", "a", "*") with exactly this text."""
+        found = self.browser.find_elements(By.XPATH, f"//{what}[normalize-space(.)='{text}']")
+        return [element for element in found if element.is_displayed()]
+
+    def click(self, text: str, what: str = "button") -> Page:
+        """The last one: a dialog lies above what it was opened from."""
+
+        def clicked() -> bool:
+            found = [element for element in self.find(what, text) if element.is_enabled()]
+            if found:
+                found[-1].click()
+            return bool(found)
+
+        self.wait_until(clicked, f"{what} {text!r}")
+        return self
+
+    def click_in_row(self, row: str, text: str) -> Page:
+        """In the first row of a table that has both: of ticks and runs, the newest one."""
+        within = f".//*[normalize-space(.)='{text}']"
+
+        def clicked() -> bool:
+            rows = self.browser.find_elements(By.XPATH, f"//tr[contains(., '{row}')][{within}]")
+            if rows:
+                rows[0].find_elements(By.XPATH, within)[-1].click()
+            return bool(rows)
+
+        self.wait_until(clicked, f"{text!r} of {row!r}")
+        return self
+
+    def left_of(self, text: str) -> float:
+        """Where the innermost element with this text begins, in pixels from the left."""
+        return float(self.find("*", text)[-1].rect["x"])
+
+    def screenshot(self, path: Path) -> None:
+        """As soon as two in a row are the same; a clock on the page may never let them."""
+        taken = b""
+        for _ in range(10):
+            before, taken = taken, self.browser.get_screenshot_as_png()
+            if taken == before:
+                break
+            time.sleep(0.5)
+        path.write_bytes(taken)

@@ -1,0 +1,187 @@
+"""A day of the demo's stream as a person sees it in Dagster's UI, in the order of the day.
+
+`make dev` on a fresh clone, one browser; each test goes on where the one before it has stopped. The
+rows are compared at the end, after a kill, a cancel and a run too many.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from selenium.webdriver.common.by import By
+
+from dagster_jet import JobStatus, StopKind
+from dagster_jet.jobs.supervision import read_supervision
+from demo.observer import PIPELINE
+from demo.oracle import check_outputs
+from tests.servers.chromium import start_chromium
+
+from .page import Page
+from .project import BAD_LINES, FLIGHTS, Project, started_project
+
+pytestmark = pytest.mark.timeout(3600)
+
+SENSOR = "/locations/jet/sensors/airport_delays_supervisor"
+LAUNCHPAD = "/locations/jet/jobs/airport_delays_job/playground"
+SINK = "/assets/airport_delays/badly_delayed_out"
+SOURCES, STAGES = ("flights", "airlines", "weather"), ("hourly_delays",)
+SINKS = ("hourly_out", "badly_delayed_out", "bad_rows")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    with started_project(tmp_path_factory.mktemp("project")) as project:
+        yield project
+
+
+@pytest.fixture(scope="module")
+def page(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    browser = start_chromium(tmp_path_factory.mktemp("profile"), 1600, 900)
+    try:
+        yield Page(browser, project.url)
+    finally:
+        browser.quit()
+
+
+def rows_read(page: Page) -> int:
+    """As the page of an asset shows it, in its table of metadata."""
+    shown = re.search(r"^rows_read\n.*\n(\d+)$", page.text, re.MULTILINE)
+    return int(shown[1]) if shown else 0
+
+
+def fly_and_see(project: Project, page: Page) -> None:
+    """More flights depart, and the page tells of them; nobody reloads it."""
+    page.open(SINK).wait_for("Row count", "rows_read")
+    rows = project.fly()
+    page.wait_until(lambda: rows_read(page) == rows, f"{rows} rows are read")
+
+
+def test_lineage_from_sources_by_stages_to_sinks(project: Project, page: Page) -> None:
+    page.open("/asset-groups").wait_for(*SOURCES, *STAGES, *SINKS, "Materialize all (4)")
+    place = {name: page.left_of(name) for name in (*SOURCES, *STAGES, *SINKS)}
+    assert max(place[name] for name in SOURCES) < place["hourly_delays"] < place["hourly_out"]
+    assert place["badly_delayed_out"] > place["flights"]
+
+
+def test_the_sensor_starts_it_and_numbers_and_plots_are_live(project: Project, page: Page) -> None:
+    page.open("/runs").wait_for("airport_delays_supervisor", "Started")
+    project.wait_for("the first files are committed", lambda: project.rows_committed() > 0)
+    fly_and_see(project, page)
+    page.click("Plots")
+    page.wait_for("dagster/row_count", "rows_read", "snapshot_ms")
+    page.wait_until(
+        lambda: len(page.browser.find_elements(By.TAG_NAME, "canvas")) >= 4, "a plot of each number"
+    )
+
+
+def test_checks_are_green(project: Project, page: Page) -> None:
+    page.open(f"{SINK}?view=checks").wait_for("store_safe", "Not Evaluated").click("Execute all")
+    page.wait_until(lambda: page.text.count("Succeeded") == 4, "all checks succeed")
+    assert "Failed" not in page.text
+
+
+def test_a_killed_run_turns_failed_and_the_asset_goes_on(project: Project, page: Page) -> None:
+    first = project.record().execution_id
+    kill_and_see(project, page)
+    page.click("Done")
+    project.wait_for("it is running again", lambda: project.is_running(first))
+    fly_and_see(project, page)
+    assert project.run_statuses() == ["FAILURE", "STARTED"]
+    assert project.record().restarts == 1
+    dead, _ = project.observer.runs()
+    page.open(f"/runs/{dead.run_id}").wait_for("Failure", "RUN_FAILURE")
+
+
+def kill_and_see(project: Project, page: Page) -> None:
+    """The log of the tick that has noticed it; it stays open."""
+    killed, runs = project.record().execution_id, len(project.observer.runs())
+    project.kill_the_run()
+    # Soon: the page has the newest ticks only.
+    project.wait_for("another run is requested", lambda: len(project.observer.runs()) > runs)
+
+    def said() -> bool:
+        page.click_in_row("1 run requested", "View logs").wait_for("requesting run")
+        if f"restart: execution {killed} is dead: process" in page.text:
+            return True
+        page.click("Done")  # an earlier one: this tick is not over yet
+        return False
+
+    page.open(SENSOR).wait_until(said, "the tick says why")
+
+
+def test_a_cancelled_run_takes_its_snapshot_and_stays_down(project: Project, page: Page) -> None:
+    project.wait_for("it is running", project.is_running)
+    before = project.observer.runs()
+    page.open(f"/runs/{before[-1].run_id}").click("Terminate").click("Terminate 1 run")
+    page.wait_for("Canceled")
+    record = project.record()
+    assert record.status is JobStatus.NOT_RUNNING
+    assert record.lease is None
+    assert record.snapshot is not None and record.snapshot.committed
+    supervision = read_supervision(project.jet.store, PIPELINE)
+    assert supervision is not None
+    assert (supervision.intent, supervision.generation) == ("paused", len(before))
+
+    # The sensor is on and leaves it: a person has said so.
+    page.open(SENSOR).wait_until(lambda: "paused" in last_skip_reason(page), "the sensor says why")
+    assert len(project.observer.runs()) == len(before)
+
+
+def last_skip_reason(page: Page) -> str:
+    """What the newest tick says, in the dialog that its result opens."""
+    page.click_in_row("View logs", "0 runs requested").wait_for("Skip reason")
+    said = page.text[page.text.index("Skip reason") :]
+    page.click("Close")
+    return said
+
+
+def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -> None:
+    before, statuses = project.record().execution_id, project.run_statuses()
+    *_, cancelled = project.observer.runs()
+    # With the tags of the sensor's run; until it has its lease the sensor requests nothing beside.
+    page.open(f"/runs/{cancelled.run_id}").wait_for("Canceled").click("Re-execute all (*)")
+    project.wait_for("it is running again", lambda: project.is_running(before))
+    fly_and_see(project, page)
+    resumed = read_supervision(project.jet.store, PIPELINE)
+    assert resumed is not None and resumed.intent == "always-on"
+    page.open(SENSOR).wait_until(lambda: "adopt" in last_skip_reason(page), "it is adopted")
+    assert project.run_statuses() == [*statuses, "STARTED"]
+
+
+def test_one_too_many_from_the_launchpad_ends_softly(project: Project, page: Page) -> None:
+    has_it, statuses = project.record().execution_id, project.run_statuses()
+    page.open(LAUNCHPAD).wait_for("No errors").click("Launch Run")
+    page.wait_for("Success", "Already running")
+    assert project.run_statuses() == [*statuses, "SUCCESS"]
+    fly_and_see(project, page)
+    assert project.record().execution_id == has_it
+
+
+def test_every_row_is_there_once(project: Project) -> None:
+    rows = project.fly(len(project.waiting))
+    assert rows == FLIGHTS + BAD_LINES
+    project.wait_for("all rows are committed", lambda: project.rows_committed() == rows)
+    project.jet.request(PIPELINE, StopKind.COMPLETE)
+    project.wait_for("the job is completed", lambda: project.record().status is JobStatus.COMPLETED)
+    verdict = check_outputs(project.folder / "csv", project.data / "inbox", project.data / "out")
+    assert verdict.is_exact, verdict
+    assert (verdict.flights, verdict.bad_lines) == (FLIGHTS, BAD_LINES)
+
+
+def test_a_check_is_red_when_the_store_has_lost_a_member(project: Project, page: Page) -> None:
+    member = project.data / "store" / "c"
+    member.rename(project.data / "store-c-is-away")
+    page.open(f"{SINK}?view=checks").wait_for("store_safe").click("Execute all")
+    page.click("store_safe", "*").wait_for("Failed", "does not answer", "Bring it back")
+
+
+def test_ctrl_c_ends_all_of_it(project: Project) -> None:
+    family = project.family()
+    assert len(family) > 4, "make dev, dagster dev, webserver, daemon, code server"
+    assert project.interrupt() == 0
+    assert not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert Path(project.data / "store").exists()

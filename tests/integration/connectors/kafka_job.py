@@ -1,0 +1,87 @@
+"""The world of `kafka_child`: a topic of rows, and what is found in the topics that it writes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+from dagster_jet import JobConfig, JobResult
+
+from .. import child
+from ..oracle import windowed
+from ..world import World, random_rows
+from . import kafka_child
+from .held_transactions import open_transactions
+from .kafka_world import KafkaWorld
+
+
+class KafkaPipelineWorld(World):
+    driver = staticmethod(kafka_child.main)
+    kafka: KafkaWorld
+    place: dict[str, str]
+    sent: list[dict[str, Any]]
+
+    def set_up(self, kafka: KafkaWorld) -> None:
+        self.kafka, self.sent = kafka, []
+        self.place = {"servers": kafka.servers, "in": kafka.topic(2)}
+        self.place |= {name: kafka.topic(2) for name in ("counts", "big")}
+        self.write_to()
+
+    def write_to(self, **sinks: Any) -> None:
+        """What the sinks of the next execution are told, beside their topics."""
+        place = {**self.place, "sinks": sinks}
+        (self.folder / "kafka.json").write_text(json.dumps(place))
+
+    def send(self, files: int, first: int = 0) -> None:
+        for number in range(first, first + files):
+            rows = random_rows(number, 12, seed=3)
+            self.kafka.send(self.place["in"], rows, partition=number % 2)
+            self.sent += rows
+
+    def run(self, until: str = "completed", **config: Any) -> JobResult:
+        with self.jet() as jet:
+            return jet.run(
+                kafka_child.kafka_pipeline(self.folder),
+                JobConfig(**{**child.CONFIG, "max_items_per_epoch": 12, **config}),
+                until=until,
+                on_event=self.see,
+            )
+
+    def found(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        counts = self.kafka.rows(self.place["counts"])
+        ends = [(r["k"], _ms(r["window_start"]), _ms(r["window_end"])) for r in counts]
+        return {
+            "counts": Counter(
+                (*end, r["n"], r["total"]) for end, r in zip(ends, counts, strict=True)
+            ),
+            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.kafka.rows(self.place["big"])),
+        }
+
+    def wanted(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        return {
+            "counts": Counter(windowed(self.sent, child.WINDOW_MS)),
+            "big": Counter((r["k"], r["ts"], r["v"]) for r in self.sent if r["v"] >= child.BIG),
+        }
+
+    def open_transactions(self) -> set[str]:
+        """What is held, as the broker says."""
+        with self.jet() as jet:
+            return open_transactions(self.kafka, jet.store.store_id)
+
+    def assert_nothing_doubled(self) -> None:
+        for name, rows in self.found().items():
+            assert not rows - self.wanted()[name], "nothing is there twice, or too early"
+
+    def assert_exactly_once(self) -> None:
+        found, wanted = self.found(), self.wanted()
+        for name, rows in wanted.items():
+            missing, surplus = rows - found[name], found[name] - rows
+            assert not missing and not surplus, (name, missing, surplus)
+
+
+def _ms(text: Any) -> int:
+    if isinstance(text, int):
+        return text
+    return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)

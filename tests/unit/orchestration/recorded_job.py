@@ -1,0 +1,80 @@
+"""A job as its executions leave it in the store: a record, and manifests that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dagster_jet import Jet
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
+from dagster_jet.snapshot.manifest import Counters, Manifest, checksum
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, SnapshotRef
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+
+
+@dataclass
+class RecordedJob:
+    """Writes what an execution writes at each commit. Rows are totals since the job began."""
+
+    jet: Jet
+    name: str = "shop"
+    listed: bool = False
+    """In the directory of all jobs, as real ones are."""
+
+    def __post_init__(self) -> None:
+        if self.listed:
+            directory = self.jet.store.map(JOB_DIRECTORY)
+            directory.put_all({directory.key(self.name): b""})
+        self._record = ExecutionRecord(self.name, 1, JobStatus.NOT_RUNNING)
+        self._ballot = 0
+
+    def commits(
+        self,
+        snapshot_id: int,
+        rows: Mapping[str, int],
+        *,
+        committed: bool = True,
+        reads: Mapping[str, int] | None = None,
+    ) -> None:
+        """A snapshot, and the rows that each sink has by then."""
+        counters = {sink: Counters(rows_in=n, rows_out=n) for sink, n in rows.items()}
+        sources = {source: Counters(rows_in=n) for source, n in (reads or {}).items()}
+        manifest = Manifest(
+            job=self.name,
+            snapshot_id=snapshot_id,
+            epoch_id=snapshot_id,
+            execution_id=1,
+            timeline=self._record.timeline,
+            plan_fingerprint="",
+            partition_count=271,
+            sources={source: {"files": n} for source, n in (reads or {}).items()},
+            watermarks={},
+            shards={},
+            artifacts=(),
+            counters={**counters, **sources},
+            sinks={sink: {} for sink in rows},
+        )
+        data = manifest.to_bytes()
+        SnapshotStore(self.jet.store, self.name).write(manifest)
+        ref = SnapshotRef(
+            snapshot_id, snapshot_id, 1, manifest.name, checksum(data), 0, 0, committed
+        )
+        self._write(replace(self._record, snapshots=(ref, *self._record.snapshots)))
+
+    def goes_back_to(self, snapshot_id: int) -> None:
+        """`JobConfig(initial_snapshot=...)`."""
+        self._write(self._record.rewound(snapshot_id))
+
+    def is_held_by(self, lease: Lease | None) -> None:
+        """An execution has the job, or none any more."""
+        status = JobStatus.RUNNING if lease is not None else JobStatus.NOT_RUNNING
+        self._write(replace(self._record, status=status, lease=lease))
+
+    def has_ended(self, status: JobStatus) -> None:
+        self._write(replace(self._record, status=status, lease=None))
+
+    def _write(self, record: ExecutionRecord) -> None:
+        self._ballot += 1
+        register = self.jet.store.register(record_register(self.name))
+        register.claim(self._ballot, "test").write(record.to_bytes())
+        self._record = record

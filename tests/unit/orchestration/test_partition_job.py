@@ -1,0 +1,217 @@
+"""A partition is a bounded job of its own: names, attempts, refusals; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_jet import (
+    Jet,
+    JetResource,
+    Pipeline,
+    build_jet_asset_checks,
+    build_jet_job,
+    build_jet_observation_sensor,
+    build_jet_schedule,
+    build_jet_supervisor_sensor,
+    jet_assets,
+    sinks,
+    sources,
+)
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration.launches import Launches
+from dagster_jet.orchestration.partition_job import Attempt, job_of_partition
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY
+from dagster_jet.snapshot.record import JobStatus
+
+from .recorded_job import RecordedJob
+
+DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
+
+
+def shop(day: str) -> Pipeline:
+    p = Pipeline("shop")
+    rows = p.read_from(sources.files(f"/in/{day}", format="json", schema="id long"), name="rows")
+    rows.write_to(sinks.files(f"/out/{day}", format="json"), name="out")
+    return p
+
+
+def assets_of(pipeline: Any = shop, **options: Any) -> dg.AssetsDefinition:
+    # Not annotated in this module's string form: Dagster reads the class from the function.
+    def stream(context, jet):  # type: ignore[no-untyped-def]
+        yield from jet.run(context=context)
+
+    stream.__annotations__["jet"] = JetResource
+    options = {"partitions_def": DAYS, **options}
+    return jet_assets(pipeline=pipeline, **options)(stream)
+
+
+@pytest.fixture
+def jet(tmp_path: Path) -> Iterator[Jet]:
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+        yield jet
+
+
+def launch(folder: Path, assets: dg.AssetsDefinition, **options: Any) -> dg.ExecuteInProcessResult:
+    resource = JetResource(store=[f"file://{folder}/store"], backup_count=0)
+    return dg.materialize([assets], resources={"jet": resource}, raise_on_error=False, **options)
+
+
+def job_of(assets: dg.AssetsDefinition) -> dg.JobDefinition:
+    definitions = dg.Definitions(
+        assets=[assets],
+        jobs=[build_jet_job(assets)],
+        resources={"jet": JetResource(store=["memory://a"], backup_count=0)},
+    )
+    return definitions.resolve_job_def("shop_partitions_job")
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """What the UI shows of a failed step before everything else."""
+    (event,) = result.get_step_failure_events()
+    data = event.step_failure_data.user_failure_data
+    assert data is not None and data.description is not None
+    return data.description
+
+
+def test_names_are_fit_for_paths_and_differ_where_keys_do() -> None:
+    assert job_of_partition("shop", "2024-01-01") == "shop@2024-01-01"
+    odd = ["a b", "a/b", "a@b", "2024-01-01-00:00", "é", "x" * 300, "x" * 301]
+    names = [job_of_partition("shop", key) for key in odd]
+    assert len({*names}) == len(odd)
+    for name in names:
+        assert Pipeline(name).name == name
+        assert len(name) < 130 and name.isascii() and ":" not in name and name.count("@") == 1
+
+
+def test_attempts_are_read_from_names() -> None:
+    second = Attempt().next("0123456789abcdef")
+    assert second.of("shop@mon") == "shop@mon@2-01234567"
+    assert second.next("0123456789abcdef") is second, "a retry of the run goes on with it"
+    third = second.next("fedcba98-76")
+    assert Attempt.read(third.of("shop@mon"), "shop@mon") == third == Attempt(3, "fedcba98")
+    assert Attempt.read("shop@mon", "shop@mon") == Attempt()
+    assert Attempt.read("shop@monday", "shop@mon") is None
+
+
+def test_assets_with_partitions_have_one_run_for_each() -> None:
+    assets = assets_of()
+    assert assets.partitions_def == DAYS
+    assert assets.backfill_policy == dg.BackfillPolicy.multi_run(1)
+    assert assets.op.name == "shop_partition", "beside the live pipeline's"
+    assert {spec.key.path[1] for spec in assets.specs} == {"out"}
+    job = job_of(assets)
+    assert job.partitions_def == DAYS
+
+
+def test_a_live_jobs_supervisor_leaves_their_runs_alone() -> None:
+    assets = assets_of()
+    job = job_of(assets)
+    with dg.DagsterInstance.ephemeral() as instance:
+        tags = {**job.run_tags, "dagster/partition": "mon"}
+        instance.create_run_for_job(job, tags=tags)
+        assert Launches("shop", "shop_job").unfinished(instance) == ()
+    with pytest.raises(ConfigurationError, match=r"'shop_partitions_job' runs 'shop@\*'"):
+        build_jet_supervisor_sensor(job=build_jet_job(assets), pipeline="shop")
+
+
+@pytest.mark.parametrize(
+    ("build", "what"),
+    [
+        (build_jet_asset_checks, "checks"),
+        (build_jet_observation_sensor, "an observation sensor"),
+        (lambda a: build_jet_schedule(a, cron_schedule="@daily"), "a schedule of drained runs"),
+    ],
+)
+def test_what_is_for_streams_is_refused(build: Any, what: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot have {what}"):
+        build(assets_of())
+
+
+def test_a_complete_partition_that_dagster_missed_is_reported_and_then_refused(
+    jet: Jet, tmp_path: Path
+) -> None:
+    job = RecordedJob(jet, "shop@mon", listed=True)
+    job.commits(7, {"out": 5}, reads={"rows": 5})
+    job.has_ended(JobStatus.COMPLETED)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = launch(tmp_path, assets_of(), partition_key="mon", instance=instance)
+        (event,) = result.get_asset_materialization_events()
+        assert event.partition == "mon"
+        assert event.materialization.metadata["dagster/row_count"].value == 5
+        (run,) = instance.get_runs()
+        assert run.tags["dagster_jet/pipeline"] == "shop@mon"
+        again = launch(tmp_path, assets_of(), partition_key="mon", instance=instance)
+        assert not again.success
+        assert failure(again) == (
+            "partition 'mon' of 'shop' is complete: its rows are in its sinks (/out/mon) once, and "
+            "computing it again would write them twice. To compute it anew, remove what its sinks "
+            "have, then launch it with the op config anew: true."
+        )
+        record = jet.record("shop@mon")
+        assert record is not None and record.status is JobStatus.COMPLETED
+
+
+def test_the_newest_attempt_counts(jet: Jet, tmp_path: Path) -> None:
+    first = RecordedJob(jet, "shop@mon", listed=True)
+    first.commits(1, {"out": 5})
+    first.has_ended(JobStatus.COMPLETED)
+    second = RecordedJob(jet, "shop@mon@2-0123abcd", listed=True)
+    second.commits(1, {"out": 6})
+    second.has_ended(JobStatus.COMPLETED)
+    RecordedJob(jet, "shop@monday", listed=True).commits(1, {"out": 99})
+    assert len(jet.store.map(JOB_DIRECTORY).keys("")) == 3
+    result = launch(tmp_path, assets_of(), partition_key="mon")
+    (event,) = result.get_asset_materialization_events()
+    assert event.materialization.metadata["dagster/row_count"].value == 6
+
+
+def test_a_run_of_no_partition_is_a_sentence(jet: Jet, tmp_path: Path) -> None:
+    """A job of one's own, without partitions, over the same op."""
+    assets = assets_of()
+    job = dg.define_asset_job("mine", [*assets.keys])
+    definitions = dg.Definitions(
+        assets=[assets],
+        jobs=[job],
+        resources={"jet": JetResource(store=[f"file://{tmp_path}/store"], backup_count=0)},
+    )
+    result = definitions.resolve_job_def("mine").execute_in_process(raise_on_error=False)
+    assert "this run is of no partitions" in failure(result)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda day: shop(day).renamed(f"shop_{day}"), "is named 'shop_tue', that of another"),
+        (lambda day: shop(day) if day == "mon" else _more(day), "has other stages"),
+    ],
+)
+def test_pipelines_of_partitions_are_alike(
+    jet: Jet, tmp_path: Path, change: Any, sentence: str
+) -> None:
+    assert sentence in failure(launch(tmp_path, assets_of(change), partition_key="tue"))
+
+
+def test_bad_definitions_are_sentences() -> None:
+    with pytest.raises(ConfigurationError, match="each partition has a pipeline of its own"):
+        assets_of(shop("mon"))
+    with pytest.raises(ConfigurationError, match="Call the function that makes it"):
+        assets_of(shop, partitions_def=None)
+    with pytest.raises(ConfigurationError, match="returned str, not a Pipeline"):
+        assets_of(lambda day: day)
+    cities = dg.DynamicPartitionsDefinition(name="cities")
+    with pytest.raises(ConfigurationError, match="sample_partition="):
+        assets_of(partitions_def=cities)
+    assert assets_of(partitions_def=cities, sample_partition="any").keys
+    assert assets_of(partitions_def=dg.DailyPartitionsDefinition("2130-01-01")).keys, "none yet"
+
+
+def _more(day: str) -> Pipeline:
+    p = shop(day)
+    rows = p.read_from(sources.files("/more", format="json", schema="id long"), name="more")
+    rows.write_to(sinks.files("/more_out", format="json"), name="more_out")
+    return p

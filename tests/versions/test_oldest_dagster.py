@@ -1,0 +1,95 @@
+"""What is tested on the newest Dagster all day long works on the oldest one, too."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tests.long import long
+
+REPOSITORY = Path(__file__).parents[2]
+PINS = Path(__file__).with_name("oldest.txt")
+LOADED = [
+    "tests/unit/orchestration/test_asset_decorator.py",
+    "tests/unit/orchestration/test_partition_job.py",
+    "tests/unit/orchestration/test_reporting.py",
+    "tests/unit/orchestration/test_sensor.py",
+    "tests/unit/orchestration/test_snapshot_sensor.py",
+]
+"""Definitions, materializations and ticks."""
+NEWER = "not becomes_a_name_that_dagster_takes"
+"""It takes a key with a dot for an asset's input only since some 1.13."""
+ON_SPARK = ["tests/e2e/test_materialize.py", "tests/e2e/test_partitions.py"]
+
+
+def pinned() -> dict[str, str]:
+    lines = PINS.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+@pytest.fixture(scope="module")
+def oldest() -> Path:
+    """A folder with the oldest Dagster alone; everything else is this environment's."""
+    digest = sha256(PINS.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    place = REPOSITORY / ".cache" / f"dagster-oldest-{digest}"
+    if not place.is_dir():
+        place.parent.mkdir(exist_ok=True)
+        staged = Path(tempfile.mkdtemp(dir=place.parent))
+        install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run(
+            [sys.executable, *install, "--target", str(staged), "-r", str(PINS)], check=True
+        )
+        try:
+            staged.rename(place)
+        except OSError:  # another test process was faster
+            shutil.rmtree(staged)
+    return place
+
+
+def on(oldest: Path, *command: str) -> str:
+    result = subprocess.run(
+        [sys.executable, *command],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(oldest)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
+    return result.stdout
+
+
+def test_the_bounds_are_what_is_tested() -> None:
+    project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    lock = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8")
+    for package in ("dagster", "dagster-pyspark"):
+        floor, below = re.findall(rf'"{package}>=([\d.]+),<([\d.]+)"', project)[0]
+        assert pinned()[package] == f"{floor}.0"
+        (newest,) = re.findall(rf"^{package}==([\d.]+)", lock, re.M)
+        assert _numbers(floor) <= _numbers(newest) < _numbers(below)
+        assert _numbers(below)[1] == _numbers(newest)[1] + 1, "as wide as what is tested"
+
+
+def test_definitions_materializations_and_ticks(oldest: Path) -> None:
+    version = on(oldest, "-c", "import dagster; print(dagster.__version__)")
+    assert version.strip() == pinned()["dagster"]
+    said = on(oldest, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", NEWER, *LOADED)
+    assert " passed" in said and "failed" not in said
+
+
+@long
+def test_streams_and_backfills_on_spark(oldest: Path) -> None:
+    said = on(oldest, "-m", "pytest", "-q", "-p", "no:cacheprovider", *ON_SPARK)
+    assert " passed" in said and "failed" not in said
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
