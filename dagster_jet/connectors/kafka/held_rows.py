@@ -236,6 +236,8 @@ class HeldWriter(SinkWriter):
         try:
             yield
         except (UnansweredError, client_library().KafkaException) as error:
+            # Who is newer has ended our transaction: of that, the broker tells the symptom only.
+            self._stop_if_outdated()
             raised = error.error if isinstance(error, UnansweredError) else error_of(error)
             if raised is None:
                 raise
