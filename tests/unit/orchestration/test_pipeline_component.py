@@ -9,8 +9,11 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster.components.core.component_tree import ComponentTreeException
-from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
-from dagster.components.testing.utils import component_defs
+from dagster.components.testing.utils import (
+    DefsFolderSandbox,
+    component_defs,
+    create_defs_folder_sandbox,
+)
 
 from dagster_jet import JetPipelineComponent, JetResource
 from dagster_jet.errors import ConfigurationError
