@@ -137,15 +137,44 @@ def test_every_package_is_in_the_architectures_tree():
     assert named == there - described_elsewhere
 
 
-@pytest.mark.parametrize(
-    "page", ["../README.md", *sorted(path.name for path in PAGES.glob("*.md"))]
-)
+def pages():
+    """The names of all pages, from the root."""
+    found = [*PAGES.rglob("*.md"), ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
+    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
+
+
+def links(page):
+    return re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+
+
+def source_url():
+    """Where the repository is; files are below it, pictures as they are."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (url,) = re.findall(r'^Source = "(https://[^"]+[^/])"$', project, re.MULTILINE)
+    return url
+
+
+def test_the_links_of_the_readme_work_wherever_it_is_shown():
+    """The package index shows it, too, and knows no files beside it."""
+    found = links("README.md")
+    below = re.compile(re.escape(source_url()) + r"/(?:blob|raw)/main/\S+")
+    assert len(found) > 20
+    assert [link for link in found if not below.fullmatch(link)] == []
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[[^\]]*\]\((\S+)\)", text)
+    assert {link for link in found if "/raw/" in link} == set(pictures)
+
+
+@pytest.mark.parametrize("page", pages())
 def test_every_link_between_pages_leads_somewhere(page):
-    text = (PAGES / page).read_text(encoding="utf-8")
-    for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", text)):
-        if target.startswith("http"):
+    inside = re.compile(re.escape(source_url()) + r"/(?:blob|raw)/main/")
+    for target, _, anchor in (link.partition("#") for link in links(page)):
+        if inside.match(target):
+            path = ROOT / inside.sub("", target)
+        elif target.startswith("http"):
             continue
-        path = (PAGES / page).parent / target if target else PAGES / page
+        else:
+            path = (ROOT / page).parent / target if target else ROOT / page
         assert path.exists(), f"{page}: {target}"
         if anchor:
             titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
