@@ -1,6 +1,5 @@
 """What the pages show is run: every block of Python and YAML, every `dagster-jet` command as far as
-its words go. What needs Spark is run by tests/integration/test_tutorial.py, what needs PostgreSQL
-by tests/integration/connectors/test_postgres_changes.py."""
+its words go. What needs Spark is run by tests/integration/test_tutorial.py."""
 
 from __future__ import annotations
 
