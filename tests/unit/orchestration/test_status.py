@@ -27,9 +27,12 @@ from dagster_jet import (
 )
 from dagster_jet.events import ExecutionStarted, SnapshotCommitted, SourceProgress, StageProgress
 from dagster_jet.orchestration.asset_reports import AssetReports
+from dagster_jet.orchestration.health import store_safe
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.resource import _until_of
 from dagster_jet.orchestration.store_watch import StoreWatch
+
+from .damage import flip_in, spoil_first_pages, spoil_page_of
 
 OUT, BAD = dg.AssetKey(["shop", "out"]), dg.AssetKey(["shop", "bad"])
 DIM = dg.AssetKey("airports")
@@ -303,7 +306,7 @@ def test_materialize_all_ends(pipeline: Pipeline) -> None:
     assert [*seen.values()] == ["drained", "drained", "stopped"], seen
 
 
-def test_a_member_that_is_lost_or_damaged_is_a_warning(tmp_path: Path) -> None:
+def test_a_member_that_is_lost_is_a_warning(tmp_path: Path) -> None:
     urls = [f"file://{tmp_path}/{name}" for name in "abc"]
     with Jet(store=urls, backup_count=1) as jet:
         watch = StoreWatch(jet.store)
@@ -315,5 +318,61 @@ def test_a_member_that_is_lost_or_damaged_is_a_warning(tmp_path: Path) -> None:
         (warning,) = watch.take()
         assert "not safe" in warning and "does not answer" in warning
         shutil.move(tmp_path / "gone", tmp_path / "b")
+        watch.look()
+        assert watch.take() == ["The store is safe again."]
+
+
+def test_a_member_that_is_damaged_is_a_warning_until_all_copies_are_verified(
+    tmp_path: Path,
+) -> None:
+    urls = [f"file://{tmp_path}/{name}" for name in "abc"]
+    with Jet(store=urls, backup_count=1) as jet:
+        chunks = jet.store.map("chunks")
+        items = {chunks.key(f"{n}"): b"chunk %d " % n * 50 for n in range(20)}
+        chunks.put_all(items)
+        of_b = [key for key in items if jet.store.table.replicas[key.partition][0] == urls[1]]
+    flip_in(tmp_path / "b", items[of_b[0]])
+    with Jet(store=urls, backup_count=1) as jet, Jet(store=urls, backup_count=1) as elsewhere:
+        watch = StoreWatch(jet.store)
+        watch.look()
+        assert watch.take() == [], "nobody has read it yet"
+        # An executor: what it meets is seen in every process.
+        chunks = elsewhere.store.handle().map("chunks")
+        assert chunks.get_all([*items]) == [*items.values()]
+        watch.look()
+        (warning,) = watch.take()
+        assert f"Damaged copies were met on {urls[1]} (1)" in warning
+        assert "verify --repair" in warning and "does not answer" not in warning
+        assert not store_safe(jet.store.status()).is_well
+        assert store_safe(jet.store.status()).numbers["damaged_copies"] == 1
+        assert elsewhere.store.map("chunks").get_all([*items]) == [*items.values()]
+        assert not jet.store.is_safe(), "it is repaired, and there may be others"
+        assert jet.store.verify(repair=True).is_whole
+        watch.look()
+        assert watch.take() == ["The store is safe again."]
+
+
+def test_a_member_whose_file_is_damaged_is_a_warning(tmp_path: Path) -> None:
+    urls = [f"file://{tmp_path}/{name}" for name in "abc"]
+    with Jet(store=urls, backup_count=1) as jet:
+        chunks = jet.store.map("chunks")
+        items = {chunks.key(f"{n}"): b"chunk %d " % n * 50 for n in range(20)}
+        chunks.put_all(items)
+        of_b = [key for key in items if jet.store.table.replicas[key.partition][0] == urls[1]]
+    spoil_page_of(tmp_path / "b", items[of_b[0]])
+    with Jet(store=urls, backup_count=1) as jet:
+        watch = StoreWatch(jet.store)
+        assert jet.store.map("chunks").get_all([*items]) == [*items.values()]
+        watch.look()
+        (warning,) = watch.take()
+        assert f"Damaged copies were met on {urls[1]}" in warning, "it answers, and cannot read"
+        assert not jet.store.verify().is_undamaged and not jet.store.is_safe()
+    spoil_first_pages(tmp_path / "b")
+    with Jet(store=urls, backup_count=1) as jet:
+        watch = StoreWatch(jet.store)
+        watch.look()
+        (warning,) = watch.take()
+        assert f"{urls[1]} does not answer" in warning, "nothing of it can be opened"
+        assert jet.store.repair().left == [urls[1]]
         watch.look()
         assert watch.take() == ["The store is safe again."]
