@@ -68,12 +68,7 @@ class Store:
                 ``create=False``.
             StoreUnwritableError: a member of a new store cannot be created.
         """
-        if len(config.urls) < config.backup_count + 1:
-            raise ConfigurationError(
-                f"backup_count={config.backup_count} needs {config.backup_count + 1} members, "
-                f"urls names {len(config.urls)}.",
-                cure="Add members, or lower backup_count.",
-            )
+        config.check_members()
         connection = Connection(config)
         try:
             view = connection.discover()
