@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
-from dagster_jet.core.secret import ENV
+from dagster_jet.core.secret import ENV, named
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
@@ -32,6 +32,8 @@ from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.store_watch import StoreWatch
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.store.config import StoreConfig
+from dagster_jet.store.members import member_id_of, refuse_memory
 
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
@@ -140,6 +142,18 @@ class JetResource(dg.ConfigurableResource[Any]):
         texts += [self.catch_up_epoch_duration, self.lease_ttl, *self.job_config.values()]
         if not any(isinstance(text, dg.EnvVar) for text in texts):
             self._job_config(None)
+        self._check_store()
+
+    def _check_store(self) -> None:
+        known = [url for url in map(named, self.store) if isinstance(url, str)]
+        for url in known:
+            refuse_memory(member_id_of(url), allow_memory=False)
+        backups = 0 if isinstance(self.backup_count, dg.EnvVar) else self.backup_count
+        namespace = "default" if isinstance(self.namespace, dg.EnvVar) else self.namespace
+        # A store without a URL is refused as one; one whose URLs are elsewhere has some.
+        urls = known if known or not self.store else ["file:///elsewhere"]
+        config = StoreConfig(tuple(urls), backup_count=backups, namespace=namespace)
+        config.check_members(len(self.store))
 
     @property
     def jet(self) -> Jet:

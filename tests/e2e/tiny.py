@@ -26,7 +26,7 @@ from dagster_jet import aggregates as agg
 SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false"}
 
 
-def tiny(folder: Path) -> Pipeline:
+def tiny(folder: Path, window: str = "1 hour") -> Pipeline:
     p = Pipeline("tiny")
     events = p.read_from(
         sources.files(str(folder / "in"), format="json", schema="k string, at timestamp, v double"),
@@ -34,7 +34,7 @@ def tiny(folder: Path) -> Pipeline:
     ).with_timestamps("at")
     hourly = (
         events.group_by("k")
-        .window(windows.tumbling("1 hour"))
+        .window(windows.tumbling(window))
         .aggregate(n=agg.count(), total=agg.sum("v"), name="per_hour")
     )
     hourly.write_to(sinks.files(str(folder / "per_hour"), format="json"), name="per_hour_out")
@@ -75,10 +75,10 @@ def jet_resource(folder: Path) -> JetResource:
     )
 
 
-def tiny_assets(folder: Path) -> dg.AssetsDefinition:
+def tiny_assets(folder: Path, window: str = "1 hour") -> dg.AssetsDefinition:
     retry_policy = dg.RetryPolicy(max_retries=3, delay=1) if "TINY_RETRIES" in os.environ else None
 
-    @jet_assets(pipeline=tiny(folder), retry_policy=retry_policy)
+    @jet_assets(pipeline=tiny(folder, window), retry_policy=retry_policy)
     def tiny_stream(context: dg.AssetExecutionContext, jet: JetResource):
         yield from jet.run(context=context)
 
