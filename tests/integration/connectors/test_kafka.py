@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -328,6 +330,40 @@ def test_key_headers_partition_and_time_of_messages(kafka: KafkaWorld, jet: Jet)
     assert json.loads(message.value()) == {"a": "x", "b": 1, "n": None}
     assert message.headers() == [("n", b"v")]
     assert (message.partition(), message.timestamp()[1]) == (2, round(at.timestamp() * 1000))
+
+
+def test_every_type_of_a_json_message(kafka: KafkaWorld, jet: Jet, spark: Any):
+    """Times keep their microseconds, in values and in keys, whatever zone Spark shows times in."""
+    topic = kafka.topic()
+    at = datetime(1969, 12, 31, 23, 59, 59, 999_999, timezone.utc)
+    inner = {"at": at, "n": None}
+    row = {
+        "id": 1, "at": at, "wall": datetime(2026, 1, 2, 3, 4, 5, 6), "day": date(1, 1, 1),
+        "money": Decimal("12345678901234567890123456789.123456789"), "raw": b"\x00\xff",
+        "real": math.nan, "large": -math.inf, "text": 'é ☃ 🜚 "\n', "none": None,
+        "items": [1, None], "names": {"a": 1, "b": None}, "inner": inner,
+    }  # fmt: skip
+    schema = (
+        "id long, at timestamp, wall timestamp_ntz, day date, money decimal(38,9), raw binary, "
+        "real double, large double, text string, none long, items array<long>, "
+        "names map<string,long>, inner struct<at: timestamp, n: long>"
+    )
+    sink = sinks.kafka(kafka.servers, topic=topic, key=["id", "at", "none"])
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        write(jet, [row], schema, sink)
+        frame = spark.sql("select timestamp'1969-12-31T23:59:59.999999Z' at")
+        [by_time] = sinks.kafka("h:1", topic="t", key="at").render(frame).collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    [message] = kafka.messages(topic)
+    shown = "1969-12-31T23:59:59.999999Z"
+    assert json.loads(message.value(), parse_float=Decimal) == {
+        **row, "at": shown, "wall": "2026-01-02T03:04:05.000006", "day": "0001-01-01",
+        "raw": "AP8=", "real": "NaN", "large": "-Infinity", "inner": {"at": shown, "n": None},
+    }  # fmt: skip
+    assert json.loads(message.key()) == {"id": 1, "at": shown, "none": None}
+    assert bytes(by_time["__key"]) == shown.encode()
 
 
 def test_raw_values(kafka: KafkaWorld, jet: Jet):
