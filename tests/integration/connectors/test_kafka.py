@@ -286,13 +286,44 @@ def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):
     source = partial(sources.kafka, kafka.servers, topics=[topic], schema="v long")
     kafka.send(topic, [{"v": v} for v in range(3)])
     assert values(read(jet, source())) == [0, 1, 2]
+    make_anew(kafka, topic)
+    kafka.send(topic, [{"v": 3}])
+    anew = rf"'{topic}/0@3': the topic was deleted and made anew"
+    with pytest.raises(InputLostError, match=anew):
+        read(jet, source())
+    assert values(read(jet, source(lost="skip"))) == [3]
+    # One that is as long as the old one, and longer.
+    make_anew(kafka, topic)
+    kafka.send(topic, [{"v": v} for v in (4, 5)])
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@1': the topic was deleted and made"):
+        read(jet, source())
+    assert values(read(jet, source(lost="skip"))) == [4, 5]
+    kafka.send(topic, [{"v": 6}])
+    assert values(read(jet, source())) == [6]
+
+
+def make_anew(kafka: KafkaWorld, topic: str) -> None:
     kafka.admin.delete_topics([topic])[topic].result()
     wait_until(lambda: topic not in kafka.admin.list_topics(timeout=5).topics, within=10)
     kafka.create(topic)
-    kafka.send(topic, [{"v": 3}])
-    with pytest.raises(InputLostError, match=rf"'{topic}/0@3': the topic ends before that, at 1"):
-        read(jet, source())
-    assert values(read(jet, source(lost="skip"))) == [3]
+
+
+def test_a_position_of_an_older_version_has_no_ids_of_topics(kafka: KafkaWorld):
+    topic = kafka.topic()
+    kafka.send(topic, [{"v": v} for v in range(3)])
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long")
+
+    def restored(offset: int) -> Any:
+        reader = source.open("j", "s", None)
+        reader.restore({"offsets": {f"{topic}/0": offset}}, None)
+        return reader
+
+    reader = restored(1)
+    reader.accept(reader.poll())
+    assert reader.waiting().items == 2 and reader.position()["topics"].keys() == {topic}
+    late = restored(4)
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@4': the topic ends before that, at 3"):
+        late.accept(late.poll())
 
 
 def test_offsets_are_written_for_dashboards(kafka: KafkaWorld, jet: Jet):
