@@ -18,7 +18,7 @@ from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.errors import ArtifactLostError, ConfigurationError, SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
-from tests.integration.connectors.sql_places import COLUMNS, MadeSink
+from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows
 from tests.servers import SharedServer, launch, own_folder, shared_server, stop
 from tests.servers import mariadb as maria_server
 from tests.servers import postgres as postgres_server
@@ -200,10 +200,7 @@ def test_the_contract_is_kept(tmp_path: Path, spark: Any, kind: str) -> None:
         make = MadeSink.of(tmp_path, url, transactions="held", writers=3)
         check_sink(
             make,
-            lambda: [
-                {"id": id, "text": text}
-                for id, text in database.run("select id, text from results")
-            ],
+            lambda: all_rows(database.run),
             spark=spark,
             outages={"a connection that is cut": proxy.cut},
             steps=(
