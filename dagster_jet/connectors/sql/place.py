@@ -22,6 +22,9 @@ _PACKAGES = {
     "pymysql": "pymysql",
     "sqlalchemy": "dagster-jet[sql]",
 }
+_MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
+"""Added to the server's own: a lax server clips numbers and cuts texts off, takes a 0 for the next
+number of an automatic column, and another engine for the one that it does not have."""
 # A frozen process must not keep the fence for ever; the server ends its session.
 _POSTGRES = f"-c lock_timeout={LOCK_S}s -c idle_in_transaction_session_timeout=120s -c timezone=UTC"
 
@@ -150,7 +153,10 @@ def is_mysql(connection: Connection) -> bool:
 
 def _prepare_mysql(connection: Any, record: Any) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(f"set time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_S}")
+        cursor.execute(
+            f"set time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_S}, "
+            f"sql_mode = concat_ws(',', nullif(@@sql_mode, ''), '{_MYSQL_MODE}')"
+        )
 
 
 def sqlalchemy() -> Any:

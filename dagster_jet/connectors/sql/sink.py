@@ -16,6 +16,7 @@ from dagster_jet.connectors.contract import (
 )
 from dagster_jet.connectors.sql.columns import Shape, shape_of
 from dagster_jet.connectors.sql.committer import SqlCommitter
+from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
 from dagster_jet.connectors.sql.place import SqlPlace
@@ -115,6 +116,7 @@ class SqlSink:
             connection.rollback()
             markers, owner = Markers(self.place), self._owner(job, stage)
             create_markers(connection, markers, job, stage, EPOCHS)
+            check_engines(connection, self.place, job, stage, EPOCHS)
             if is_new_job and Fence(markers, owner, owner.id()).read(connection) is not None:
                 raise ConfigurationError(
                     f"the table {EPOCHS!r} has epochs of an earlier life of this job, but the "

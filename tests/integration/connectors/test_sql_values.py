@@ -8,6 +8,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -162,6 +163,82 @@ def test_a_missing_table(make: Any, database: PostgresDatabase) -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "value", "kept"),
+    [
+        ("small smallint", 2**15, None),
+        ("small tinyint unsigned", -1, None),
+        ("small int unsigned", 2**15 - 1, 2**15 - 1),
+        ("small bigint unsigned not null auto_increment unique", 0, 0),
+        ("text varchar(3)", "four", None),
+        ("text varchar(3)", "\\_é", "\\_é"),
+        ("text enum('a', 'b')", "c", None),
+        ("text enum('a', 'b')", "b", "b"),
+        ("text char(4) character set latin1", "🜚", None),
+        ("at timestamp(6) null", datetime(2200, 1, 1, tzinfo=timezone.utc), None),
+        ("at datetime(6)", datetime(2200, 1, 1, 0, 0, 0, 1), datetime(2200, 1, 1, 0, 0, 0, 1)),
+    ],
+)
+def test_a_lax_mariadb_keeps_a_value_or_refuses_it(
+    make: Any, column: str, value: Any, kept: Any
+) -> None:
+    """Where the server's own settings would have it change the value, too."""
+    database = mariadb()
+    database.run(f"create table results (id bigint, {column})")
+    lax = "?init_command=" + quote("set sql_mode = 'NO_BACKSLASH_ESCAPES'")
+    sink = make(database.url + lax)
+    sink.start()
+    rows = pa.table({"id": [1], column.partition(" ")[0]: pa.array([value])})
+    if kept is not None:
+        sink.write(rows)
+        assert database.run("select * from results") == [(1, kept)]
+        return
+    with pytest.raises(SinkMismatchError):
+        sink.write(rows)
+    assert database.run("select * from results") == []
+
+
+TIMES = pa.schema([("at", pa.timestamp("us", "UTC")), ("number", pa.float64())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "says"),
+    [
+        ("mariadb", "at datetime, number double", r"at is datetime, .* datetime\(6\) keeps them"),
+        ("mariadb", "at timestamp(3), number double", r"fractions of a second would be rounded"),
+        ("mariadb", "at datetime(6), number double(10, 2)", "number is double.*rounds to 2 digits"),
+        ("mariadb", "at datetime(6), number double", None),
+        ("postgresql", "at timestamptz(3), number float8", r"would be rounded away"),
+        ("postgresql", "at timestamp, number float8", None),
+        ("postgresql", "at timestamptz(6), number float8", None),
+    ],
+)
+def test_what_would_be_rounded_is_refused(
+    make: Any, kind: str, columns: str, says: str | None
+) -> None:
+    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
+    database.run(f"create table results ({columns})")
+    sink = make(database.url).start()
+    if says is None:
+        assert sink.takes(TIMES)
+        return
+    with pytest.raises(PipelineError, match=says):
+        sink.takes(TIMES)
+
+
+@pytest.mark.parametrize(("engine", "transactions"), [("MyISAM", "roll-forward"), ("Aria", "held")])
+def test_a_table_without_transactions_is_refused(make: Any, engine: str, transactions: str) -> None:
+    database = mariadb()
+    database.run(f"create table results (id bigint, text longtext) engine={engine}")
+    error = told(make, database.url, transactions=transactions)
+    assert f"'results' has the engine {engine}, which has no transactions" in str(error)
+    [cure] = re.findall("alter table .*", str(error))
+    database.run(cure)
+    assert make(database.url, transactions=transactions).start() is not None
+    database.run(f"alter table dagster_jet_epochs engine={engine}")
+    assert "'dagster_jet_epochs' has the engine" in str(told(make, database.url))
+
+
+@pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
         ("id bigint", {}, "the table has no column text; it has id"),
@@ -234,29 +311,34 @@ def test_an_unreachable_server_is_tried_again(make: Any, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("kind", "change", "says"),
     [
-        ("alter table results drop column text", 'column "text"'),
-        ("alter table results alter column id type int", "out of range"),
-        ("alter table results alter column text set not null", "null value"),
-        ("drop table results", "does not exist"),
+        ("postgresql", "drop column text", 'column "text"'),
+        ("postgresql", "alter column id type int", "out of range"),
+        ("postgresql", "alter column text set not null", "null value"),
+        ("postgresql", "", "does not exist"),
+        ("mariadb", "drop column text", "Unknown column 'text'"),
+        ("mariadb", "modify column id int", "Out of range"),
+        ("mariadb", "modify column text varchar(9) not null", "cannot be null"),
+        ("mariadb", "", "doesn't exist"),
     ],
 )
 def test_a_table_that_changes_while_it_runs_ends_the_job_and_loses_nothing(
-    make: Any, database: PostgresDatabase, change: str, says: str
+    make: Any, kind: str, change: str, says: str
 ) -> None:
+    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
     create = "create table results (id bigint, text text)"
     database.run(create)
     sink = make(database.url)
     sink.start()
     sink.write(pa.table({"id": [1], "text": ["a"]}, ROWS))
-    database.run(change)
+    database.run(f"alter table results {change}" if change else "drop table results")
     rows = pa.table({"id": [2, 2**40], "text": ["b", None]}, ROWS)
     with pytest.raises(SinkMismatchError) as caught:
         sink.write(rows)
     assert caught.value.reaction is Reaction.FAIL
     assert says in str(caught.value) and "Nothing of the epoch is written" in str(caught.value)
-    if not change.startswith("drop"):
+    if change:
         assert database.run("select id from results") == [(1,)], "nothing half-written"
     database.run("drop table if exists results")
     database.run(create)
