@@ -22,7 +22,7 @@ from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
-from dagster_jet.core.secret import Secret, Url, shown
+from dagster_jet.core.secret import Secret, Url, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store, StoreHandle
@@ -51,6 +51,7 @@ class SqlSink:
     """The table's, as of this start."""
 
     def __post_init__(self) -> None:
+        refuse_written_out(self.place.url, "url")
         if self.mode not in MODES:
             raise ConfigurationError(
                 f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."

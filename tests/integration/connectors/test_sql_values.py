@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
-from dagster_jet import Reaction, Secret, sinks
+from dagster_jet import Reaction, Secret, sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
@@ -22,6 +25,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
 )
+from tests.integration.connectors.secret_urls import as_secret
 from tests.integration.connectors.sql_places import MadeSink
 from tests.servers import free_port
 from tests.servers.mariadb import mariadb
@@ -146,6 +150,19 @@ def test_upserts_and_deletions(make: Any, kind: str, tmp_path: Path) -> None:
     assert [tuple(row) for row in found] == [(2, "B"), (3, "c"), (4, None)]
 
 
+def test_settings_of_a_session_are_made_once_it_is_open(database: PostgresDatabase) -> None:
+    """PgBouncer lets nobody in who gives `options` while connecting."""
+    with SqlPlace(as_secret(database.url), "t").connected() as connection:
+        asked = "select name, setting, source from pg_settings where name in "
+        names = "('lock_timeout', 'idle_in_transaction_session_timeout', 'TimeZone')"
+        found = connection.exec_driver_sql(f"{asked}{names} order by name").all()
+    assert [tuple(row) for row in found] == [
+        ("TimeZone", "UTC", "session"),
+        ("idle_in_transaction_session_timeout", "120000", "session"),
+        ("lock_timeout", "20000", "session"),
+    ]
+
+
 # --- what does not fit ----------------------------------------------------------------------------
 
 
@@ -223,6 +240,64 @@ def test_what_would_be_rounded_is_refused(
         return
     with pytest.raises(PipelineError, match=says):
         sink.takes(TIMES)
+
+
+LIST, STRUCT = pa.list_(pa.string()), pa.struct([("a", pa.int64())])
+PARSED: dict[str, tuple[Any, Any, Any]] = {
+    "tags text[]": (pa.string(), "{a,NULL}", ["a", None]),
+    "more jsonb": (STRUCT, {"a": 1}, {"a": 1}),
+    "list json": (LIST, ["a", None], ["a", None]),
+    "id uuid": (pa.string(), "0" * 31 + "1", UUID(int=1)),
+    "mood mood": (pa.string(), "sad", "sad"),
+    "at interval": (pa.string(), "1 day", timedelta(days=1)),
+}
+"""By column: what the rows have, and what a plain client finds."""
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "n"}, {"transactions": "held"}])
+def test_postgres_parses_what_has_a_type_of_its_own(
+    make: Any, database: PostgresDatabase, options: dict[str, Any]
+) -> None:
+    database.run("create type mood as enum ('sad', 'ok')")
+    database.run(f"create table results (n bigint primary key, {', '.join(PARSED)})")
+    sink = make(database.url, **options)
+    names = [column.partition(" ")[0] for column in PARSED]
+    kinds, written, wanted = zip(*PARSED.values(), strict=True)
+    schema = pa.schema([("n", pa.int64()), *zip(names, kinds, strict=True)])
+    sink.start().takes(schema)
+    nothing = dict.fromkeys(names)
+    rows = [{"n": 1, **dict(zip(names, written, strict=True))}, {"n": 2, **nothing}]
+    sink.write(pa.Table.from_pylist(rows, schema))
+    found = database.run("select * from results order by n")
+    assert found == [(1, *wanted), (2, *nothing.values())]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "rows"),
+    [
+        ("postgresql", "v text[]", LIST),
+        ("postgresql", "v bigint[]", pa.list_(pa.int64())),
+        ("postgresql", "v text[]", pa.int64()),
+        ("postgresql", "v uuid", pa.int64()),
+        ("postgresql", "v uuid", STRUCT),
+        ("postgresql", "v mood", pa.bool_()),
+        ("postgresql", "v jsonb", pa.float64()),
+        ("postgresql", "v interval", LIST),
+        ("mariadb", "v enum('a')", LIST),
+        ("mariadb", "v enum('a')", pa.int64()),
+    ],
+)
+def test_what_cannot_be_parsed_is_refused_at_the_start(
+    make: Any, kind: str, column: str, rows: pa.DataType
+) -> None:
+    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
+    if "mood" in column:
+        database.run("create type mood as enum ('sad', 'ok')")
+    database.run(f"create table results ({column})")
+    sink = make(database.url).start()
+    with pytest.raises(PipelineError, match=r"the column v is .*, and the rows have") as told:
+        sink.takes(pa.schema([("v", rows)]))
+    assert not pa.types.is_nested(rows) or "are written as JSON" in str(told.value)
 
 
 @pytest.mark.parametrize(("engine", "transactions"), [("MyISAM", "roll-forward"), ("Aria", "held")])
@@ -378,9 +453,27 @@ def test_a_driver_that_is_missing_is_named() -> None:
         sink.at_start("j", "out", on_one_host=True)
 
 
-def test_no_password_in_what_is_shown() -> None:
-    for sink in (
-        sinks.sql(f"postgresql://me:{PASSWORD}@host/db", table="t"),
-        sinks.sql(Secret("RESULTS"), table="t"),
+SECRET = Secret("JET_TEST_NO_SUCH_DATABASE")
+CONNECTORS: dict[str, Any] = {
+    "sql": lambda url: sinks.sql(url, table="t"),
+    "sql_held": lambda url: sinks.sql(url, table="t", transactions="held"),
+    "table_rows": lambda url: sources.table_rows(url, table="t", column="id"),
+    "postgres_changes": lambda url: sources.postgres_changes(url, slot="s", publication="p"),
+}
+
+
+@pytest.mark.parametrize("kind", CONNECTORS)
+def test_no_password_in_what_is_shown_or_sent_to_tasks(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET.env, f"postgresql://me:{PASSWORD}@host/db")
+    made = CONNECTORS[kind](SECRET)
+    shown = f"{made!r} {made.describe()} {getattr(made, 'destination', dict)()}"
+    assert PASSWORD not in shown and PASSWORD.encode() not in pickle.dumps(made)
+    for written in (
+        f"postgresql://me:{PASSWORD}@host/db",
+        f"postgresql://me@host/db?sslmode=require&password={PASSWORD}",
     ):
-        assert PASSWORD not in f"{sink!r} {sink.describe()} {sink.destination()}"
+        with pytest.raises(ConfigurationError, match="written out with its password") as told:
+            CONNECTORS[kind](written)
+        assert PASSWORD not in str(told.value) and "me@host/db" in str(told.value)

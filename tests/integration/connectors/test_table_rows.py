@@ -16,6 +16,7 @@ from dagster_jet import Secret, sources
 from dagster_jet.connectors.sql.table_reader import TableRowsReader
 from dagster_jet.errors import ConfigurationError, JetError, Reaction
 from dagster_jet.testing.check_source import check_source
+from tests.integration.connectors.secret_urls import as_secret
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
 from tests.servers.proxy import Proxy
@@ -27,7 +28,9 @@ def database() -> PostgresDatabase:
 
 
 def rows_of(url: str | Secret, table: str = "t", column: str = "id") -> Any:
-    return sources.table_rows(url, table=table, column=column)
+    return sources.table_rows(
+        as_secret(url) if isinstance(url, str) else url, table=table, column=column
+    )
 
 
 def opened(url: str, *names: str) -> TableRowsReader:
