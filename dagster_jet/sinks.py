@@ -172,7 +172,7 @@ def sql(
     `COPY`; any other database with transactions that SQLAlchemy knows by its statements.
 
     Args:
-        url: of the database, as SQLAlchemy takes it, as text or `Secret(env=...)`.
+        url: of the database, as SQLAlchemy takes it; with a password it is a `Secret(env=...)`.
         table: `table` or `schema.table`.
         mode: "append" inserts every row. "upsert" inserts a row or changes the one with its key.
             "delete" deletes the row with its key.
