@@ -34,6 +34,15 @@ class KafkaMarkers:
     _read_to: dict[int, int] = field(default_factory=dict)
 
     def __call__(self) -> int:
+        try:
+            return self._look()
+        except KafkaException:
+            # A broker that was killed and is back calls what old clients know of it fenced.
+            self._consumer = self._admin = None
+            self._read_to = {}
+            raise
+
+    def _look(self) -> int:
         if self._consumer is None:
             self._consumer = self._opened()
             self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
