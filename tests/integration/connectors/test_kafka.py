@@ -7,6 +7,7 @@ import math
 import random
 import signal
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
@@ -29,7 +30,7 @@ from dagster_jet.errors import (
 from dagster_jet.execution.events import ExecutionRestarting, ItemsLost, SourceUnavailable
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_sink, check_source, collected
-from tests.long import long
+from tests.long import long, long_but_for
 from tests.servers import SharedServer, launch, stop, wait_until
 from tests.servers.kafka import prepared
 
@@ -111,25 +112,35 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
-    [
-        "record.snapshot.after:3=kill",  # decided, nothing committed
-        "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
-        "kafka.commit.after:3=kill",  # committed, the record does not know
-        "kafka.fenced:2=kill",
-        "epoch.acked:3=kill",
-        pytest.param("kafka.commit.before:2=kill", marks=long),
-        pytest.param("staging.finished:3=kill", marks=long),
-        pytest.param("manifest.after:3=kill", marks=long),
-        pytest.param("record.committed.after:2=kill", marks=long),
-    ],
+    long_but_for(  # other kills of `make test` are in test_five_kills.py
+        [
+            "record.snapshot.after:3=kill",  # decided, nothing committed
+            "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
+            "kafka.commit.after:3=kill",  # committed, the record does not know
+            "kafka.fenced:2=kill",
+            "epoch.acked:3=kill",
+            "kafka.commit.before:2=kill",
+            "staging.finished:3=kill",
+            "manifest.after:3=kill",
+            "record.committed.after:2=kill",
+        ],
+        "record.snapshot.after",
+        "staging.finished",
+    ),
 )
 def test_killed(world: KafkaPipelineWorld, rules: str):
+    world.write_to(marker_topic=f"m-{uuid.uuid4().hex[:12]}")
     world.send(5)
     world.run_child(rules, config={"max_items_per_epoch": 12})
     for name, rows in world.found().items():
         assert not rows - world.wanted()[name], "nothing is there twice, or too early"
+    entries = world.assert_ledger_is_true()
+    if rules.startswith("record.snapshot.after"):
+        assert min(e.epoch_id or 0 for e in entries) < entries[0].decided_epoch_id
     world.run()
     assert world.found() == world.wanted()
+    decided = entries[0].decided_epoch_id
+    assert all((e.epoch_id or 0) >= decided for e in world.assert_ledger_is_true())
 
 
 @long

@@ -142,8 +142,13 @@ def test_t1_begins_while_t0_is_undecided(held: Held) -> None:
     assert held.store.map(f"jobs/{JOB}/staged/{STAGE}").keys("") == []
 
 
-@long
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGTERM, marks=long, id="stopped"),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
 def test_commit_after_restart(tmp_path: Path, store: Store, how: int) -> None:
     """The broker stops, or is killed, between prepare and commit."""
     folder = tmp_path / "broker"
