@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -267,15 +268,21 @@ class JetResource(dg.ConfigurableResource[Any]):
                 f"'dagster-jet job {pipeline.name} resume', or launch it by hand."
             )
             return
+
+        def started(execution_id: int) -> None:
+            self._note_execution(context, execution_id)
+            self._note_start(context, pipeline.name, said or "stopped")
+
         yield from self._drive(
             context,
             pipeline,
             until,
             job_config,
             asset_reports(pipeline, _metadata_by_key(context), context.instance),
-            on_started=lambda: self._note_start(context, pipeline.name, said or "stopped"),
+            on_started=started,
             on_cancel=lambda job: self._note_cancel(context, job),
         )
+        self._note_execution(context, 0)
 
     def _run_partition(
         self,
@@ -314,7 +321,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         config: JobConfig,
         reports: AssetReports,
         *,
-        on_started: Callable[[], None] = lambda: None,
+        on_started: Callable[[int], None] = lambda execution_id: None,
         on_cancel: Callable[[PipelineJob], None] = lambda job: None,
     ) -> Generator[AssetEvent, None, None]:
         event_buffer = EventBuffer()
@@ -357,6 +364,12 @@ class JetResource(dg.ConfigurableResource[Any]):
             raise dg.Failure(f"{job!r} was cancelled.", allow_retries=False)
         worker = RunWorker.here(run_id).to_tag()
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
+
+    def _note_execution(self, context: RunContext, execution_id: int) -> None:
+        """Which one the run's end would be that of; 0: the job has ended, and the run goes on."""
+        run_id = context.run.run_id
+        worker = replace(RunWorker.here(run_id), execution_id=execution_id)
+        context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
 
     def _is_wanted(self, context: RunContext, job: str, until: Until) -> bool:
         """Does anything speak against this run? Launching by hand lifts a pause and forgets
