@@ -35,8 +35,9 @@ def leading_to_page(definition: Any) -> Iterator[None]:
     try:
         yield
     except JetError as error:
-        if (kind := definition.describe()["kind"]) in PAGES:
-            error.see(PAGES[kind])
+        described = definition.describe() if hasattr(definition, "describe") else {}
+        if page := PAGES.get(described.get("kind", "")):
+            error.see(page)
         raise
 
 

@@ -10,8 +10,10 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 import dagster_jet
+from dagster_jet import Pipeline, sinks, sources
+from dagster_jet.connectors.contract import at_start
 from dagster_jet.connectors.pages import PAGES
-from dagster_jet.errors import Reaction, SourceError
+from dagster_jet.errors import ConfigurationError, Reaction, SourceError
 from dagster_jet.execution.failures import Failures
 from dagster_jet.snapshot.protocol import Failed
 
@@ -49,6 +51,18 @@ def test_an_error_of_a_source_leads_to_the_page_of_its_system() -> None:
     assert pickle.loads(pickle.dumps(lost)).args == lost.args
     other = SourceError("it is gone.", job="job", stage="files")
     assert "See docs" not in str(failures.expected(other))
+
+
+def test_an_error_at_the_start_leads_there_too() -> None:
+    pipeline = Pipeline("p")
+    queue = sources.rabbitmq("amqp://me@127.0.0.1:1", queue="q", schema="id long")
+    pipeline.read_from(queue, name="orders").write_to(sinks.console(), name="shown")
+
+    def refuse(name: str, definition: object, look: object) -> object:
+        raise ConfigurationError("no.", job="p", stage=name)
+
+    with pytest.raises(ConfigurationError, match=r"no\. See docs/connectors/rabbitmq\.md\.$"):
+        at_start(pipeline.graph, "p", on_one_host=True, ask=refuse)
 
 
 def test_every_page_that_an_error_leads_to_is_there() -> None:
