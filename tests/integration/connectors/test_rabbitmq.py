@@ -261,13 +261,12 @@ def test_a_connection_that_breaks_in_an_acknowledgement(
     assert queue.left() == 0
 
 
-@pytest.mark.parametrize("kind", ["classic", pytest.param("quorum", marks=long)])
-def test_what_a_killed_server_has_not_written_down_counts_once(kind: str) -> None:
+def test_what_a_killed_server_has_not_written_down_counts_once() -> None:
     """An answer does not mean that an acknowledgement is on the server's disk."""
     folder = own_folder("rabbitmq")
     own = launch("rabbitmq", folder, server.prepared(folder))
     try:
-        queue = new_queue(own, kind)
+        queue = new_queue(own)
         queue.send(rows(*range(1_000)))
         reader = opened(queue)
         read(reader, 1_000)
