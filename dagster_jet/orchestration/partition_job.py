@@ -45,7 +45,7 @@ def job_of_partition(pipeline: str, key: str) -> str:
         >>> job_of_partition("delays", "2024-01-01")
         'delays@2024-01-01'
         >>> job_of_partition("delays", "EU / west")
-        'delays@EU___west-0e6bf0b2'
+        'delays@EU___west-6dd0b054'
     """
     plain = _REFUSED.sub("_", key)[:_KEY_CHARACTERS_MAX]
     if plain != key:

@@ -43,7 +43,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             type: dagster_jet.JetPipelineComponent
             attributes:
               pipeline: pipeline.py:airport_delays
-              arguments: {source: data/in, sink: data/out}
+              arguments: {inbox: data/in, out: data/out}
               supervisor: running
     """
 

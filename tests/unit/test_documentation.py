@@ -18,26 +18,21 @@ from dagster_jet.pipeline.stateful import StatefulNode
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
-DOCSTRINGS = [
-    "dagster_jet.connectors.held",
-    "dagster_jet.connectors.messages",
-    "dagster_jet.connectors.staging",
-    "dagster_jet.dag.graph",
-    "dagster_jet.dag.edge",
-    "dagster_jet.dag.emitter",
-    "dagster_jet.dag.event_time",
-    "dagster_jet.dag.local.job",
-    "dagster_jet.job_config",
-    "dagster_jet.pipeline.aggregates",
-    "dagster_jet.pipeline.windows",
-    "dagster_jet.sinks",
-    "dagster_jet.sources",
-    "dagster_jet.store.config",
-    "dagster_jet.testing.verify_processor",
-]
+NAMED_ELSEWHERE = {"dagster_jet.pipeline.pipeline"}
+WITH_A_STORE = {"dagster_jet.jet", "dagster_jet.maps.user_map"}
 
 
-@pytest.mark.parametrize("module", DOCSTRINGS)
+def modules_with_examples():
+    """All but those whose examples use names that have to be given, see below."""
+    for path in sorted((ROOT / "dagster_jet").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if any(">>>" in line and "doctest: +SKIP" not in line for line in source.splitlines()):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            if module not in NAMED_ELSEWHERE | WITH_A_STORE:
+                yield module
+
+
+@pytest.mark.parametrize("module", modules_with_examples())
 def test_the_examples_of_a_docstring(module, tmp_path):
     results = doctest.testmod(
         importlib.import_module(module), extraglobs={"tmp_path": str(tmp_path)}
@@ -77,7 +72,7 @@ def test_the_examples_of_a_pipelines_stages():
     assert results.attempted > 20 and not results.failed
 
 
-@pytest.mark.parametrize("module", ["dagster_jet.jet", "dagster_jet.maps.user_map"])
+@pytest.mark.parametrize("module", sorted(WITH_A_STORE))
 def test_the_examples_with_a_store(module, tmp_path):
     p = Pipeline("copy")
     rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
@@ -137,15 +132,44 @@ def test_every_package_is_in_the_architectures_tree():
     assert named == there - described_elsewhere
 
 
-@pytest.mark.parametrize(
-    "page", ["../README.md", *sorted(path.name for path in PAGES.glob("*.md"))]
-)
+def pages():
+    """The names of all pages, from the root."""
+    found = [*PAGES.rglob("*.md"), ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
+    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
+
+
+def links(page):
+    return re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+
+
+def source_url():
+    """Where the repository is; files are below it, pictures as they are."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (url,) = re.findall(r'^Source = "(https://[^"]+[^/])"$', project, re.MULTILINE)
+    return url
+
+
+def test_the_links_of_the_readme_work_wherever_it_is_shown():
+    """The package index shows it, too, and knows no files beside it."""
+    found = links("README.md")
+    below = re.compile(re.escape(source_url()) + r"/(?:blob|raw)/main/\S+")
+    assert len(found) > 20
+    assert [link for link in found if not below.fullmatch(link)] == []
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[[^\]]*\]\((\S+)\)", text)
+    assert {link for link in found if "/raw/" in link} == set(pictures)
+
+
+@pytest.mark.parametrize("page", pages())
 def test_every_link_between_pages_leads_somewhere(page):
-    text = (PAGES / page).read_text(encoding="utf-8")
-    for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", text)):
-        if target.startswith("http"):
+    inside = re.compile(re.escape(source_url()) + r"/(?:blob|raw)/main/")
+    for target, _, anchor in (link.partition("#") for link in links(page)):
+        if inside.match(target):
+            path = ROOT / inside.sub("", target)
+        elif target.startswith("http"):
             continue
-        path = (PAGES / page).parent / target if target else PAGES / page
+        else:
+            path = (ROOT / page).parent / target if target else ROOT / page
         assert path.exists(), f"{page}: {target}"
         if anchor:
             titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)

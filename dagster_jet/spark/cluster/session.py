@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dagster_jet.errors import ConfigurationError, MissingEnvironmentError
-from dagster_jet.spark.cluster import class_archive
+from dagster_jet.spark.cluster import class_archive, jit
 from dagster_jet.spark.tasks import worker_daemon
 
 if TYPE_CHECKING:
@@ -148,8 +148,7 @@ def _start(settings: Mapping[str, str]) -> SparkContext:
         wanted = {**LOCAL_DEFAULTS, **wanted}
     archive = class_archive.for_this_machine()
     for name in class_archive.OPTIONS if _is_on_this_host(wanted["spark.master"]) else ():
-        if options := class_archive.options_with(archive, wanted.get(name, "")):
-            wanted[name] = options
+        wanted[name] = class_archive.options_with(archive, jit.options_with(wanted.get(name, "")))
     class_archive.make_later(archive)
     builder = SparkSession.builder
     for name, value in {**wanted, **_required(wanted["spark.master"])}.items():

@@ -1,10 +1,12 @@
-"""What the pages show is run: every block of Python, every `dagster-jet` command as far as its
-words go. What needs Spark is run by tests/integration/test_tutorial.py."""
+"""What the pages show is run: every block of Python and YAML, every `dagster-jet` command as far as
+its words go. What needs Spark is run by tests/integration/test_tutorial.py."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,20 @@ from typing import Any
 import dagster as dg
 import pytest
 import typer
+import yaml
+from dagster.components.testing.utils import create_defs_folder_sandbox
 
 import dagster_jet
-from dagster_jet import Jet, JetResource, Pipeline, Secret, sinks, sources, windows
+from dagster_jet import (
+    Jet,
+    JetPipelineComponent,
+    JetResource,
+    Pipeline,
+    Secret,
+    sinks,
+    sources,
+    windows,
+)
 from dagster_jet import aggregates as agg
 from dagster_jet.cli.app import app
 from dagster_jet.dag import Processor
@@ -105,23 +118,95 @@ def test_what_needs_spark_is_run_with_it() -> None:
     assert [page for page in sorted(ON_SPARK) if Path(page).name not in test] == []
 
 
+def fenced(language: str) -> list[tuple[str, str]]:
+    """The blocks of a language, each with the page that it is of."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [
+        (page, block)
+        for page in PAGES
+        for block in pattern.findall((ROOT / page).read_text(encoding="utf-8"))
+    ]
+
+
+def test_every_kind_of_block_is_looked_at() -> None:
+    """Without a language: commands, looked at below, and what is printed or drawn."""
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    opened = re.findall(r"^```(\w*)$", text, re.MULTILINE)
+    assert set(opened) == {"", "python", "yaml", "sql", "sh"}
+    assert [page for page, _ in fenced("sql")] == ["docs/connectors/postgres-changes.md"]
+    assert len(fenced("yaml")) == 2
+
+
+@pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
+def test_the_component_of_a_page_loads() -> None:
+    """Beside the pipeline of the README, as the page says, in a project with a resource."""
+    (pipeline,) = (code for _, code in blocks("README.md") if "def airport_delays(" in code)
+    (block,) = (block for _, block in fenced("yaml") if "JetPipelineComponent" in block)
+    contents = yaml.safe_load(block)
+    contents["attributes"]["resource"] = {"store": ["memory://a"], "backup_count": 0}
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(JetPipelineComponent, defs_yaml_contents=contents)
+        (path / "pipeline.py").write_text(pipeline.partition("\nwith ")[0], encoding="utf-8")
+        with sandbox.load_component_and_build_defs(defs_path=path) as (component, definitions):
+            assert isinstance(component, JetPipelineComponent)
+            assert component.arguments == contents["attributes"]["arguments"]
+            repository = definitions.get_repository_def()
+            (sensor,) = repository.sensor_defs
+            assert repository.has_job("airport_delays_job")
+            assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+
+
+def test_the_settings_of_dagsters_instance_are_some(tmp_path: Path) -> None:
+    (block,) = (block for _, block in fenced("yaml") if "run_monitoring" in block)
+    (tmp_path / "dagster.yaml").write_text(block, encoding="utf-8")
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.run_monitoring_enabled
+        assert instance.get_settings("run_monitoring")["cancel_timeout_seconds"] == 60
+        assert not instance.run_retries_enabled
+
+
 def commands(page: str) -> list[str]:
     return _COMMAND.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
+def variants(line: str) -> Iterator[list[str]]:
+    """The words of a command; of `a | b` each."""
+    words = shlex.split(line.rstrip(",.;:) "))[1:]
+    while "|" in words:
+        at = words.index("|")
+        yield words[:at]
+        words[at - 1 : at + 1] = []
+    yield words
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-def test_the_commands_of_a_page_exist(page: str) -> None:
+def test_the_commands_of_a_page_are_accepted(page: str) -> None:
+    """As the command line reads them, up to the call. In a sentence words may be missing at the
+    end: those that are there are right."""
     for line in commands(page):
-        command: Any = typer.main.get_command(app)
-        words = line.split()[1:]
-        while (among := getattr(command, "commands", None)) is not None:
-            name = words.pop(0).rstrip(",.;:)")
-            assert name in among, f"{page}: {line}"
-            command = among[name]
-        options = {option for parameter in command.params for option in parameter.opts}
-        given = {word.split("=")[0] for word in words if word.startswith("--")}
-        unknown = given - options
-        assert not unknown, f"{page}: {line}"
+        for words in variants(line):
+            command: Any = typer.main.get_command(app)
+            while (among := getattr(command, "commands", None)) is not None:
+                assert words and words[0] in among, f"{page}: {line}"
+                command = among[words.pop(0)]
+            try:
+                command.make_context("dagster-jet", words)
+            except Exception as error:
+                said = str(getattr(error, "message", "") or error)
+                is_short = type(error).__name__ == "MissingParameter" or "requires" in said
+                assert is_short, f"{page}: {line}: {error!r} {said}"
+
+
+def test_targets_of_make_and_modules_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    text = "\n".join(
+        (ROOT / page).read_text(encoding="utf-8") for page in [*PAGES, "benchmarks/README.md"]
+    )
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+    assert {"demo", "dev", "test", "soak", "bench"} <= named <= targets
+    modules = set(re.findall(r"python -m ([\w.]+)", text))
+    assert "benchmarks" in modules
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
 
 
 def messages_of(page: str) -> list[str]:

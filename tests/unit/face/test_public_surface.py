@@ -7,8 +7,10 @@ import difflib
 import inspect
 from typing import get_args
 
+from dagster_shared.libraries import DagsterLibraryRegistry
+
 import dagster_jet
-from dagster_jet import JobConfig, errors, events
+from dagster_jet import JetResource, JobConfig, errors, events
 from tests.unit.face.public_surface import PINNED, surface
 
 
@@ -43,3 +45,8 @@ def test_type_checkers_know_every_setting_of_a_job() -> None:
     functions = (node for node in ast.walk(source) if isinstance(node, ast.FunctionDef))
     (written,) = (function for function in functions if function.name == "__init__")
     assert [argument.arg for argument in written.args.kwonlyargs] == list(JobConfig.model_fields)
+
+
+def test_dagster_shows_our_version_with_the_code_location() -> None:
+    assert JetResource  # loads what registers
+    assert DagsterLibraryRegistry.get().get("dagster-jet") == dagster_jet.__version__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,11 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster.components.core.component_tree import ComponentTreeException
-from dagster.components.testing import DefsFolderSandbox, create_defs_folder_sandbox
-from dagster.components.testing.utils import component_defs
+from dagster.components.testing.utils import (
+    DefsFolderSandbox,
+    component_defs,
+    create_defs_folder_sandbox,
+)
 
 from dagster_jet import JetPipelineComponent, JetResource
 from dagster_jet.errors import ConfigurationError
@@ -111,6 +116,21 @@ def test_what_is_wrong_is_named(
         loaded(sandbox, attributes)
     cause = raised.value.__cause__
     assert isinstance(cause, ConfigurationError) and said in str(cause)
+
+
+def test_the_page_names_every_attribute_and_its_default() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dagster.md").read_text(encoding="utf-8")
+    (rows,) = re.findall(r"^\| attribute \|.*\n\|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows.splitlines()]
+    fields = JetPipelineComponent.model_fields
+    assert [name.strip("`") for name, *_ in cells] == list(fields)
+    for name, _, default in cells:
+        field = fields[name.strip("`")]
+        if default.startswith("`"):
+            value = field.default if isinstance(field.default, str) else json.dumps(field.default)
+            assert default == f"`{value}`", name
+        else:
+            assert field.is_required() if not default else field.default is None, name
 
 
 def test_an_unknown_attribute_is_named_with_its_line(sandbox: DefsFolderSandbox) -> None:
