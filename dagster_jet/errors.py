@@ -75,6 +75,13 @@ class JetError(Exception):
         )
         text = f"{where}: {message}" if where else message
         super().__init__(f"{text} {cure}" if cure else text)
+        self.page: str | None = None
+
+    def see(self, page: str) -> None:
+        """Ends the error with the page that says more; the first one stays."""
+        if self.page is None:
+            self.page = page
+            self.args = (f"{self} See {page}.",)
 
 
 class ConfigurationError(JetError):

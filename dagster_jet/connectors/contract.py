@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from dagster_jet.connectors.pages import leading_to_page
 from dagster_jet.errors import ConfigurationError, JetError, Reaction
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
 from dagster_jet.pipeline.graph import EnrichNode, Graph, SinkNode, SourceNode
@@ -225,6 +226,36 @@ class Acknowledging(Protocol):
         Raises:
             SourceUnavailableError: not now; the same call is made again.
         """
+        ...
+
+
+class Backlog(Enum):
+    """What is left of what a source had when its input was said to end."""
+
+    READ = "read"
+    """Nothing: all of it was accepted."""
+    WAITING = "waiting"
+    """The next poll may bring some."""
+    HELD = "held"
+    """Some; but no more comes before a snapshot has acknowledged what was read."""
+
+
+@runtime_checkable
+class ReadsBacklog(Protocol):
+    """A reader whose place is read in parts: one poll does not bring all that is there, as of a
+    queue that hands out so many messages at a time.
+
+    Where the input is to end (a drained run, a job that completes), it is polled until nothing is
+    left of its backlog. Of a reader without this, one poll finds all that is there.
+    """
+
+    def mark_backlog(self) -> None:
+        """What is there when the next poll begins is the backlog. At most once per execution."""
+        ...
+
+    def backlog(self) -> Backlog:
+        """What is left of it, as of the last `accept`. It comes to an end although others go on
+        filling the place: what has come since `mark_backlog` does not count."""
         ...
 
 
@@ -602,9 +633,9 @@ def at_start(graph: Graph, job: str, *, on_one_host: bool, ask: Ask = ask_once) 
     def change(name: str, definition: Any) -> Any:
         if not isinstance(definition, LooksAtItsPlace):
             return definition
-        return ask(
-            name, definition, partial(definition.at_start, job, name, on_one_host=on_one_host)
-        )
+        looks = partial(definition.at_start, job, name, on_one_host=on_one_host)
+        with leading_to_page(definition):
+            return ask(name, definition, looks)
 
     return _with_definitions(graph, change)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import BadRowRule, Lag, SourceFrame, SourceReader
+from dagster_jet.connectors.contract import Backlog, BadRowRule, Lag, SourceFrame, SourceReader
 from dagster_jet.connectors.messages import ReadMessages
 from dagster_jet.connectors.values import JsonObjects, RawValues
 
@@ -57,6 +57,8 @@ class Found(Generic[M]):
     """Of messages that came again although a snapshot has them: acknowledged by now."""
     connected_s: float
     """For how long the queue could be reached since the last poll."""
+    backlog: Backlog | None = None
+    """What is left of it; None: the poll began before it was marked."""
 
 
 class MessageReader(SourceReader, ABC, Generic[M]):
@@ -83,6 +85,9 @@ class MessageReader(SourceReader, ABC, Generic[M]):
         """For how long the queue could be reached, in all executions of the job."""
         self._seen_at: float | None = None
         """When it answered last, by a clock of this process; None: since it did not."""
+        self._reads_backlog = False
+        """From now on polls say what is left of the backlog, which the first of them counts."""
+        self._backlog = Backlog.READ
 
     @abstractmethod
     def _table(self, messages: Sequence[M]) -> pa.Table:
@@ -99,12 +104,21 @@ class MessageReader(SourceReader, ABC, Generic[M]):
 
     def accept(self, found: Found[M]) -> None:
         self._connected_s += found.connected_s
+        if found.backlog is not None and self._backlog is not Backlog.READ:
+            self._backlog = found.backlog
         self.read.acknowledged(dict.fromkeys(found.proven))
         self.read.forget_unproven(self._connected_s - UNPROVEN_S)
         for message in found.new:
             if self.read.deliver(message.message_id, message.handle):
                 self._waiting[message.message_id] = message
                 self._waiting_bytes += len(message.body)
+
+    def mark_backlog(self) -> None:
+        self._backlog = Backlog.WAITING
+        self._reads_backlog = True
+
+    def backlog(self) -> Backlog:
+        return self._backlog
 
     def waiting(self) -> Lag:
         count = len(self._waiting)

@@ -79,6 +79,15 @@ class ExecutionContext:
             self.polling.poll()
         self.expect_partitions()
 
+    def poll_last(self) -> None:
+        """The input ends with what is there now; from then on `poll` finds what is left of it.
+
+        Raises:
+            JetError: as `poll`.
+        """
+        self.polling.poll_last(self.gives_up)
+        self.expect_partitions()
+
     def expect_partitions(self) -> None:
         """After every poll and plan: who holds the watermark back now."""
         now_ms = self.clock.now_ms()

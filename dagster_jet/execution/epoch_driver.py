@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from dagster_jet.connectors.contract import Backlog
 from dagster_jet.core.phases import Phase, PhaseClock, PhaseTime
 from dagster_jet.errors import JetError, Reaction, SourceError
 from dagster_jet.execution.acknowledging import acknowledge, unacknowledged
@@ -74,8 +75,11 @@ class EpochDriver:
         """Polls the sources and says what there is to do."""
         context, watermarks = self.context, self.context.watermarks
         try:
-            if look.polls:
-                context.poll(all_of_them=look.waits_for_all)
+            if look.polls and look.waits_for_all:
+                context.poll_last()
+            else:
+                context.poll(all_of_them=False)
+            backlogs = context.polling.backlogs()
             now_ms = context.clock.now_ms()
             waiting = frozenset(n for n, r in context.readers.items() if r.waiting().items > 0)
             # Nobody knows what waits in a source that cannot be read: it is not idle.
@@ -89,6 +93,8 @@ class EpochDriver:
                     stages=self._stage_times(),
                     early_due=bool(context.early.due(now_ms)),
                     timers_since_ms=self._last_epoch_ms if self._has_timers else None,
+                    backlog=frozenset(backlogs),
+                    is_held=Backlog.HELD in backlogs.values(),
                 )
             )
         except Exception as error:  # noqa: BLE001 - the coordinator decides what follows

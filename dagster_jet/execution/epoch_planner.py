@@ -23,7 +23,7 @@ class Look:
     """How the sources are to be looked at."""
 
     polls: bool
-    """False: the input has ended, nothing new is taken."""
+    """False: the input has ended, nothing new is taken but what is left of a backlog."""
     waits_for_all: bool
     """Until every source has answered a poll that begins now."""
 
@@ -59,6 +59,10 @@ class Inputs:
     """Some stage is to show early results."""
     timers_since_ms: int | None = None
     """The end of the last epoch, where processors have timers; else None."""
+    backlog: frozenset[str] = frozenset()
+    """Where the input has ended: sources that have not read all that was there then."""
+    is_held: bool = False
+    """One of these brings no more before a snapshot has acknowledged what was read."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +95,18 @@ class EpochPlanner:
             inputs.now_ms,
             wants_epoch=bool(inputs.waiting) or closes or inputs.early_due or rings,
             stop=self._stop(inputs, asked, view, closes=closes),
-            wants_snapshot=wants_snapshot,
+            wants_snapshot=wants_snapshot or (inputs.is_held and not inputs.waiting),
         )
 
     def _stop(
         self, inputs: Inputs, asked: StopKind | None, view: CoordinatorView, *, closes: bool
     ) -> StopKind | None:
-        if asked is StopKind.COMPLETE and (inputs.waiting or not inputs.look.waits_for_all):
+        unread = inputs.waiting | inputs.backlog
+        if asked is StopKind.COMPLETE and (unread or not inputs.look.waits_for_all):
             asked = None  # first everything that was there when it was asked for
         if asked is not None:
             return asked
-        if self.until.input_ends and not inputs.waiting:
+        if self.until.input_ends and not unread:
             # The terminal epoch closes what is due; but where the last snapshot has everything
             # there would be none, and what is out would depend on when that snapshot was taken.
             saves = view.epochs_since_barrier > 0

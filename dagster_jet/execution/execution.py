@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.contract import BadRowRule, at_start, effective_guarantee, on_store
+from dagster_jet.connectors.pages import pages_of
 from dagster_jet.connectors.reopening import destination_of, reopen_sink
 from dagster_jet.errors import JetError
 from dagster_jet.execution.acknowledging import acknowledge
@@ -97,7 +98,7 @@ class Execution:
         self._job, self._keeper, self._claimed, self._stop = job, keeper, claimed, stop
         self._emit, self._exporting = emit, exporting
         self._is_closing = False
-        clock, failures = Clock(), Failures(job)
+        clock, failures = Clock(), Failures(job, pages_of(graph))
         shard_count = config.parallelism or parallelism(session)
         snapshots = SnapshotStore(store, job)
         rejecting = {n.upstream[0] for n in graph.sinks if n.of_dead_letters}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
+from dagster_jet.connectors.pages import lead_to_page
 from dagster_jet.errors import ExecutorLostError, FencedError, JetError, Reaction
 from dagster_jet.snapshot.protocol import Failed, Purpose, RecordAnswer, WriteOutcome
 from dagster_jet.spark.errors import is_of_gateway, translate
@@ -16,14 +18,16 @@ _logger = logging.getLogger(__name__)
 class Failures:
     """The failures of one execution. Any thread."""
 
-    def __init__(self, job: str) -> None:
-        self._job = job
+    def __init__(self, job: str, pages: Mapping[str, str] | None = None) -> None:
+        """`pages`: by source or sink, what says more about its errors."""
+        self._job, self._pages = job, pages or {}
         self.last: JetError | None = None
         """The error behind a stop, with everything it names."""
 
     def expected(self, error: Exception) -> JetError:
         """Keeps the error, or one that stands for what nobody foresaw."""
         self.last = expected(error, self._job)
+        lead_to_page(self.last, self._pages)
         return self.last
 
     def event(self, error: Exception) -> Failed | RecordAnswer:

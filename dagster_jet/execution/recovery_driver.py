@@ -280,7 +280,10 @@ class RecoveryDriver:
         fail_point("abort.after")
         # The starting positions of a new job are those of all sources; and what a run drains is
         # what is there now.
-        context.poll(all_of_them=self.input_ends or not keep)
+        if self.input_ends:
+            context.poll_last()
+        else:
+            context.poll(all_of_them=not keep)
         self.progress.publish()
         return protocol.OrphansAborted(
             retained={

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from dagster_jet.connectors.contract import Acknowledging, Lag, SourceReader, reaction_to
+from dagster_jet.connectors.contract import (
+    Acknowledging,
+    Backlog,
+    Lag,
+    ReadsBacklog,
+    SourceReader,
+    reaction_to,
+)
 from dagster_jet.errors import (
     FencedError,
     JetError,
@@ -115,6 +122,8 @@ class SourcePolling:
     outages: dict[str, Outage] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
     """By source that has not answered yet."""
+    _has_ended: bool = False
+    """The input: from now on only backlogs are read."""
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -123,7 +132,7 @@ class SourcePolling:
     def ask(self, *, besides: Set[str] = frozenset()) -> None:
         """Has every source polled that is not being polled. Called while an epoch's tasks run, too:
         the next epoch then need not wait for the answers."""
-        for name in self.readers.keys() - self._asked_at.keys() - besides:
+        for name in self._read_on() - self._asked_at.keys() - besides:
             self._asked_at[name] = time.monotonic()
             self.threads[name].do(lambda name=name: self._poll(name))  # type: ignore[misc]
 
@@ -134,6 +143,8 @@ class SourcePolling:
             JetError: the poll has failed, and will again.
         """
         self._asked_at.pop(answer.source, None)
+        if answer.source not in self._read_on():
+            return  # what has come since the end, asked for beside an epoch
         if answer.error is not None:
             raise answer.error
         self.readers[answer.source].accept(answer.found)
@@ -180,6 +191,26 @@ class SourcePolling:
             if answer.source in late:
                 late.discard(answer.source)
                 self.ask()
+
+    def poll_last(self, give_up: Callable[[], bool]) -> None:
+        """The input ends with what is there now: as `poll_all`. What that leaves unread is in
+        `backlogs`, and only that is polled from then on."""
+        for reader in self.readers.values():
+            if isinstance(reader, ReadsBacklog):
+                reader.mark_backlog()
+        self.poll_all(give_up)
+        self._has_ended = True
+
+    def backlogs(self) -> dict[str, Backlog]:
+        """Of the sources that have not read all that was there when the input ended."""
+        if not self._has_ended:
+            return {}
+        left = {n: r.backlog() for n, r in self.readers.items() if isinstance(r, ReadsBacklog)}
+        return {name: backlog for name, backlog in left.items() if backlog is not Backlog.READ}
+
+    def _read_on(self) -> Set[str]:
+        """The sources that are polled."""
+        return self.backlogs().keys() if self._has_ended else self.readers.keys()
 
     def acknowledge(self, name: str, messages: Mapping[str, Any]) -> None:
         """Has a source acknowledge, on its thread; waits for it. Any thread.

@@ -27,7 +27,9 @@ import pyarrow as pa
 from dagster_jet.connectors.contract import (
     AcknowledgesPositions,
     Acknowledging,
+    Backlog,
     KeepsAcknowledged,
+    ReadsBacklog,
     Source,
     SourceReader,
     reaction_to,
@@ -147,6 +149,15 @@ class _Consumer:
             if wanted is None or self.read.total() >= wanted:
                 return self.read
         return self.read
+
+    def to_the_end(self) -> None:
+        """Until all has been delivered again that is known by its id: it is not among the rows."""
+        if isinstance(self.reader, ReadsBacklog):
+            self.reader.mark_backlog()
+            for _ in range(_POLLS_MAX):
+                if self.reader.backlog() is not Backlog.WAITING:
+                    return
+                self.poll()
 
     def snapshot(self) -> _Snapshot:
         reader = self.reader
@@ -295,6 +306,40 @@ def _each_row_once(place: _Place) -> None:
     _finish(place, consumer)
 
 
+def _to_its_end(place: _Place) -> None:
+    """Where the input is to end one poll brings all that is there, or polls do until the backlog
+    is read, which comes to an end although others go on sending."""
+    there = 20
+    place.put(there)
+    wanted = place.there
+    consumer = place.consumer()
+    reader = consumer.reader
+    if not isinstance(reader, ReadsBacklog):
+        consumer.poll()
+        while consumer.epoch():
+            pass
+        place.expect(consumer.read, wanted)
+        _finish(place, consumer)
+        return
+    reader.mark_backlog()
+    assert reader.backlog() is not Backlog.READ, "read before the first poll"
+    for count in range(_POLLS_MAX):
+        consumer.poll()
+        while consumer.epoch():
+            pass
+        if reader.backlog() is Backlog.READ:
+            break
+        if reader.backlog() is Backlog.HELD:
+            snapshot = consumer.snapshot()
+            consumer.acknowledge(snapshot.unacknowledged)
+        assert count < _POLLS_MAX // 4, "it goes on with what has come since"
+        place.put(there)
+    missing = wanted - consumer.read
+    assert not missing, f"{missing.total()} rows are left, such as {_some(missing)}"
+    place.expect(consumer.drain(place.there.total()), place.there)
+    _finish(place, consumer)
+
+
 def _any_value(place: _Place) -> None:
     """A value of any type that it carries arrives as it was sent, null too."""
     typed = place.typed
@@ -365,6 +410,7 @@ def _replay(place: _Place) -> None:
     again = place.consumer(snapshots[-1])
     again.read.update(snapshots[-1].read)
     again.drain(place.there.total())
+    again.to_the_end()
     _finish(place, again)
     if not forgets:
         first.close()
@@ -456,6 +502,7 @@ _CLAUSES: tuple[Callable[[_Place], None], ...] = (
     _nothing_of_nothing,
     _works_on_other_threads,
     _acknowledged,
+    _to_its_end,
     _each_row_once,
     _any_value,
     _poll_changes_nothing,

@@ -16,8 +16,6 @@ import pyarrow as pa
 from dagster_jet import BadRowRule, Lag, Reaction, SourceFrame, SourceReader
 from dagster_jet.connectors.messages import ReadMessages
 
-DELIVERED_AT_ONCE = 1_000
-
 
 @dataclass(frozen=True)
 class SqliteQueue:
@@ -53,8 +51,7 @@ class QueueReader(SourceReader):
         with self._connected() as queue:
             queue.execute("begin immediate")
             rows = queue.execute(
-                "select id, body from messages where taken_by is not ? limit ?",
-                (self.consumer, DELIVERED_AT_ONCE),
+                "select id, body from messages where taken_by is not ?", (self.consumer,)
             ).fetchall()
             taken = [(self.consumer, message_id) for message_id, _ in rows]
             queue.executemany("update messages set taken_by = ? where id = ?", taken)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sinks, sources
+from dagster_jet.connectors.contract import Backlog
 from dagster_jet.errors import Reaction
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.store import Store, StoreConfig
@@ -280,6 +281,39 @@ class AcceptsInPoll(Broken):
             return []
 
 
+class ReadsAPartOnly(Broken):
+    class Reader(QueueReader):
+        def poll(self) -> Any:
+            with self._connected() as queue:
+                free = "select id, body from messages where taken_by is not ? limit 15"
+                rows = queue.execute(free, (self.consumer,)).fetchall()
+                taken = [(self.consumer, message_id) for message_id, _ in rows]
+                queue.executemany("update messages set taken_by = ? where id = ?", taken)
+            return rows
+
+
+class EndsTooEarly(Broken):
+    class Reader(ReadsAPartOnly.Reader):
+        left = Backlog.READ
+
+        def mark_backlog(self) -> None:
+            self.left = Backlog.WAITING
+
+        def backlog(self) -> Backlog:
+            return self.left
+
+        def accept(self, found: Any) -> None:
+            super().accept(found)
+            self.left = Backlog.READ
+
+
+class NeverEnds(Broken):
+    class Reader(EndsTooEarly.Reader):
+        def accept(self, found: Any) -> None:
+            super().accept(found)
+            self.left = Backlog.WAITING if found else Backlog.READ
+
+
 class DropsNulls(Broken):
     class Reader(QueueReader):
         def frame(self, spark: Any, split: Any) -> Any:
@@ -315,6 +349,9 @@ class IsBoundToOneThread(Broken):
         (AcknowledgesAtOnce, "What is not acknowledged is delivered again"),
         (AcknowledgesNothing, "What is not acknowledged is delivered again"),
         pytest.param(AcceptsInPoll, "A poll beside an epoch changes nothing", marks=long),
+        (ReadsAPartOnly, "Where the input is to end one poll brings all that is there"),
+        pytest.param(EndsTooEarly, r"Where the input is to end [\s\S]*rows are left", marks=long),
+        pytest.param(NeverEnds, r"Where the input is to end [\s\S]*it goes on with", marks=long),
         (DropsNulls, "Every row is read once"),
         pytest.param(FailsInAnOutage, "A poll in an outage is to be made again", marks=long),
         (TellsItsPassword, "shows no secret"),

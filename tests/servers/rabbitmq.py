@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import shutil
+import subprocess
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from .shared import SharedServer, ToStart, free_port, shared_server
 
 USER, PASSWORD = "jet", "a-secret-word"
 _PLACE = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"
+_CONTROL = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmqctl"
 
 
 def install() -> None:
@@ -52,10 +54,15 @@ class RabbitQueue:
             if connection.is_open:
                 connection.close()
 
-    def declare(self) -> RabbitQueue:
+    def declare(self, kind: str = "classic", **arguments: Any) -> RabbitQueue:
         with self.channel() as channel:
-            channel.queue_declare(self.name, durable=True)
+            given = {"x-queue-type": kind, **arguments}
+            channel.queue_declare(self.name, durable=True, arguments=given)
         return self
+
+    def delete(self) -> None:
+        with self.channel() as channel:
+            channel.queue_delete(self.name)
 
     def send(self, rows: Iterable[Mapping[str, Any] | bytes], ids: Iterable[Any] = ()) -> None:
         """In one transaction, so that the queue has them; with these ids, or new ones."""
@@ -78,13 +85,43 @@ class RabbitQueue:
             return int(channel.queue_declare(self.name, passive=True).method.message_count)
 
 
-def rabbitmq() -> RabbitQueue:
+def the_server() -> SharedServer:
+    """The run's."""
+    return shared_server("rabbitmq", prepared)
+
+
+def rabbitmq(kind: str = "classic", **arguments: Any) -> RabbitQueue:
     """A new queue on the run's server."""
-    return new_queue(shared_server("rabbitmq", prepared))
+    return new_queue(the_server(), kind, **arguments)
 
 
-def new_queue(server: SharedServer) -> RabbitQueue:
-    return RabbitQueue(server.facts["port"], f"q-{uuid.uuid4().hex[:12]}").declare()
+def new_queue(server: SharedServer, kind: str = "classic", **arguments: Any) -> RabbitQueue:
+    name = f"q-{uuid.uuid4().hex[:12]}"
+    return RabbitQueue(server.facts["port"], name).declare(kind, **arguments)
+
+
+def control(server: SharedServer, *words: str) -> str:
+    """`rabbitmqctl`, which takes more than half a second."""
+    folder, program = Path(server.folder), executable("no-wrapper", _CONTROL)
+    port, epmd, _ = _ports(folder)
+    named = {"HOME": str(folder), "RABBITMQ_NODENAME": f"n{port}@localhost"}
+    reached = {"ERL_EPMD_PORT": str(epmd), "RABBITMQ_CONF_ENV_FILE": "/dev/null"}
+    done = subprocess.run(
+        [str(program), *words],
+        env=os.environ | named | reached,
+        user="rabbitmq" if os.geteuid() == 0 else None,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _ports(folder: Path) -> list[int]:
+    """Of clients, of epmd, of peers."""
+    return [int(word) for word in (folder / "ports").read_text().split()]
 
 
 def prepared(folder: Path, **settings: str) -> ToStart:
@@ -104,7 +141,7 @@ def prepared(folder: Path, **settings: str) -> ToStart:
             for path in (folder, *folder.iterdir()):
                 if path.name != "log":
                     shutil.chown(path, user, user)
-    port, epmd, peers = (int(word) for word in ports_file.read_text().split())
+    port, epmd, peers = _ports(folder)
     server = executable("rabbitmq-server", _PLACE)
     assert server is not None, "`python -m tests.servers` installs it"
     # Debian's wrapper on the path changes user and folders; the script behind it does not.

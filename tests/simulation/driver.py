@@ -8,7 +8,7 @@ late, or to the execution after; those of other commands once, to who gave them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,9 @@ class Driver:
         self.saved: dict[str, Ack] = {}
         """What became of state that was saved beside its task."""
         self.position = [0] * len(world.scenario.rows)
+        self.handed_out_max = world.queues.choice((None, None, None, 3, 9))
+        """Of a source that is a queue: how many rows it hands out that are not acknowledged."""
+        self.acknowledged = 0
         self.reached_ms = self.known_ms = 0
         """Event time of the window: the watermark of its last epoch, and the one known since."""
         self.was_ready = False
@@ -128,11 +131,24 @@ class Driver:
             self.journals,
             committer,
             lambda stages, view: committing.commit_stages(self, stages, view),
-            lambda messages: None,  # the source acknowledges nothing
+            self._acknowledge,
             failures,
             lambda: self.world.now_ms,
             await_saved=lambda ack, closing: committing.await_saved(self, ack),
         )
+
+    def _acknowledge(self, messages: Mapping[str, Mapping[str, int]]) -> None:
+        self.acknowledged = max(self.acknowledged, messages.get(SOURCE, {}).get("rows", 0))
+
+    def goes_on_from(self, position: list[int]) -> None:
+        """What the snapshot has is acknowledged before anything is read."""
+        self.position, self.acknowledged = position, sum(position)
+
+    def handed_out(self) -> int:
+        """How many more rows the source hands out now."""
+        if self.handed_out_max is None:
+            return 1_000
+        return self.acknowledged + self.handed_out_max - sum(self.position)
 
     @property
     def record(self) -> ExecutionRecord:
@@ -282,9 +298,17 @@ class Driver:
                 self.known_ms = max(0, self.known_ms + world.rng.randint(-30, 20))
             ended = self.position == [len(rows) for rows in world.scenario.rows]
             sees_all = look.waits_for_all or world.scenario.input_ends
+            is_held = not ended and self.handed_out() < 1
+            # Of a queue a poll may bring nothing, and there is more.
+            misses = self.handed_out_max is not None and world.queues.random() < 0.2
             waits = not ended and (sees_all or world.rng.random() < 0.8)
-            waiting = frozenset({SOURCE}) if waits else frozenset()
-            self.receive(Looked(Inputs(look, now_ms, waiting, stages=self.stage_times())))
+            waiting = frozenset({SOURCE} if waits and not is_held and not misses else ())
+            backlog = frozenset({SOURCE} if not ended and sees_all and not waiting else ())
+            if backlog:
+                world.seen["a backlog was held" if is_held else "a poll missed a backlog"] += 1
+            inputs = Inputs(look, now_ms, waiting, self.stage_times())
+            is_held &= bool(backlog)
+            self.receive(Looked(replace(inputs, backlog=backlog, is_held=is_held)))
 
         self.world.after(self.process, looked)
 
@@ -314,6 +338,8 @@ class Driver:
     def epoch_ends(self, position: list[int], watermark_ms: int | None) -> None:
         """On the driver's side, once the tasks have answered."""
         self.position = list(position)
+        if self.config.guarantee is c.Guarantee.NONE:
+            self.acknowledged = sum(position)  # no snapshot will
         self.reached_ms = watermark_ms or 0
         if self.reached_ms != FINAL_WATERMARK_MS:
             self.known_ms = max(self.known_ms, 10 * sum(position))

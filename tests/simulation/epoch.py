@@ -51,11 +51,12 @@ class Epoch:
         start = self.driver.position
         if not self.driver.planner.takes_input(self.command):
             return start
-        lengths = (len(rows) for rows in self.world.scenario.rows)
-        return [
-            min(length, at + self.rng.randint(0, 4))
-            for at, length in zip(start, lengths, strict=True)
-        ]
+        left, end = self.driver.handed_out(), []
+        for at, rows in zip(start, self.world.scenario.rows, strict=True):
+            taken = min(len(rows) - at, self.rng.randint(0, 4), left)
+            end.append(at + taken)
+            left -= taken
+        return end
 
     def _check(self) -> None:
         """What the planner owes an epoch, apart from rows."""
@@ -188,6 +189,7 @@ class Epoch:
                 sources={SOURCE: self.end},
                 watermarks={},
                 now_ms=world.now_ms,
+                unacknowledged={SOURCE: {"rows": sum(self.end)}},
             ),
         )
 

@@ -52,7 +52,7 @@ def load(driver: Driver, command: c.LoadManifest) -> None:
         world.refuse(driver)
         driver.answer(command, c.Failed(str(refused), restartable=False))
     else:
-        driver.position = list(manifest.sources[SOURCE])
+        driver.goes_on_from(list(manifest.sources[SOURCE]))
         driver.answer(command, c.ManifestLoaded(manifest))
 
 
@@ -121,7 +121,7 @@ def bring_in(driver: Driver, command: c.ImportSnapshot) -> None:
     world.oracle.on_attempt(snapshot_id, by, imported.epoch_id)
     world.chunks.manifests[imported.name] = (by, imported.to_bytes())
     world.seen["an export was brought in"] += 1
-    driver.position = list(imported.sources[SOURCE])
+    driver.goes_on_from(list(imported.sources[SOURCE]))
     driver.answer(command, c.SnapshotImported(_ref(imported, world.now_ms), imported))
 
 

@@ -51,6 +51,8 @@ MUST_HAVE_HAPPENED = (
     "a journal could not be stored",
     "a task died while it wrote",
     "owed to a sink that left",
+    "a backlog was held",
+    "a poll missed a backlog",
     "owed to a sink that moved",
     "a start was refused that could not reopen a sink",
     "a pipeline that lacks a stage was refused",

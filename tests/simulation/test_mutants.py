@@ -488,6 +488,14 @@ class CompletesWithInputLeft(EpochPlanner):
         return super()._stop(replace(inputs, waiting=frozenset()), asked, view, closes=closes)
 
 
+class LeavesABacklog(EpochPlanner):
+    """What a queue had not handed out when the input ended is left to the next run."""
+
+    def tick(self, inputs, asked, view, *, wants_snapshot=False):
+        inputs = replace(inputs, backlog=frozenset())
+        return super().tick(inputs, asked, view, wants_snapshot=wants_snapshot)
+
+
 class CompletesWithoutALastLook(EpochPlanner):
     """What the sources had not noticed when it was asked is not there."""
 
@@ -661,6 +669,7 @@ MUTANTS = (
     JournalOfDecidedSnapshotsOnly,
     TakesInputInATerminalEpoch,
     CompletesWithInputLeft,
+    LeavesABacklog,
     CompletesWithoutALastLook,
     LetsTheWatermarkFallBack,
     LeavesTheLastWindowsOpen,

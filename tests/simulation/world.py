@@ -81,6 +81,8 @@ class World:
         self.users = random.Random(f"users of {seed}")
         """Whoever cancels: apart from `rng`, so that what happens otherwise is as without them."""
         self.has_users = self.users.random() < 0.2
+        self.queues = random.Random(f"queues of {seed}")
+        """Of sources that hand out so many rows at a time: apart from `rng`, likewise."""
         self.exporters = random.Random(f"exporters of {seed}")
         self.scenario = Scenario.draw(self.rng)
         self.odds = self.scenario.odds

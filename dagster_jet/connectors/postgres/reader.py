@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.connectors.contract import Backlog, Lag, SourceFrame, SourceReader
 from dagster_jet.connectors.postgres.pgoutput import (
     Change,
     Transaction,
@@ -63,6 +63,10 @@ class ChangesReader(SourceReader):
     _kept: deque[tuple[int, int]] = field(default_factory=deque)
     """(end, messages) of what was peeked and is still in the slot."""
     _log_end: str = ""
+    _backlog: Backlog = Backlog.READ
+    _is_to_end: bool = False
+    _backlog_end: int | None = None
+    """Where the log ended at the first poll after `mark_backlog`."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _connection: Connection | None = None
 
@@ -107,6 +111,8 @@ class ChangesReader(SourceReader):
                 cure="Start the job anew, under another name and with another slot, from a copy "
                 "of the table.",
             )
+        if self._is_to_end and self._backlog_end is None:
+            self._backlog_end = lsn_of(row[1])
         if row[1] == self._log_end:
             return []  # nothing has come that can be decoded
         confirmed = lsn_of(row[0])
@@ -163,7 +169,16 @@ class ChangesReader(SourceReader):
 
     # --- on the execution's threads ---------------------------------------------------------------
 
+    def mark_backlog(self) -> None:
+        self._backlog, self._is_to_end = Backlog.WAITING, True
+
+    def backlog(self) -> Backlog:
+        return self._backlog
+
     def accept(self, found: Sequence[Transaction]) -> None:
+        end = self._backlog_end
+        if end is not None and (not found or found[-1].end >= end):
+            self._backlog = Backlog.READ
         for one in found:
             # Of the one that a snapshot has divided, only the rest.
             first = self._row if one.end == self._end else 0

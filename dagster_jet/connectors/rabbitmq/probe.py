@@ -11,13 +11,18 @@ from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any
 
-from dagster_jet.connectors.rabbitmq.server import RabbitServer, client_library
+from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
+from dagster_jet.connectors.rabbitmq.server import RabbitServer, StreamQueueError, client_library
 from dagster_jet.core.findings import Finding, answered, in_words
 from dagster_jet.core.secret import Url, shown
 from dagster_jet.errors import ConfigurationError, JetError
 
 _NAME = re.compile(r"jet-probe-[0-9a-f]{12}")
 _EXPIRES_MS = 600_000
+_DELIVERIES_MIN = 10
+_NO_LIMIT = 999_999_937
+"""Nobody has this one."""
+_LIMIT = re.compile(r"'x-delivery-limit'.*current is (?:the value )?'(\d+)'")
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
 _COMES_AGAIN = "Does a message that was not acknowledged come again after a disconnect?"
 RESTART = "Does it come again after the server was restarted?"
@@ -34,8 +39,18 @@ def probe(url: Url, queue: str, interval: timedelta) -> list[Finding]:
         server.as_source_errors(queue, "probe", "queue"),
         closing(server.connect()) as connection,
     ):
-        connection.channel().queue_declare(queue, passive=True)
-        findings = [*_may_read(connection, queue), _is_durable(connection, queue)]
+        try:
+            facts = ask_queue(connection, queue)
+        except StreamQueueError:
+            return [_is_a_queue(False)]
+        except client_library().exceptions.ChannelClosedByBroker as error:
+            if error.reply_code != 403:
+                raise
+            facts = None  # what that means is found below
+        findings = [_is_a_queue(True)] if facts else []
+        findings += [*_may_read(connection, queue), _is_durable(connection, queue)]
+        if facts and facts.type == "quorum":
+            findings.append(_delivery_limit(connection, queue))
     unknown = "It was not restarted."
     cure = "Run this with --leave, restart the server, then run it with --find."
     return [
@@ -114,6 +129,57 @@ def _may_read(connection: Any, queue: str) -> list[Finding]:
             needed=True,
         ),
     ]
+
+
+def _is_a_queue(it_is: bool) -> Finding:
+    return answered(
+        "Does it forget what is acknowledged?",
+        it_is,
+        yes="It is a queue.",
+        no="It is a stream, which keeps all of it; sources.rabbitmq has no position in one.",
+        cure="Bind a quorum queue to the same exchange, and read that.",
+        needed=True,
+    )
+
+
+def _delivery_limit(connection: Any, queue: str) -> Finding:
+    """Of a quorum queue: a declaration that does not fit is refused, and the server says in what.
+    A crash returns what was handed out, and that counts."""
+    question = "Do messages stay there when the job crashes again and again?"
+    cure = f"Declare the queue with an x-delivery-limit of {_DELIVERIES_MIN} or more."
+    asked = {"x-queue-type": "quorum", "x-delivery-limit": _NO_LIMIT}
+    said = ""
+    try:
+        connection.channel().queue_declare(queue, durable=True, arguments=asked)
+    except client_library().exceptions.ChannelClosedByBroker as error:
+        said = str(error.reply_text)
+    found = _LIMIT.search(said)
+    if found is None:
+        has_none = "'x-delivery-limit'" in said and "current is none" in said
+        version = str(connection._impl.server_properties.get("version", ""))
+        if has_none and version.startswith("3."):
+            return answered(
+                question, True, yes="It has no x-delivery-limit. (A policy may have set one.)"
+            )
+        if has_none:
+            return answered(
+                question,
+                True,
+                yes="They are moved away after 20 returns, where no policy has set another limit.",
+            )
+        return answered(
+            question, None, unknown=f"It does not tell its x-delivery-limit: {said}.", cure=cure
+        )
+    most = int(found[1])
+    return answered(
+        question,
+        most >= _DELIVERIES_MIN,
+        yes=f"They are moved away after {most} returns.",
+        no=f"They are moved away, or dropped, after {most} returns, those by a crash included, and "
+        "then not read.",
+        cure=cure,
+        needed=True,
+    )
 
 
 def _is_durable(connection: Any, queue: str) -> Finding:

@@ -60,9 +60,14 @@ class RabbitReader(MessageReader[Message]):
                     job=self.job,
                     stage=self.stage,
                 )
+            came, backlog = (
+                subscription.receive_backlog()
+                if self._reads_backlog
+                else (subscription.receive(), None)
+            )
             new: list[Message] = []
             again: dict[str, None] = {}
-            for delivery in subscription.receive():
+            for delivery in came:
                 message_id = self._id_of(delivery)
                 subscription.belongs_to(message_id, delivery)
                 if self.read.is_acknowledged(message_id):
@@ -70,7 +75,7 @@ class RabbitReader(MessageReader[Message]):
                 else:
                     new.append(self._message(message_id, delivery, subscription))
             subscription.acknowledge(again)
-            return Found(tuple(new), tuple(again), self._stood())
+            return Found(tuple(new), tuple(again), self._stood(), backlog)
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
         """By id: a delivery on a connection that broke is acknowledged when it comes again."""

@@ -27,6 +27,10 @@ HEARTBEAT_S = 60
 only: one that is longer costs a second delivery, and nothing else."""
 
 
+class StreamQueueError(Exception):
+    """What was to be read is a stream."""
+
+
 @dataclass(frozen=True)
 class RabbitServer:
     """Shows no password."""
@@ -90,7 +94,7 @@ class RabbitServer:
             yield
         except JetError:
             raise
-        except (client_library().exceptions.AMQPError, OSError) as error:
+        except (client_library().exceptions.AMQPError, StreamQueueError, OSError) as error:
             raise self._meaning(error, queue, job, stage) from None
 
     def _meaning(self, error: Exception, queue: str, job: str, stage: str) -> SourceError:
@@ -108,6 +112,17 @@ class RabbitServer:
             message, cure = (
                 f"{place} has no such virtual host, or the user may not use it: {said}.",
                 "Correct the path of the URL (`/` is written %2F), or give the user the right.",
+            )
+        elif isinstance(error, StreamQueueError):
+            message, cure = (
+                f"the queue {queue!r} of {place} is a stream: it keeps what is acknowledged, and "
+                "this source has no position in it.",
+                "Bind a quorum queue to the same exchange, and read that.",
+            )
+        elif code == 403 and "exclusive use" in text:
+            message, cure = (
+                f"another consumer reads the queue {queue!r} of {place} alone: {said}.",
+                "End it: one job reads a queue, and nobody else does.",
             )
         elif code == 403:
             message, cure = (

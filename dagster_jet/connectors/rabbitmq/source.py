@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 
 from dagster_jet.connectors.contract import BadRowRule, shown_guarantee
 from dagster_jet.connectors.rabbitmq.columns import METADATA_DDL
+from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.reader import RabbitReader, Reading
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+
+_logger = logging.getLogger(__name__)
 
 PREFETCH = 10_000
 PREFETCH_MAX = 65_535
@@ -71,18 +75,25 @@ class RabbitSource:
         }
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> RabbitSource:
-        """Asks once, so that a wrong name or wrong credentials end the start in a sentence. A
-        server that is away is waited for by `poll`, beside the other sources."""
+        """Asks once, so that a wrong name, wrong credentials, a lacking right or a stream end the
+        start in a sentence. A server that is away is waited for by `poll`, beside the other
+        sources."""
         with (
             suppress(SourceUnavailableError),
             self.server.as_source_errors(self.queue, job, stage),
         ):
             connection = self.server.connect()
             try:
-                connection.channel().queue_declare(self.queue, passive=True)
+                others = ask_queue(connection, self.queue).consumers
             finally:
                 if connection.is_open:
                     connection.close()
+            if others:
+                _logger.warning(
+                    "job %r, stage %r: the queue %r has %d other %s, and messages are divided "
+                    "among all: one job reads a queue, and nobody else does",
+                    job, stage, self.queue, others, "consumers" if others > 1 else "consumer",
+                )  # fmt: skip
         return self
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> RabbitReader:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from dagster_jet.connectors.contract import Backlog
+from dagster_jet.connectors.rabbitmq.queue_facts import ask_queue
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.system.failpoint import fail_point
 
@@ -33,17 +35,19 @@ class Subscription:
 
     def __init__(self, server: RabbitServer, queue: str, prefetch: int) -> None:
         self.name = uuid.uuid4().hex[:12]
-        self._queue = queue
+        self._queue, self._prefetch = queue, prefetch
         self._came: list[Delivery] = []
         self._tags: dict[str, list[int]] = {}
         """By the message's id: publishers may send one twice."""
         self._open: dict[int, None] = {}
         """All tags that are not acknowledged, in order."""
+        self._backlog: int | None = None
+        """How many of the messages that were there when it was counted have not come yet."""
         self.is_cancelled = False
         self._connection = server.connect()
         try:
+            ask_queue(self._connection, queue)
             self._channel = self._connection.channel()
-            self._channel.queue_declare(queue, passive=True)
             self._channel.basic_qos(prefetch_count=prefetch)
             self._channel.add_on_cancel_callback(self._cancelled)
             self._channel.basic_consume(queue, self._take)
@@ -51,11 +55,41 @@ class Subscription:
             self.close()
             raise
 
-    def receive(self) -> list[Delivery]:
-        """What has come; waits for about half a second if nothing has."""
-        self._connection.process_data_events(_WAIT_S if not self._came else 0)
+    def receive(self, *, wait: bool = True) -> list[Delivery]:
+        """What has come; if nothing has, waits for about half a second."""
+        self._connection.process_data_events(_WAIT_S if wait and not self._came else 0)
         came, self._came = self._came, []
         return came
+
+    def receive_backlog(self) -> tuple[list[Delivery], Backlog]:
+        """What has come, and what is left of what was there at the first call. A full window is
+        not waited for: nothing comes before something is acknowledged."""
+        if self._backlog is None:
+            self._backlog = self._ready() + len(self._came)
+        came = self.receive(wait=not self._is_full)
+        self._backlog -= len(came)
+        if self._backlog <= 0:
+            return came, Backlog.READ
+        if self._is_full:
+            return came, Backlog.HELD
+        if came or self._ready() or self._came:
+            return came, Backlog.WAITING
+        return came, Backlog.READ  # the others have expired, or were taken by somebody else
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._open) >= self._prefetch
+
+    def _ready(self) -> int:
+        """How many messages the queue has handed to nobody; what it has handed to us has come then.
+
+        The queue answers while deliveries wait for our channel, which may pass its answer on before
+        them; it passes on an answer to a second question behind them.
+        """
+        count = self._channel.queue_declare(self._queue, passive=True).method.message_count
+        self._channel.queue_declare(self._queue, passive=True)
+        self._connection.process_data_events(0)
+        return int(count)
 
     def belongs_to(self, message_id: str, delivery: Delivery) -> None:
         """Notes whose delivery it is."""
@@ -66,7 +100,8 @@ class Subscription:
 
         AMQP does not answer an acknowledgement. It answers the question for the queue that follows
         on the same channel, and the queue's process gets both in order: after the answer nothing of
-        this is delivered again, as long as the server lives.
+        this is delivered again, as long as the server lives. Of a quorum queue that is its leader:
+        one that is lost before a majority has it may be followed by one that delivers again.
         """
         found = {one for one in message_ids if one in self._tags}
         if not found:

@@ -13,6 +13,8 @@ from dagster_jet.core.secret import Url
 from dagster_jet.errors import SourceError, SourceUnavailableError
 
 _RECEIVES_MIN = 10
+_HIDDEN_MAX = 100_000
+"""Of 120,000; about."""
 _RETENTION_MIN = timedelta(days=1)
 
 
@@ -39,7 +41,7 @@ def probe(
         answered(
             "Are the rights there?",
             lacking is None,
-            yes="To delete and to renew, asked with a handle that is none. Nothing was received.",
+            yes="To receive, to delete and to renew. Nothing was received.",
             no="" if lacking is None else lacking.message,
             cure="" if lacking is None else lacking.cure or "",
             needed=True,
@@ -69,6 +71,16 @@ def probe(
             cure="Raise MessageRetentionPeriod, up to 14 days.",
         ),
     ]
+    hidden_now = int(attributes.get("ApproximateNumberOfMessagesNotVisible", 0))
+    findings.append(
+        answered(
+            "Does SQS hand out more messages now?",
+            hidden_now < _HIDDEN_MAX,
+            yes=f"About {hidden_now:,} are hidden and not deleted; the limit is 120,000.",
+            no=f"About {hidden_now:,} are hidden and not deleted, and the limit is 120,000.",
+            cure="End its other consumers, or wait until what dead ones have held shows again.",
+        )
+    )
     if policy := attributes.get("RedrivePolicy"):
         most = int(json.loads(policy).get("maxReceiveCount", 0))
         findings.append(

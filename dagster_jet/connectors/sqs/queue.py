@@ -88,6 +88,11 @@ class SqsQueue:
         """The last part of its URL; of a secret, the secret's name."""
         return self.shown.rpartition("/")[2]
 
+    @property
+    def is_fifo(self) -> bool:
+        """Their names end so, and no others."""
+        return text_of(self.url).endswith(".fifo")
+
     def settings(self) -> AwsSettings:
         """Raises `ConfigurationError`: the URL is none, or contradicts the region."""
         try:
@@ -139,13 +144,15 @@ class QueueClient:
         return attributes
 
     def check_rights(self) -> None:
-        """Raises `SourceError`: we may not delete, or not renew. Asked with a handle that is none:
-        rights come first."""
+        """Raises `SourceError`: we may not receive, delete or renew. Asked for no message, and with
+        a handle that is none: rights come first."""
         entry = {"Id": "0", "ReceiptHandle": _NO_HANDLE}
         client = self._aws.once
-        with self._aws.errors_named(), _unless_of_handle():
+        with self._aws.errors_named(), _unless_of_arguments():
+            client.receive_message(QueueUrl=self._url, MaxNumberOfMessages=0, VisibilityTimeout=0)
+        with self._aws.errors_named(), _unless_of_arguments():
             client.delete_message_batch(QueueUrl=self._url, Entries=[entry])
-        with self._aws.errors_named(), _unless_of_handle():
+        with self._aws.errors_named(), _unless_of_arguments():
             client.change_message_visibility_batch(
                 QueueUrl=self._url, Entries=[{**entry, "VisibilityTimeout": 1}]
             )
@@ -216,6 +223,14 @@ class QueueClient:
         place, where = self._queue.shown, self._settings.region or "the region that boto3 finds"
         text = " ".join(failure.text.split())  # of what is no SQS it may be a page
         match failure.cause:
+            case Cause.OUTAGE if "OverLimit" in text:
+                return self._error(
+                    SourceUnavailableError,
+                    f"the queue {place} hands out no more: as many of its messages are hidden and "
+                    f"not deleted as SQS allows ({text}).",
+                    "One job reads a queue: end its other consumers, or wait until what dead ones "
+                    "have held is visible again; ask for a smaller prefetch.",
+                )
             case Cause.OUTAGE:
                 return self._error(
                     SourceUnavailableError,
@@ -247,11 +262,12 @@ class QueueClient:
         return kind(message, job=self._job, stage=self._stage, cure=cure)
 
 
-class _unless_of_handle:  # noqa: N801 - read as a clause
+class _unless_of_arguments:  # noqa: N801 - read as a clause
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: object, trace: object) -> bool:
         return isinstance(error, ClientError) and code_of(error) in (
             "ReceiptHandleIsInvalid",
             "InvalidParameterValue",
+            "ReadCountOutOfRange",
         )

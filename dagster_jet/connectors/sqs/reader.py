@@ -56,7 +56,9 @@ class SqsReader(MessageReader[Message]):
     def poll(self) -> Found[Message]:
         with self._unseen_after_errors():
             receivers = self._receiving()
-            came = receivers.poll()
+            came, backlog = (
+                receivers.poll_backlog() if self._reads_backlog else (receivers.poll(), None)
+            )
             is_known = self.read.is_acknowledged
             again = {m.message_id: m.handle for m in came if is_known(m.message_id)}
             try:
@@ -65,7 +67,7 @@ class SqsReader(MessageReader[Message]):
                 receivers.put_back(came)
                 raise
             new = tuple(message for message in came if message.message_id not in again)
-            return Found(new, tuple(proven), self._stood())
+            return Found(new, tuple(proven), self._stood(), backlog)
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
         with self._unseen_after_errors():
@@ -91,6 +93,7 @@ class SqsReader(MessageReader[Message]):
                 self._id_of,
                 tuple(name for name in attributes if name),
                 with_system_attributes=reading.metadata,
+                in_groups=reading.queue.is_fifo,
             )
             self._receivers = Receivers(client, receiving)
         return self._receivers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from dagster_jet.connectors.contract import Backlog
 from dagster_jet.connectors.sqs.columns import SYSTEM_ATTRIBUTES, Message, message_of
 from dagster_jet.connectors.sqs.held import HeldMessages
 from dagster_jet.connectors.sqs.queue import BATCH_MAX, QueueClient
@@ -17,6 +19,8 @@ from dagster_jet.system.failpoint import fail_point
 
 _GIVE_BACK_S, _END_S = 1.0, 0.7
 """An execution waits for two seconds for all of its sources to close."""
+BACKLOG_MIN = 1_000
+"""More than may have come while the queue says about how many it has."""
 _AT_ONCE = 80
 """Handles that are given back in one go: a batch for each of the client's threads."""
 
@@ -34,6 +38,8 @@ class Receiving:
     attributes: tuple[str, ...] = ()
     """Of publishers, to be brought along."""
     with_system_attributes: bool = False
+    in_groups: bool = False
+    """Of a FIFO queue: what is held keeps others of its group from coming."""
 
 
 class Receivers:
@@ -58,9 +64,15 @@ class Receivers:
         """Paused until the first poll: what an earlier process has left to delete goes first."""
         self._on_its_way = 0
         """How many messages the receipts that are under way may bring."""
+        self._asked_at: dict[int, float] = {}
+        """When those were begun, by thread."""
         self._active = 1
         self._empty_at = 0.0
         """When a receipt was over that brought nothing: the queue had nothing then."""
+        self._empty_asked_at = 0.0
+        """When that one was begun."""
+        self._backlog_max: int | None = None
+        """After so many messages the backlog is read."""
         self._threads = [
             threading.Thread(target=self._receive, args=(number,), name="jet-sqs", daemon=True)
             for number in range(receiving.threads)
@@ -72,13 +84,16 @@ class Receivers:
     def poll(self) -> list[Message]:
         """What has come; else waits until the queue has said that it has nothing, or until as many
         are held as may be. Raises what a receipt has raised."""
+        begun = time.monotonic()
+        return self._come(lambda: self._empty_at >= begun)
+
+    def _come(self, has_nothing: Callable[[], bool]) -> list[Message]:
         with self._changed:
-            begun = time.monotonic()
             if self._is_paused and self._failure is None:
-                self._is_paused, self._polled_at = False, begun
+                self._is_paused, self._polled_at = False, time.monotonic()
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: self._came or self._failure or self._empty_at >= begun or self._room() < 1
+                lambda: self._came or self._failure or has_nothing() or self._room() < 1
             )
             if self._came:
                 came, self._came = self._came, []
@@ -87,6 +102,31 @@ class Receivers:
         if failure is not None:
             raise failure
         return []
+
+    def poll_backlog(self) -> tuple[list[Message], Backlog]:
+        """As `poll`; and what is left of what was there at the first call.
+
+        Where nothing comes it waits until the queue has said so since, and until all receipts are
+        over that may have got the last before that. SQS does not say how many messages it has, only
+        about: where others go on filling it the end is after twice as many, and some.
+        """
+        if self._backlog_max is None:
+            about = int(self._client.attributes().get("ApproximateNumberOfMessages", 0))
+            self._backlog_max = 2 * about + BACKLOG_MIN
+        begun = time.monotonic()
+        came = self._come(lambda: self._has_emptied(begun))
+        with self._changed:
+            self._backlog_max -= len(came)
+            if self._backlog_max <= 0:
+                return came, Backlog.READ
+            if came:
+                return came, Backlog.WAITING
+            is_held = self._room() < 1 or (self._receiving.in_groups and len(self._held) > 0)
+            return came, Backlog.HELD if is_held else Backlog.READ
+
+    def _has_emptied(self, begun: float) -> bool:
+        before = min(self._asked_at.values(), default=math.inf)
+        return self._empty_asked_at >= begun and before >= self._empty_at
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """For the next poll."""
@@ -146,14 +186,15 @@ class Receivers:
                     return
                 count = min(BATCH_MAX, self._room() - self._on_its_way)
                 self._on_its_way += count
-            self._receive_once(count)
+                self._asked_at[number] = time.monotonic()
+            self._receive_once(number, count)
 
     def _may_receive(self, number: int) -> bool:
         has_room = self._room() - self._on_its_way > 0
         return number < self._active and not self._is_paused and has_room
 
-    def _receive_once(self, count: int) -> None:
-        asked_at = time.monotonic()
+    def _receive_once(self, number: int, count: int) -> None:
+        asked_at = self._asked_at[number]
         messages: list[Message] = []
         failure: Exception | None = None
         try:
@@ -162,6 +203,7 @@ class Receivers:
             failure = error
         with self._changed:
             self._on_its_way -= count
+            del self._asked_at[number]
             if failure is not None:
                 if asked_at >= self._polled_at and not self._is_paused:
                     self._failure, self._is_paused = failure, True
@@ -169,6 +211,7 @@ class Receivers:
                 self._active = self._receiving.threads
             else:
                 self._active, self._empty_at = 1, time.monotonic()
+                self._empty_asked_at = asked_at
             is_late = self._is_closing
             if not is_late:
                 self._held.received({m.handle: m.message_id for m in messages}, asked_at)

@@ -20,12 +20,16 @@ def secrets() -> dict[str, Any]:
     return {"access_key_id": Secret(KEY_ID), "secret_access_key": Secret(KEY), "region": REGION}
 
 
-def sqs_pipeline(folder: Path) -> Pipeline:
+def sqs_pipeline(folder: Path, prefetch: int = 10_000) -> Pipeline:
     """`queue.json` in the folder names URL and endpoint."""
     p = Pipeline(JOB)
     place = json.loads((folder / "queue.json").read_text())
     source = sources.sqs(
-        place["url"], schema="v long", endpoint_url=place["endpoint_url"], **secrets()
+        place["url"],
+        schema="v long",
+        endpoint_url=place["endpoint_url"],
+        prefetch=prefetch,
+        **secrets(),
     )
     p.read_from(source, name="queue").write_to(
         sinks.files(f"{folder}/out", format="json"), name="out"

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from dagster_jet import sources
+from dagster_jet.connectors.contract import Backlog
 from dagster_jet.connectors.postgres.reader import ChangesReader, lsn_of, lsn_text
 from dagster_jet.errors import (
     BadRowError,
@@ -119,6 +120,26 @@ def test_values_of_every_type() -> None:
 def shown(row: dict[str, Any]) -> str:
     """Comparable: NaN is not equal to itself, and zones have several names."""
     return repr([v.isoformat() if isinstance(v, datetime) else v for v in row.values()])
+
+
+def test_the_end_of_the_input_is_where_the_log_ended_then(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll asks for so many changes; others go on writing."""
+    monkeypatch.setattr("dagster_jet.connectors.postgres.reader.MESSAGES_AT_ONCE", 5)
+    reader = changes(database).open("j", "in", None)
+    for number in range(9):
+        insert(database, "t", [{"id": number}])
+    reader.mark_backlog()
+    found = [row["id"] for row in read(reader)]
+    assert reader.backlog() is Backlog.WAITING and len(found) < 9
+    later = 100
+    while reader.backlog() is Backlog.WAITING:
+        insert(database, "t", [{"id": later}])
+        later += 1
+        found += [row["id"] for row in read(reader)]
+    assert found[:9] == list(range(9)) and later < 110
+    reader.close()
 
 
 def test_inserts_updates_and_deletions_in_order(database: PostgresDatabase) -> None:

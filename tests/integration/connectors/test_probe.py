@@ -18,7 +18,9 @@ from dagster_jet.testing.servers import AwsServer
 from tests.long import long
 from tests.servers import SharedServer, free_port, launch, own_folder, stop
 from tests.servers import kafka as kafka_server
+from tests.servers import mariadb as mariadb_server
 from tests.servers import postgres as postgres_server
+from tests.servers import rabbitmq as rabbitmq_server
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, new_database, postgres
@@ -143,13 +145,25 @@ def test_mariadb_is_asked_and_tried(ask: Any) -> None:
     code, found = ask(database.url)
     assert verdicts(found, DISCONNECT, RESTART) == ["yes", "unknown"]
     assert code == (1 if found[DISK]["verdict"] == "no" else 0)
-    name = ask(database.url, "--leave")
-    code, found = ask(database.url, "--find", name)
-    assert code == 0 and verdicts(found, RESTART) == ["yes"]
     assert database.run("show tables") == []
     _, found = ask(database.url, "--snapshot-interval", "2 days")
     timeouts = found["Are its time-outs longer than the snapshot interval?"]
     assert timeouts["verdict"] == "no" and "wait_timeout = 28800 s" in timeouts["meaning"]
+
+
+def test_mariadb_after_a_restart(ask: Any) -> None:
+    folder = own_folder("mariadb")
+    running = launch("mariadb", folder, mariadb_server.prepared(folder))
+    try:
+        database = mariadb_server.new_database(running)
+        name = ask(database.url, "--leave")
+        stop(running, signal.SIGKILL)
+        running = launch("mariadb", folder, mariadb_server.prepared(folder))
+        code, found = ask(database.url, "--find", name)
+        assert code == 0 and verdicts(found, RESTART) == ["yes"]
+        assert database.run("show tables") == []
+    finally:
+        stop(running)
 
 
 def test_sqlite_prepares_nothing_and_needs_not(ask: Any, tmp_path: Path) -> None:
@@ -225,15 +239,52 @@ def test_rabbitmq_is_asked_and_tried(ask: Any) -> None:
     timeout = "Is its consumer time-out longer than the snapshot interval?"
     _, found = ask(queue.url, "--queue", queue.name, "--snapshot-interval", "1 hour")
     assert verdicts(found, timeout) == ["no"]
-    name = ask(queue.url, "--leave")
-    code, found = ask(queue.url, "--find", name)
-    assert code == 0 and verdicts(found, "Does it come again after the server was restarted?") == [
-        "yes"
-    ]
     code, said = ask(queue.url, "--queue", "nowhere")
     assert code == 2 and "the queue 'nowhere' of" in said
     code, said = ask(queue.url)
     assert code == 2 and "--queue is missing" in said
+
+
+def test_rabbitmq_after_a_restart(ask: Any) -> None:
+    question = "Does it come again after the server was restarted?"
+    folder = own_folder("rabbitmq")
+    running = launch("rabbitmq", folder, rabbitmq_server.prepared(folder))
+    try:
+        queue = rabbitmq_server.new_queue(running)
+        name = ask(queue.url, "--leave")
+        stop(running, signal.SIGKILL)
+        code, said = ask(queue.url, "--find", name)
+        assert code == 2 and "cannot be read now" in said
+        running = launch("rabbitmq", folder, rabbitmq_server.prepared(folder))
+        code, found = ask(queue.url, "--find", name)
+        assert code == 0 and verdicts(found, question) == ["yes"]
+        code, found = ask(queue.url, "--find", name)
+        assert code == 1 and verdicts(found, question) == ["no"], "found once, it is gone"
+    finally:
+        stop(running)
+
+
+def test_rabbitmqs_kinds_of_queues_and_rights(ask: Any) -> None:
+    is_queue = "Does it forget what is acknowledged?"
+    stays = "Do messages stay there when the job crashes again and again?"
+    may_read = "May the user read the queue?"
+    for limit, code_wanted, verdict in ((None, 0, "yes"), (2, 1, "no"), (10, 0, "yes")):
+        given = {} if limit is None else {"x-delivery-limit": limit}
+        queue = rabbitmq("quorum", **given)
+        code, found = ask(queue.url, "--queue", queue.name)
+        assert (code, verdicts(found, is_queue, stays)) == (code_wanted, ["yes", verdict]), limit
+    stream = rabbitmq("stream")
+    code, found = ask(stream.url, "--queue", stream.name)
+    assert code == 1 and verdicts(found, is_queue) == ["no"] and list(found) == [is_queue]
+    user = f"u-{stream.name}"
+    server = rabbitmq_server.the_server()
+    rabbitmq_server.control(server, "add_user", user, PASSWORD)
+    rabbitmq_server.control(server, "set_permissions", user, "", "", "^nothing$")
+    queue = rabbitmq()
+    url = f"amqp://{user}:{PASSWORD}@127.0.0.1:{queue.port}/%2F"
+    code, found = ask(url, "--queue", queue.name)
+    assert code == 1 and verdicts(found, may_read) == ["no"]
+    assert "set_permissions" in found[may_read]["cure"]
 
 
 def test_sqs_is_asked(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +305,13 @@ def test_sqs_is_asked(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert code == 1 and wrong == [
             "Is the visibility time-out long enough to be renewed?",
             "Do messages stay there when the job crashes again and again?",
+        ]
+        short = new_queue(server, fifo=True, MessageRetentionPeriod=3600)
+        code, found = ask(short.url, "--region", REGION)
+        wrong = [question for question, one in found.items() if one["verdict"] == "no"]
+        assert code == 0 and wrong == [
+            "Does it keep messages for longer than an outage?",
+            "Is it read without waiting?",
         ]
         code, said = ask(f"{good.url}-no", "--region", REGION)
         assert code == 2 and "there is no queue" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -18,9 +19,9 @@ from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.message_reader import UNPROVEN_S
 from dagster_jet.connectors.rabbitmq.reader import RabbitReader
 from dagster_jet.errors import ConfigurationError, JetError, SourceError, SourceUnavailableError
-from dagster_jet.execution.events import ExecutionRestarting
+from dagster_jet.execution.events import EpochCompleted, ExecutionRestarting
 from dagster_jet.snapshot.record import JobStatus
-from dagster_jet.testing.check_source import check_source
+from dagster_jet.testing.check_source import Typed, check_source
 from tests.integration import child
 from tests.integration.connectors.secret_urls import as_secret
 from tests.integration.oracle import by_manifest, committed
@@ -28,8 +29,16 @@ from tests.integration.world import World, wait_until
 from tests.long import long
 from tests.servers import launch, own_folder, stop
 from tests.servers import rabbitmq as server
+from tests.servers.messages import in_json
 from tests.servers.proxy import Proxy
-from tests.servers.rabbitmq import PASSWORD, RabbitQueue, new_queue, rabbitmq
+from tests.servers.rabbitmq import (
+    PASSWORD,
+    RabbitQueue,
+    control,
+    new_queue,
+    rabbitmq,
+    the_server,
+)
 
 from . import rabbitmq_child
 
@@ -37,6 +46,11 @@ from . import rabbitmq_child
 @pytest.fixture
 def queue() -> RabbitQueue:
     return rabbitmq()
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def any_queue(request: pytest.FixtureRequest) -> RabbitQueue:
+    return rabbitmq(request.param)
 
 
 def source(queue: RabbitQueue, port: int | None = None, **options: Any) -> Any:
@@ -80,9 +94,9 @@ def rows(*ids: int) -> list[dict[str, Any]]:
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def test_the_contract_is_kept(
-    queue: RabbitQueue, spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", ["classic", pytest.param("quorum", marks=long)])
+def test_the_contract_is_kept(spark: Any, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    queue, of_types = rabbitmq(kind), rabbitmq(kind)
     with Proxy(queue.port) as proxy:
         monkeypatch.setenv("RABBIT", queue.through(proxy.port))
         made = sources.rabbitmq(
@@ -97,14 +111,45 @@ def test_the_contract_is_kept(
             spark,
             outages={"a connection that is cut": proxy.cut},
             secrets=[PASSWORD],
+            typed=Typed(
+                lambda schema: source(of_types, schema=schema),
+                lambda sent: of_types.send(map(in_json, sent)),
+            ),
         )
+
+
+# --- a run that ends ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("until", ["drained", "completed"])
+def test_a_drained_run_reads_all_that_is_there(
+    world: RabbitWorld, queue: RabbitQueue, until: str
+) -> None:
+    """Ten times as many as the server hands out before something is acknowledged."""
+    queue.send([{"v": v} for v in range(500)])
+    world.use(queue)
+    # Nothing but what the run needs asks for a snapshot.
+    world.run(until, prefetch=50, max_items_per_epoch=None, snapshot_interval="10 minutes")
+    assert world.rows() == Counter((v,) for v in range(500)) and queue.left() == 0
+
+
+def test_a_job_completes_with_all_that_is_there(world: RabbitWorld, queue: RabbitQueue) -> None:
+    queue.send([{"v": v} for v in range(300)])
+    world.use(queue)
+    with world.jet() as jet:
+        pipeline = rabbitmq_child.rabbit_pipeline(world.folder, prefetch=50)
+        config = JobConfig(**{**child.CONFIG, "max_items_per_epoch": None})
+        job = jet.submit(pipeline, config, on_event=world.see)
+        assert job.complete(60).status is JobStatus.COMPLETED
+    assert world.rows() == Counter((v,) for v in range(300)) and queue.left() == 0
 
 
 # --- what is acknowledged, and what is remembered -------------------------------------------------
 
 
-def test_a_message_that_is_in_no_snapshot_comes_again(queue: RabbitQueue) -> None:
+def test_a_message_that_is_in_no_snapshot_comes_again(any_queue: RabbitQueue) -> None:
     """F14: before the decision."""
+    queue = any_queue
     queue.send(rows(1, 2, 3))
     first = opened(queue)
     assert read(first, 3) == [1, 2, 3]
@@ -116,8 +161,9 @@ def test_a_message_that_is_in_no_snapshot_comes_again(queue: RabbitQueue) -> Non
     assert queue.left() == 0
 
 
-def test_a_message_that_a_snapshot_has_is_dropped_and_acknowledged(queue: RabbitQueue) -> None:
+def test_a_message_that_a_snapshot_has_is_dropped_and_acknowledged(any_queue: RabbitQueue) -> None:
     """F13: after the decision, before the acknowledgement."""
+    queue = any_queue
     queue.send(rows(1, 2, 3))
     first = opened(queue)
     read(first, 3)
@@ -132,9 +178,10 @@ def test_a_message_that_a_snapshot_has_is_dropped_and_acknowledged(queue: Rabbit
 
 
 def test_an_unproven_id_outlives_any_number_of_newer_ones(
-    queue: RabbitQueue,
+    any_queue: RabbitQueue,
 ) -> None:
     """A frozen process holds its messages while thousands go by: none of them counts twice."""
+    queue = any_queue
     queue.send(rows(1, 2))
     frozen = opened(queue, prefetch=2)
     read(frozen, 2)
@@ -162,7 +209,10 @@ def test_unproven_ids_are_forgotten_after_a_day_of_connections(queue: RabbitQueu
     assert set(reader.read.unproven()) == {"b"}
 
 
-def test_what_a_publisher_sends_twice_counts_once_and_is_acknowledged(queue: RabbitQueue) -> None:
+def test_what_a_publisher_sends_twice_counts_once_and_is_acknowledged(
+    any_queue: RabbitQueue,
+) -> None:
+    queue = any_queue
     queue.send(rows(1, 1, 2, 1), ids=["a", "a", "b", "a"])
     reader = opened(queue)
     assert read(reader, 2) == [1, 2]
@@ -174,8 +224,9 @@ def test_what_a_publisher_sends_twice_counts_once_and_is_acknowledged(queue: Rab
     assert queue.left() == 0
 
 
-def test_only_what_a_snapshot_has_is_acknowledged(queue: RabbitQueue) -> None:
+def test_only_what_a_snapshot_has_is_acknowledged(any_queue: RabbitQueue) -> None:
     """Also in the middle: acknowledging several at once takes no other along."""
+    queue = any_queue
     queue.send(rows(*range(10)), ids=range(10))
     reader = opened(queue)
     read(reader, 10)
@@ -187,9 +238,10 @@ def test_only_what_a_snapshot_has_is_acknowledged(queue: RabbitQueue) -> None:
 
 @pytest.mark.parametrize("cut_at", ["sent", "answered"])
 def test_a_connection_that_breaks_in_an_acknowledgement(
-    queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch, cut_at: str
+    any_queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch, cut_at: str
 ) -> None:
     """Nobody knows whether it has arrived: it is not acknowledged for sure, and counts once."""
+    queue = any_queue
     queue.send(rows(1, 2, 3))
     with Proxy(queue.port) as proxy:
         reader = opened(queue, proxy.port)
@@ -303,6 +355,77 @@ def test_what_cannot_be_is_refused_in_a_sentence(queue: RabbitQueue) -> None:
         source(queue, value="xml")
 
 
+def test_a_stream_is_refused_at_the_start_and_later() -> None:
+    stream = rabbitmq("stream")
+    assert "is a stream: it keeps what is acknowledged" in refused(source(stream))
+    with pytest.raises(SourceError, match=r"is a stream: .* Bind a quorum queue"):
+        opened(stream).poll()  # the server was away at the start
+
+
+def test_what_the_server_does_not_allow_is_refused_in_a_sentence(queue: RabbitQueue) -> None:
+    """No right, another's queue, another's alone; and later, when it was allowed before."""
+    import pika
+
+    server, user = the_server(), f"u-{queue.name}"
+    control(server, "add_user", user, "hush")
+    control(server, "set_permissions", user, "", "", "^nothing$")
+    url = f"amqp://{user}:hush@127.0.0.1:{queue.port}/%2F"
+    theirs = sources.rabbitmq(url, queue=queue.name, schema="id long, text string")
+    assert re.search("the user may not read the queue .* set_permissions USER", refused(theirs))
+    control(server, "set_permissions", user, "", "", ".*")
+    theirs.at_start("j", "in", on_one_host=True)
+    queue.send(rows(1))
+    reader = theirs.open("j", "in", None)
+    assert read(reader, 1) == [1]
+    control(server, "delete_user", user)
+    control(server, "close_all_user_connections", user, "gone")
+    with pytest.raises(SourceUnavailableError):
+        reader.poll()
+    with pytest.raises(SourceError, match="refuses user name and password") as caught:
+        reader.poll()
+    assert "hush" not in str(caught.value)
+    reader.close()
+    connection = pika.BlockingConnection(pika.URLParameters(queue.url))
+    with contextlib.closing(connection):
+        channel = connection.channel()
+        own = f"{queue.name}-own"
+        channel.queue_declare(own, exclusive=True)
+        named = sources.rabbitmq(queue.url, queue=own, schema="id long")
+        assert re.search("belongs to another connection.* without `exclusive`", refused(named))
+        channel.basic_consume(queue.name, lambda *_: None, exclusive=True)
+        with pytest.raises(SourceError, match=r"another consumer reads the queue .* alone"):
+            opened(queue).poll()
+
+
+def test_a_queue_that_is_deleted_while_it_is_read_is_named(any_queue: RabbitQueue) -> None:
+    any_queue.send(rows(1))
+    reader = opened(any_queue)
+    read(reader, 1)
+    any_queue.delete()
+
+    def until_it_ends() -> None:
+        for _ in range(20):
+            with contextlib.suppress(SourceUnavailableError):  # the subscription has ended
+                reader.poll()
+
+    with pytest.raises(SourceError, match=f"the queue '{any_queue.name}' of .* does not exist"):
+        until_it_ends()
+    reader.close()
+
+
+def test_a_start_says_who_else_reads_the_queue(
+    queue: RabbitQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    source(queue).at_start("j", "in", on_one_host=True)
+    assert caplog.messages == []
+    other = opened(queue)
+    other.poll()
+    source(queue).at_start("j", "in", on_one_host=True)
+    other.close()
+    [said] = caplog.messages
+    assert "job 'j', stage 'in': the queue" in said and "has 1 other consumer, and" in said
+
+
 def test_a_message_without_an_id_ends_the_job_or_is_taken_at_least_once(queue: RabbitQueue) -> None:
     with queue.channel() as channel:
         channel.basic_publish("", queue.name, b'{"id": 7}')
@@ -339,10 +462,10 @@ class RabbitWorld(World):
         (self.folder / "queue").write_text(queue.name)
         os.environ[rabbitmq_child.URL] = url
 
-    def run(self, until: str = "drained", **config: Any) -> Any:
+    def run(self, until: str = "drained", prefetch: int = 10_000, **config: Any) -> Any:
         with self.jet() as jet:
             return jet.run(
-                rabbitmq_child.rabbit_pipeline(self.folder),
+                rabbitmq_child.rabbit_pipeline(self.folder, prefetch=prefetch),
                 JobConfig(**{**child.CONFIG, "max_items_per_epoch": 3, **config}),
                 until=until,
                 on_event=self.see,
@@ -406,6 +529,42 @@ def test_a_server_that_is_killed_is_waited_for_in_place(world: RabbitWorld) -> N
             own = launch("rabbitmq", folder, server.prepared(folder))
             queue.send([{"v": 99}])
             wait_until(lambda: world.rows_by_manifest()[(99,)] == 1, "the last is read")
+            assert job.complete(60).status is JobStatus.COMPLETED
+        assert world.rows() == ONCE + Counter([(99,)]) and queue.left() == 0
+        assert world.events_of(ExecutionRestarting) == []
+    finally:
+        stop(own)
+
+
+def test_a_message_that_is_held_for_longer_than_the_server_waits_counts_once(
+    world: RabbitWorld,
+) -> None:
+    """It closes the channel; the job connects again, and drops what comes again."""
+    folder = own_folder("rabbitmq")
+    impatient = {"consumer_timeout": "1000", "channel_tick_interval": "500"}
+    own = launch("rabbitmq", folder, server.prepared(folder, **impatient))
+    queue = new_queue(own)
+    try:
+        queue.send([{"v": v} for v in MESSAGES])
+        world.use(queue)
+        with world.jet() as jet:
+            config = {**child.CONFIG, "max_items_per_epoch": None, "snapshot_interval": "1 hour"}
+            job = jet.submit(
+                rabbitmq_child.rabbit_pipeline(world.folder),
+                JobConfig(**config),
+                on_event=world.see,
+            )
+            logs = folder / "logs"
+            said = "Timeout value used"
+            wait_until(
+                lambda: any(said in one.read_text() for one in logs.glob("*.log")),
+                "the server has closed a channel",
+            )
+            queue.send([{"v": 99}])
+            wait_until(
+                lambda: sum(e.rows for e in world.events_of(EpochCompleted)) == len(MESSAGES) + 1,
+                "the last is read, on another connection",
+            )
             assert job.complete(60).status is JobStatus.COMPLETED
         assert world.rows() == ONCE + Counter([(99,)]) and queue.left() == 0
         assert world.events_of(ExecutionRestarting) == []

@@ -10,6 +10,7 @@ import re
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import boto3
@@ -17,16 +18,19 @@ import pytest
 
 from dagster_jet import JobConfig, sources
 from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.sqs import receivers
+from dagster_jet.connectors.sqs.probe import probe
 from dagster_jet.connectors.sqs.reader import SqsReader
 from dagster_jet.errors import ConfigurationError, JetError, SourceError
 from dagster_jet.execution.events import ExecutionRestarting
 from dagster_jet.snapshot.record import JobStatus
-from dagster_jet.testing.check_source import check_source
+from dagster_jet.testing.check_source import Typed, check_source
 from dagster_jet.testing.servers import AwsServer
 from tests.integration import child
 from tests.integration.oracle import by_manifest, committed
 from tests.integration.world import World, wait_until
 from tests.long import long
+from tests.servers.messages import in_json
 from tests.servers.proxy import Proxy
 from tests.servers.sqs import KEY, KEY_ID, REGION, SqsQueue, new_queue
 
@@ -94,7 +98,9 @@ def rows(*ids: int) -> list[dict[str, Any]]:
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def test_the_contract_is_kept(queue: SqsQueue, spark: Any) -> None:
+def test_the_contract_is_kept(queue: SqsQueue, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receivers, "BACKLOG_MIN", 20)  # moto counts them
+    of_types = new_queue(server)
     with Proxy(queue.port) as proxy:
         made = source(queue, endpoint_url=f"http://127.0.0.1:{proxy.port}")
         check_source(
@@ -103,8 +109,42 @@ def test_the_contract_is_kept(queue: SqsQueue, spark: Any) -> None:
             spark,
             outages={"a connection that is cut": proxy.cut},
             secrets=[KEY],
+            typed=Typed(
+                lambda schema: source(of_types, schema=schema),
+                lambda sent: of_types.send(map(in_json, sent)),
+            ),
             many=200,  # moto looks at every message of a queue for each that is deleted
         )
+
+
+# --- a run that ends ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fifo", [False, pytest.param(True, marks=long)], ids=["standard", "fifo"])
+def test_a_drained_run_reads_all_that_is_there(
+    world: SqsWorld, server: AwsServer, fifo: bool
+) -> None:
+    """Ten times as many as are received before something is deleted; of a FIFO queue, a group
+    hands out no more before that either."""
+    queue = new_queue(server, fifo=fifo, **({"ContentBasedDeduplication": "true"} if fifo else {}))
+    count = 60 if fifo else 500
+    given = {"MessageGroupId": "one"} if fifo else {}
+    queue.send([{"v": v} for v in range(count)], **given)
+    world.use(queue)
+    # Nothing but what the run needs asks for a snapshot.
+    world.run(prefetch=50, max_items_per_epoch=None, snapshot_interval="10 minutes")
+    assert world.rows() == Counter((v,) for v in range(count)) and queue.left() == 0
+
+
+def test_a_job_completes_with_all_that_is_there(world: SqsWorld, queue: SqsQueue) -> None:
+    queue.send([{"v": v} for v in range(300)])
+    world.use(queue)
+    with world.jet() as jet:
+        pipeline = sqs_child.sqs_pipeline(world.folder, prefetch=50)
+        config = JobConfig(**{**child.CONFIG, "max_items_per_epoch": None})
+        job = jet.submit(pipeline, config, on_event=world.see)
+        assert job.complete(60).status is JobStatus.COMPLETED
+    assert world.rows() == Counter((v,) for v in range(300)) and queue.left() == 0
 
 
 # --- what is deleted, and what is remembered ------------------------------------------------------
@@ -314,7 +354,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(server: AwsServer, queue: SqsQu
 def test_wrong_credentials_and_lacking_rights_are_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a server that asks who anybody is, and lets a user look at queues, and nothing else."""
+    """By a server that asks who anybody is, and lets a user look at queues, and nothing else; or
+    all but receive."""
     with AwsServer() as strict:
         queue = new_queue(strict)
         iam = boto3.client(
@@ -324,22 +365,44 @@ def test_wrong_credentials_and_lacking_rights_are_told_apart(
             aws_access_key_id=KEY_ID,
             aws_secret_access_key=KEY,
         )
-        iam.create_user(UserName="looker")
-        allowed = [{"Effect": "Allow", "Action": "sqs:GetQueue*", "Resource": "*"}]
-        policy = json.dumps({"Version": "2012-10-17", "Statement": allowed})
-        iam.put_user_policy(UserName="looker", PolicyName="p", PolicyDocument=policy)
-        key = iam.create_access_key(UserName="looker")["AccessKey"]
+        users = {"looker": ["GetQueue*"], "deleter": ["GetQueue*", "Delete*", "ChangeMessage*"]}
+        keys = {}
+        for user, rights in users.items():
+            iam.create_user(UserName=user)
+            actions = [f"sqs:{right}" for right in rights]
+            allowed = [{"Effect": "Allow", "Action": actions, "Resource": "*"}]
+            policy = json.dumps({"Version": "2012-10-17", "Statement": allowed})
+            iam.put_user_policy(UserName=user, PolicyName="p", PolicyDocument=policy)
+            keys[user] = iam.create_access_key(UserName=user)["AccessKey"]
         asks_all = urllib.request.Request(
             f"{strict.endpoint_url}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"}
         )
         urllib.request.urlopen(asks_all, timeout=10).close()
         said = refused(source(queue))
         assert "does not accept the credentials: " in said and "InvalidClientTokenId" in said
-        monkeypatch.setenv(sqs_child.KEY_ID, key["AccessKeyId"])
-        monkeypatch.setenv(sqs_child.KEY, key["SecretAccessKey"])
-        said = refused(source(queue))
-    assert "these credentials may not use the queue" in said and "Allow sqs:Receive" in said
-    assert key["SecretAccessKey"] not in said
+        for user, key in keys.items():
+            monkeypatch.setenv(sqs_child.KEY_ID, key["AccessKeyId"])
+            monkeypatch.setenv(sqs_child.KEY, key["SecretAccessKey"])
+            said = refused(source(queue))
+            assert "these credentials may not use the queue" in said, user
+            assert "Allow sqs:Receive" in said and key["SecretAccessKey"] not in said
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+            asked = probe(queue.url, timedelta(seconds=1), REGION)
+            found = {one.question: one for one in asked}
+            rights = found["Are the rights there?"]
+            assert rights.verdict.value == "no" and "may not use the queue" in rights.meaning
+
+
+def test_a_queue_that_is_deleted_while_it_is_read_is_named(queue: SqsQueue) -> None:
+    queue.send(rows(1))
+    reader = opened(queue)
+    read(reader, 1)
+    queue.client.delete_queue(QueueUrl=queue.url)
+    with pytest.raises(SourceError, match=f"there is no queue .*{queue.name} in eu-west-1"):
+        for _ in range(10):
+            reader.poll()
+    reader.close()
 
 
 def test_no_secret_is_shown(queue: SqsQueue) -> None:
@@ -363,10 +426,10 @@ class SqsWorld(World):
         known = {name: os.environ[name] for name in (sqs_child.KEY_ID, sqs_child.KEY)}
         (self.folder / "credentials.json").write_text(json.dumps(known))
 
-    def run(self, until: str = "drained", **config: Any) -> Any:
+    def run(self, until: str = "drained", prefetch: int = 10_000, **config: Any) -> Any:
         with self.jet() as jet:
             return jet.run(
-                sqs_child.sqs_pipeline(self.folder),
+                sqs_child.sqs_pipeline(self.folder, prefetch=prefetch),
                 JobConfig(**{**child.CONFIG, "max_items_per_epoch": 3, **config}),
                 until=until,
                 on_event=self.see,

@@ -11,7 +11,7 @@ from botocore.stub import Stubber
 from dagster_jet import Secret, sources
 from dagster_jet.connectors.sqs.held import HeldMessages
 from dagster_jet.connectors.sqs.queue import QueueClient, SqsQueue
-from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
 URL = "https://sqs.eu-west-1.amazonaws.com/1234/orders"
 
@@ -165,3 +165,26 @@ def test_a_snapshot_interval_is_refused_that_hides_nothing_so_long() -> None:
     made.check_snapshot_interval(timedelta(hours=11), "j", "in")
     with pytest.raises(ConfigurationError, match=r"SQS hides a message .* for 12 hours at most"):
         made.check_snapshot_interval(timedelta(hours=12), "j", "in")
+
+
+# --- what SQS answers, and moto does not ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        ("OverLimit", SourceUnavailableError, "hands out no more: as many of its messages are"),
+        ("ExpiredToken", SourceError, "does not accept the credentials: "),
+        ("InvalidClientTokenId", SourceError, "does not accept the credentials: "),
+        ("AccessDenied", SourceError, "these credentials may not use the queue"),
+        ("ServiceUnavailable", SourceUnavailableError, "cannot be reached now"),
+    ],
+)
+def test_an_answer_in_the_middle_is_a_sentence(
+    client: QueueClient, code: str, kind: type[SourceError], said: str
+) -> None:
+    with Stubber(client._aws.once) as stub:
+        stub.add_client_error("receive_message", code, "no")
+        with pytest.raises(SourceError, match=said) as caught:
+            client.receive(10, 30, (), ())
+    assert type(caught.value) is kind

@@ -67,6 +67,23 @@ def test_a_run_that_drains_ends_with_a_snapshot_of_all_and_closes_what_is_due() 
     assert DRAINING.tick(inputs(stages=CLOSES), None, unsaved).stop is StopKind.SHUTDOWN
 
 
+@pytest.mark.parametrize("planner", [DRAINING, STREAMING], ids=["drains", "completes"])
+def test_a_backlog_is_read_to_its_end_before_a_stop(planner: EpochPlanner) -> None:
+    """Of a queue one poll brings a part; where it waits for acknowledgement a snapshot helps."""
+    asked = None if planner is DRAINING else StopKind.COMPLETE
+    look = planner.look(asked, input_ended=True)
+    unread = inputs(look=look, backlog=frozenset({"queue"}))
+    tick = planner.tick(unread, asked, READY)
+    assert (tick.stop, tick.wants_epoch, tick.wants_snapshot) == (None, False, False)
+    held = replace(unread, is_held=True)
+    tick = planner.tick(held, asked, READY)
+    assert (tick.stop, tick.wants_epoch, tick.wants_snapshot) == (None, False, True)
+    tick = planner.tick(replace(held, waiting=frozenset({"queue"})), asked, READY)
+    assert (tick.wants_epoch, tick.wants_snapshot) == (True, False), "first what waits"
+    read = planner.tick(inputs(look=look), asked, READY)
+    assert read.stop is (StopKind.COMPLETE if asked else StopKind.SHUTDOWN)
+
+
 def test_an_execution_may_end_with_time() -> None:
     planner = replace(STREAMING, until=Until(input_ends=False, stop=None, duration_s=1.0))
     assert planner.tick(inputs("inbox", now_ms=999), None, READY).stop is None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import errno
+import pickle
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from dagster_jet.errors import Reaction
+import dagster_jet
+from dagster_jet import Pipeline, sinks, sources
+from dagster_jet.connectors.contract import at_start
+from dagster_jet.connectors.pages import PAGES
+from dagster_jet.errors import ConfigurationError, Reaction, SourceError
 from dagster_jet.execution.failures import Failures
 from dagster_jet.snapshot.protocol import Failed
 
@@ -31,3 +37,34 @@ def test_a_bug_of_ours_does_not() -> None:
     event = failures.event(KeyError("shard"))
     assert isinstance(event, Failed) and not event.restartable
     assert failures.last is not None and failures.last.reaction is Reaction.FAIL
+
+
+def test_an_error_of_a_source_leads_to_the_page_of_its_system() -> None:
+    failures = Failures("job", {"orders": "docs/connectors/rabbitmq.md"})
+    lost = SourceError(
+        "the queue 'q' does not exist.", job="job", stage="orders", cure="Declare it."
+    )
+    for _ in range(2):  # it may be met again
+        event = failures.event(lost)
+    assert isinstance(event, Failed)
+    assert event.reason.endswith("not exist. Declare it. See docs/connectors/rabbitmq.md.")
+    assert pickle.loads(pickle.dumps(lost)).args == lost.args
+    other = SourceError("it is gone.", job="job", stage="files")
+    assert "See docs" not in str(failures.expected(other))
+
+
+def test_an_error_at_the_start_leads_there_too() -> None:
+    pipeline = Pipeline("p")
+    queue = sources.rabbitmq("amqp://me@127.0.0.1:1", queue="q", schema="id long")
+    pipeline.read_from(queue, name="orders").write_to(sinks.console(), name="shown")
+
+    def refuse(name: str, definition: object, look: object) -> object:
+        raise ConfigurationError("no.", job="p", stage=name)
+
+    with pytest.raises(ConfigurationError, match=r"no\. See docs/connectors/rabbitmq\.md\.$"):
+        at_start(pipeline.graph, "p", on_one_host=True, ask=refuse)
+
+
+def test_every_page_that_an_error_leads_to_is_there() -> None:
+    root = Path(dagster_jet.__file__).parents[1]
+    assert [page for page in PAGES.values() if not (root / page).exists()] == []

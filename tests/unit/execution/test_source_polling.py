@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dagster_jet.connectors.contract import Lag, SourceReader
+from dagster_jet.connectors.contract import Backlog, Lag, SourceReader
 from dagster_jet.errors import (
     FencedError,
     JetError,
@@ -68,6 +68,22 @@ class Classifying(Scripted):
     def reaction(self, error: Exception) -> Reaction:
         meant = {TimeoutError: Reaction.RETRY, PermissionError: Reaction.STOP}
         return meant.get(type(error), Reaction.RESTART)
+
+
+@dataclass
+class Parts(Scripted):
+    """Of a queue: what it answers says what is left behind it."""
+
+    left: Backlog = Backlog.READ
+
+    def mark_backlog(self) -> None:
+        self.left = Backlog.WAITING
+
+    def accept(self, found: Any) -> None:
+        self.left = found
+
+    def backlog(self) -> Backlog:
+        return self.left
 
 
 class Watched:
@@ -185,6 +201,38 @@ def test_waiting_for_all_means_polls_that_began_afterwards(readers: dict[str, Sc
     slow.script.put("after")
     polling.poll_all(lambda: False)
     assert slow.accepted == ["before", "after"]
+
+
+def test_behind_the_end_only_what_is_left_of_a_backlog_is_polled(
+    readers: dict[str, Scripted],
+) -> None:
+    fast, parts = readers["fast"], Parts()
+    polling = Watched({"fast": fast, "queue": parts}).polling
+    assert polling.backlogs() == {}
+    fast.script.put("all")
+    parts.script.put(Backlog.HELD)
+    polling.poll_last(lambda: False)
+    assert polling.backlogs() == {"queue": Backlog.HELD} and fast.accepted == ["all"]
+    parts.script.put(Backlog.READ)
+    while polling.backlogs():
+        polling.poll()
+    polling.ask()
+    polling.poll()
+    assert (fast.polls.qsize(), parts.polls.qsize()) == (1, 2), "nobody is asked any more"
+    parts.script.put(None)
+
+
+def test_what_was_asked_for_before_the_end_is_not_taken_after_it(
+    readers: dict[str, Scripted],
+) -> None:
+    parts = Parts()
+    polling = Watched({"queue": parts}).polling
+    parts.script.put(Backlog.READ)
+    polling.poll_last(lambda: False)
+    polling._asked_at["queue"] = 0.0
+    polling.accept(source_polling.PollResult("queue", error=AWAY))
+    assert parts.left is Backlog.READ
+    parts.script.put(None)
 
 
 def test_waiting_for_all_ends_with_the_execution(readers: dict[str, Scripted]) -> None:

@@ -209,16 +209,29 @@ def test_targets_of_make_and_modules_exist() -> None:
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
 
 
-def test_the_messages_in_troubleshooting_are_those_of_the_code() -> None:
-    """Fragments in code spans, with a blank in them, in tables of messages."""
-    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-    tables = re.findall(r"^\| (?:message|symptom) \|.*\n\|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+def messages_of(page: str) -> list[str]:
+    """Fragments in code spans, with a blank in them, in tables of messages; around what is filled
+    in, which stands as an ellipsis."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    tables = re.findall(r"^\| (?:message|symptom) \|.*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     rows = [row.split("|")[1] for table in tables for row in table.splitlines()]
     fragments = [span for row in rows for span in re.findall(r"`([^`]+ [^`]+)`", row)]
-    messages = [f for f in fragments if not f.startswith("dagster-jet ")]
-    assert len(messages) >= 8
+    said = [f for f in fragments if not f.startswith("dagster-jet ")]
+    return [part.strip() for one in said for part in re.split(r"…|\.\.\.", one) if part.strip()]
+
+
+def test_the_messages_in_tables_of_errors_are_those_of_the_code() -> None:
+    connectors = [page for page in PAGES if page.startswith("docs/connectors/")]
+    messages = {page: messages_of(page) for page in ("docs/troubleshooting.md", *connectors)}
+    assert len(messages["docs/troubleshooting.md"]) >= 8
+    assert min(len(messages[f"docs/connectors/{name}.md"]) for name in ("rabbitmq", "sqs")) >= 9
     sources = "\n".join(said_in(path) for path in (ROOT / "dagster_jet").rglob("*.py"))
-    assert [message for message in messages if message not in sources] == []
+    assert [
+        (page, message)
+        for page, said in messages.items()
+        for message in said
+        if message not in sources
+    ] == []
 
 
 def said_in(path: Path) -> str:

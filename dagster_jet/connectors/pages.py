@@ -1,0 +1,47 @@
+"""Which page says what an outside system does, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dagster_jet.errors import JetError, SinkError, SourceError
+from dagster_jet.pipeline.graph import Graph
+
+PAGES: Mapping[str, str] = {
+    "kafka": "docs/connectors/kafka.md",
+    "kafka_held": "docs/connectors/kafka.md",
+    "postgres_changes": "docs/connectors/postgres-changes.md",
+    "rabbitmq": "docs/connectors/rabbitmq.md",
+    "sql": "docs/connectors/sql.md",
+    "sql_held": "docs/connectors/sql.md",
+    "sqs": "docs/connectors/sqs.md",
+    "table_rows": "docs/connectors/table-rows.md",
+}
+"""By `describe()["kind"]`."""
+
+
+def pages_of(graph: Graph) -> dict[str, str]:
+    """By the name of a source or sink, where its system has a page."""
+    kinds = {node.name: node.source.describe()["kind"] for node in graph.sources}
+    kinds |= {node.name: node.sink.describe()["kind"] for node in graph.sinks}
+    return {name: PAGES[kind] for name, kind in kinds.items() if kind in PAGES}
+
+
+@contextmanager
+def leading_to_page(definition: Any) -> Iterator[None]:
+    """Has an error of a source's, sink's or table's definition name its page."""
+    try:
+        yield
+    except JetError as error:
+        described = definition.describe() if hasattr(definition, "describe") else {}
+        if page := PAGES.get(described.get("kind", "")):
+            error.see(page)
+        raise
+
+
+def lead_to_page(error: Exception, pages: Mapping[str, str]) -> None:
+    """Has an error of a source or sink name its page."""
+    if isinstance(error, SourceError | SinkError) and (page := pages.get(error.stage or "")):
+        error.see(page)
