@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,21 +26,36 @@ from tests.integration.oracle import input_rows, windowed
 from tests.integration.world import World, wait_until
 from tests.long import long
 from tests.servers import launch, own_folder, stop
+from tests.servers import mariadb as maria_server
 from tests.servers import postgres as server
-from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
+from tests.servers.mariadb import MariaDatabase, mariadb
+from tests.servers.postgres import PASSWORD, postgres
 from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
+@dataclass(frozen=True)
+class SqliteDatabase:
+    path: Path
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path)) as database, database:
+            return database.execute(statement).fetchall()
+
+
 class SqlWorld(World):
     driver = staticmethod(sql_child.main)
-    database: PostgresDatabase
+    database: Any
     transactions = "roll-forward"
 
-    def use(self, database: PostgresDatabase, port: int | None = None) -> None:
+    def use(self, database: Any, port: int | None = None) -> None:
         self.database = database
-        url = database.through(port or database.port)
+        url = database.through(port) if port else database.url
         (self.folder / "url").write_text(url)
         os.environ[sql_child.URL] = self.spark.sparkContext.environment[sql_child.URL] = url
 
@@ -57,15 +77,12 @@ class SqlWorld(World):
             )
 
     def rows(self) -> Counter[tuple[Any, ...]]:
-        return Counter(self.database.run("select k, ts, v from rows"))
+        name = "`rows`" if isinstance(self.database, MariaDatabase) else "rows"
+        return Counter(self.database.run(f"select k, ts, v from {name}"))
 
     def counts(self) -> Counter[tuple[Any, ...]]:
-        return Counter(
-            self.database.run(
-                "select k, (extract(epoch from window_start) * 1000)::bigint, "
-                "(extract(epoch from window_end) * 1000)::bigint, n, total from counts"
-            )
-        )
+        found = self.database.run("select k, window_start, window_end, n, total from counts")
+        return Counter((k, _ms(start), _ms(end), n, total) for k, start, end, n, total in found)
 
     def assert_exactly_once(self) -> None:
         rows = list(input_rows(self.folder / "in" / "left"))
@@ -86,10 +103,19 @@ def world(world: World) -> Iterator[SqlWorld]:
     del os.environ[sql_child.URL], found.spark.sparkContext.environment[sql_child.URL]
 
 
-def new_tables(database: PostgresDatabase) -> PostgresDatabase:
-    database.run("create table rows (k text, ts bigint, v bigint)")
+def _ms(time: Any) -> int:
+    """Of a time as a plain client has it: without a zone it is UTC; SQLite's is text."""
+    at = datetime.fromisoformat(time) if isinstance(time, str) else time
+    at = at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at
+    return round(at.timestamp() * 1000)
+
+
+def new_tables(database: Any) -> Any:
+    on_mariadb = isinstance(database, MariaDatabase)
+    name, time = ("`rows`", "datetime(6)") if on_mariadb else ("rows", "timestamptz")
+    database.run(f"create table {name} (k varchar(50), ts bigint, v bigint)")
     database.run(
-        "create table counts (k text, window_start timestamptz, window_end timestamptz, n bigint, "
+        f"create table counts (k varchar(50), window_start {time}, window_end {time}, n bigint, "
         "total bigint, primary key (k, window_start))"
     )
     return database
@@ -144,6 +170,39 @@ def test_held_transactions_survive_their_driver(world: SqlWorld, rules: str) -> 
     world.assert_exactly_once()
     left = "select gid from pg_prepared_xacts where database = current_database()"
     assert world.database.run(left) == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
+def test_killed_once_between_files_and_another_database(
+    world: SqlWorld, kind: str, tmp_path: Path
+) -> None:
+    database = mariadb() if kind == "mariadb" else SqliteDatabase(tmp_path / "results.db")
+    world.use(new_tables(database))
+    world.run_child("sql.commit.rows:3=kill")
+    world.assert_nothing_doubled()
+    assert world.run().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+
+
+def test_a_mariadb_that_is_killed_in_the_middle_is_waited_for(world: SqlWorld) -> None:
+    folder = own_folder("mariadb")
+    running = launch("mariadb", folder, maria_server.prepared(folder))
+    try:
+        world.use(new_tables(maria_server.new_database(running)))
+        with world.jet() as jet:
+            job = jet.submit(
+                sql_child.sql_pipeline(world.folder), JobConfig(**child.CONFIG), on_event=world.see
+            )
+            wait_until(lambda: world.rows().total() > 0, "the job runs")
+            stop(running, signal.SIGKILL)
+            world.fill(files=3, first=6)
+            wait_until(lambda: bool(world.events_of(SnapshotFailed)), "the outage is met")
+            running = launch("mariadb", folder, maria_server.prepared(folder))
+            assert job.complete(60).status is JobStatus.COMPLETED
+        assert world.events_of(ExecutionRestarting) == []
+        world.assert_exactly_once()
+    finally:
+        stop(running)
 
 
 def test_a_connection_that_is_cut_costs_no_restart(world: SqlWorld) -> None:
