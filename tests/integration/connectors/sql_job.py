@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from dagster_jet import JobConfig, JobResult
@@ -14,19 +19,32 @@ from tests.integration.connectors.kafka_world import KafkaWorld
 from tests.integration.connectors.plain_markers import TableMarkers
 from tests.integration.oracle import input_rows, windowed
 from tests.integration.world import World
-from tests.servers.postgres import PostgresDatabase
+from tests.servers.mariadb import MariaDatabase
+
+
+@dataclass(frozen=True)
+class SqliteDatabase:
+    path: Path
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path)) as database, database:
+            return database.execute(statement).fetchall()
 
 
 class SqlWorld(World):
     driver = staticmethod(sql_child.main)
     job = sql_child.JOB
-    database: PostgresDatabase
+    database: Any
     place: dict[str, str]
     transactions = "roll-forward"
 
-    def use(self, database: PostgresDatabase, port: int | None = None) -> None:
+    def use(self, database: Any, port: int | None = None) -> None:
         self.database = database
-        url = database.through(port or database.port)
+        url = database.through(port) if port else database.url
         (self.folder / "url").write_text(url)
         os.environ[sql_child.URL] = self.spark.sparkContext.environment[sql_child.URL] = url
 
@@ -51,15 +69,12 @@ class SqlWorld(World):
             )
 
     def rows(self) -> Counter[tuple[Any, ...]]:
-        return Counter(self.database.run("select k, ts, v from rows"))
+        name = "`rows`" if isinstance(self.database, MariaDatabase) else "rows"
+        return Counter(self.database.run(f"select k, ts, v from {name}"))
 
     def counts(self) -> Counter[tuple[Any, ...]]:
-        return Counter(
-            self.database.run(
-                "select k, (extract(epoch from window_start) * 1000)::bigint, "
-                "(extract(epoch from window_end) * 1000)::bigint, n, total from counts"
-            )
-        )
+        found = self.database.run("select k, window_start, window_end, n, total from counts")
+        return Counter((k, _ms(start), _ms(end), n, total) for k, start, end, n, total in found)
 
     def marked(self, sink: str, epochs: set[int]) -> set[int]:
         newest = TableMarkers(self.database.url, sink)()
@@ -75,10 +90,19 @@ class SqlWorld(World):
         assert not self.rows() - Counter((r["k"], r["ts"], r["v"]) for r in rows)
 
 
-def new_tables(database: PostgresDatabase) -> PostgresDatabase:
-    database.run("create table rows (k text, ts bigint, v bigint)")
+def _ms(time: Any) -> int:
+    """Of a time as a plain client has it: without a zone it is UTC; SQLite's is text."""
+    at = datetime.fromisoformat(time) if isinstance(time, str) else time
+    at = at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at
+    return round(at.timestamp() * 1000)
+
+
+def new_tables(database: Any) -> Any:
+    on_mariadb = isinstance(database, MariaDatabase)
+    name, time = ("`rows`", "datetime(6)") if on_mariadb else ("rows", "timestamptz")
+    database.run(f"create table {name} (k varchar(50), ts bigint, v bigint)")
     database.run(
-        "create table counts (k text, window_start timestamptz, window_end timestamptz, n bigint, "
+        f"create table counts (k varchar(50), window_start {time}, window_end {time}, n bigint, "
         "total bigint, primary key (k, window_start))"
     )
     return database

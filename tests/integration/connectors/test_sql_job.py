@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,13 @@ from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed
 from dagster_jet.snapshot.record import JobStatus
 from tests.integration import child
 from tests.integration.connectors import sql_child
-from tests.integration.connectors.sql_job import SqlWorld, new_tables
+from tests.integration.connectors.sql_job import SqliteDatabase, SqlWorld, new_tables
 from tests.integration.world import World, wait_until
 from tests.long import long, long_but_for
 from tests.servers import launch, own_folder, stop
+from tests.servers import mariadb as maria_server
 from tests.servers import postgres as server
+from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, postgres
 from tests.servers.proxy import Proxy
 
@@ -79,6 +82,39 @@ def test_held_transactions_survive_their_driver(world: SqlWorld, rules: str) -> 
     world.assert_exactly_once()
     left = "select gid from pg_prepared_xacts where database = current_database()"
     assert world.database.run(left) == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
+def test_killed_once_between_files_and_another_database(
+    world: SqlWorld, kind: str, tmp_path: Path
+) -> None:
+    database = mariadb() if kind == "mariadb" else SqliteDatabase(tmp_path / "results.db")
+    world.use(new_tables(database))
+    world.run_child("sql.commit.rows:3=kill")
+    world.assert_nothing_doubled()
+    assert world.run().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+
+
+def test_a_mariadb_that_is_killed_in_the_middle_is_waited_for(world: SqlWorld) -> None:
+    folder = own_folder("mariadb")
+    running = launch("mariadb", folder, maria_server.prepared(folder))
+    try:
+        world.use(new_tables(maria_server.new_database(running)))
+        with world.jet() as jet:
+            job = jet.submit(
+                sql_child.sql_pipeline(world.folder), JobConfig(**child.CONFIG), on_event=world.see
+            )
+            wait_until(lambda: world.rows().total() > 0, "the job runs")
+            stop(running, signal.SIGKILL)
+            world.fill(files=3, first=6)
+            wait_until(lambda: bool(world.events_of(SnapshotFailed)), "the outage is met")
+            running = launch("mariadb", folder, maria_server.prepared(folder))
+            assert job.complete(60).status is JobStatus.COMPLETED
+        assert world.events_of(ExecutionRestarting) == []
+        world.assert_exactly_once()
+    finally:
+        stop(running)
 
 
 def test_a_connection_that_is_cut_costs_no_restart(world: SqlWorld) -> None:
