@@ -76,8 +76,12 @@ def by_the_ui(folder: Path) -> None:
         location_name="tiny",
     )
     (folder / "home").mkdir()
+    # Without a daemon, which would take it out of the queue.
+    at_once = {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"}
     with (
-        dg.instance_for_test(temp_dir=str(folder / "home")) as instance,
+        dg.instance_for_test(
+            {"run_coordinator": at_once}, temp_dir=str(folder / "home")
+        ) as instance,
         WorkspaceProcessContext(instance, target) as context,
     ):
         client = TestClient(DagsterWebserver(context).create_asgi_app())
