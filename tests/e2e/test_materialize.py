@@ -61,7 +61,7 @@ def test_drained_then_completed(tmp_path: Path) -> None:
     assert restored["restored"] is True
     assert restored["dagster/row_count"] == 120, "what the first run had committed"
     assert final["dagster/row_count"] == 180
-    assert final["details"]["execution"] == 2
+    assert final["details"]["execution"] == 3, "the one that was refused is counted"
 
     hours = committed_rows(tmp_path / "per_hour")
     assert len(hours) == 9, "three keys, three hours; windows were open across the runs"
