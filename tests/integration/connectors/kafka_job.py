@@ -25,7 +25,7 @@ class KafkaPipelineWorld(World):
     place: dict[str, str]
     sent: list[dict[str, Any]]
     partitions = 2
-    """Of the topic that is read. With one, rows come in the order in which they were sent."""
+    """Of the topic that is read."""
 
     def set_up(self, kafka: KafkaWorld) -> None:
         self.kafka, self.sent = kafka, []
