@@ -82,8 +82,7 @@ class EpochDriver:
             backlogs = context.polling.backlogs()
             now_ms = context.clock.now_ms()
             waiting = frozenset(n for n, r in context.readers.items() if r.waiting().items > 0)
-            # Nobody knows what waits in a source that cannot be read: it is not idle.
-            watermarks.check_time(now_ms, [*waiting, *context.polling.outages])
+            watermarks.check_time(now_ms, waiting, context.polling.silent)
             self.progress.publish_if_due()
             return Looked(
                 Inputs(

@@ -124,10 +124,18 @@ class SourcePolling:
     """By source that has not answered yet."""
     _has_ended: bool = False
     """The input: from now on only backlogs are read."""
+    _heard: set[str] = field(default_factory=set)
+    """Sources that have answered at least once."""
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.threads = {name: SourceThread(name, r) for name, r in self.readers.items()}
+
+    @property
+    def silent(self) -> Set[str]:
+        """The sources of which nobody knows what waits in them: they have not answered yet, or
+        cannot be read now."""
+        return (self.readers.keys() - self._heard) | set(self.outages)
 
     def ask(self, *, besides: Set[str] = frozenset()) -> None:
         """Has every source polled that is not being polled. Called while an epoch's tasks run, too:
@@ -148,6 +156,7 @@ class SourcePolling:
         if answer.error is not None:
             raise answer.error
         self.readers[answer.source].accept(answer.found)
+        self._heard.add(answer.source)
 
     def poll(self) -> None:
         """Accepts what was found since the last time; where nothing waits then, asks, and accepts

@@ -10,7 +10,7 @@ a maximum retention the highest watermark of them all passes both once it is tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
@@ -122,7 +122,9 @@ class WatermarkTracker:
             known = states.get(partition, EventTimeState())
             states[partition] = known.observe(top_ms, lag_ms, now_ms)
 
-    def check_time(self, now_ms: int, waiting: Collection[str] = ()) -> None:
+    def check_time(
+        self, now_ms: int, waiting: Collection[str] = (), silent: Collection[str] = ()
+    ) -> None:
         """What time alone brings: who is idle by now, whose watermark goes on by the clock, which
         watermarks no laggard holds longer.
 
@@ -132,13 +134,17 @@ class WatermarkTracker:
                 long the driver slept, and one that was idle is no longer: the epoch that reads
                 its rows must not close windows over them. Not so while those that are read hold
                 no event: a filter drops them all, or they are rejected.
+            silent: the sources that have not answered yet, or do not now. Nobody knows what waits
+                in them, or in which of their partitions: no time passes for them.
 
         Retention counts from the first look at a watermark, in a new execution anew.
         """
+        unknown = {n for n in self.nodes if not self._sources[n].isdisjoint(silent)}
         self._awaited = {n for n in self.nodes if not self._sources[n].isdisjoint(waiting)}
+        self._awaited |= unknown
         self._fruitless &= self._awaited
         self._quiet = {n: state for n, state in self._quiet.items() if n in self._awaited}
-        self._check_quiet(now_ms)
+        self._check_quiet(now_ms, unknown)
         for stage, tops in self._retained.items():
             highest = [
                 watermark_ms - delay_ms
@@ -151,8 +157,8 @@ class WatermarkTracker:
             if passed_ms is not None:
                 self._passed_ms[stage] = passed_ms
 
-    def _check_quiet(self, now_ms: int) -> None:
-        to_be_read = self._awaited - self._fruitless
+    def _check_quiet(self, now_ms: int, unknown: Set[str]) -> None:
+        to_be_read = (self._awaited - self._fruitless) | unknown
         for name, timestamps in self._timestamps.items():
             idle_ms, lull_ms = timestamps.idle_timeout_ms, timestamps.max_lull_ms
             if name in self.nodes:
@@ -168,8 +174,11 @@ class WatermarkTracker:
                     self.nodes[name] = state.check_lull(lull_ms, now_ms)
             states = self.partitions.get(name, {})
             for partition, rows in self._expected.get(name, {}).items():
-                if not rows:
-                    state = states[partition].check_idle(idle_ms, now_ms)
+                state = states[partition]
+                if name in unknown:
+                    states[partition] = replace(state, last_event_at_ms=now_ms)
+                elif not rows:
+                    state = state.check_idle(idle_ms, now_ms)
                     states[partition] = state.check_lull(lull_ms, now_ms)
 
     def expire(self, stage: str, until_ms: int | None) -> None:

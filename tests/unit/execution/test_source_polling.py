@@ -114,11 +114,12 @@ def test_a_slow_source_delays_nobody_and_its_answer_comes_later(
         while len(fast.accepted) <= n:  # a busy machine may be slower than the grace
             polling.poll()
     assert fast.accepted == [0, 1, 2] and slow.accepted == []
+    assert polling.silent == {"slow"}
     slow.script.put("late")
     while not slow.accepted:
         fast.script.put("more")
         polling.poll()
-    assert slow.accepted == ["late"]
+    assert slow.accepted == ["late"] and polling.silent == set()
     assert len(fast.threads) == len(slow.threads) == 1 and fast.threads != slow.threads
 
 
@@ -159,6 +160,7 @@ def test_an_outage_is_waited_for_in_place_and_told_when_it_lasts(
     for _ in range(3):
         away.polls.get()  # the third try has begun: the second error was met, too
     assert watched.polling.outages == {"away": Outage("away", 1_000, "no route")}
+    assert watched.polling.silent == {"away"}
     away.script.put("back")
     while "back" not in away.accepted:
         watched.polling.poll()

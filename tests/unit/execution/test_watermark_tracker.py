@@ -223,6 +223,38 @@ def test_all_partitions_are_restored_idle_ones_too():
     assert next_ms(again, final=False) == 100
 
 
+def test_a_start_that_takes_longer_than_the_timeout_makes_no_partition_idle():
+    """What waits in which partition is not known before the source has answered: taken as idle, all
+    of them, the watermark would be that of the fastest."""
+    t = tracker(idle="10 ms")
+    t.expect(NODE, {"a": 5, "b": 5}, 0)
+    observe(t, 0, a=100, b=20)
+    t.reached_ms["counts"] = 20
+    again = restarted(t, 1_000, idle="10 ms")
+    for now_ms in (1_020, 1_040):
+        again.expect(NODE, {"a": 0, "b": 0}, now_ms)
+        again.check_time(now_ms, silent=["in"])
+        assert again.watermark_ms("counts") == 20 and not closes(again)
+        again.observe(NODE, 0, None, now_ms)  # an epoch of another input
+    again.expect(NODE, {"a": 0, "b": 3}, 1_045)
+    again.check_time(1_045, ["in"])
+    assert again.watermark_ms("counts") == 20, "the rows that wait are not late"
+    again.expect(NODE, {"a": 0, "b": 0}, 1_055)
+    again.check_time(1_054)
+    assert again.watermark_ms("counts") == 20, "a full time-out since it was heard of"
+    again.check_time(1_055)
+    assert again.watermark_ms("counts") == 100
+
+
+def test_no_partition_is_idle_while_the_source_cannot_be_read():
+    t = tracker(idle="10 ms", lull="5 ms")
+    t.expect(NODE, {"a": 0, "b": 0}, 0)
+    observe(t, 0, a=100, b=20)
+    for now_ms in range(4, 5_000, 400):
+        t.check_time(now_ms, silent=["in"])
+        assert t.watermark_ms("counts") == 20
+
+
 @pytest.mark.parametrize("change", ["added", "removed"])
 def test_partitions_that_change_never_move_the_watermark_back(change):
     t = tracker()
