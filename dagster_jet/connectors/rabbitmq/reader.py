@@ -46,7 +46,10 @@ class RabbitReader(MessageReader[Message]):
     """Of one execution. `_subscription` belongs to the source's own thread."""
 
     def __init__(self, reading: Reading, job: str, stage: str, bad_rows: BadRowRule | None) -> None:
-        super().__init__(job, stage, bad_rows, reading.values, REMEMBERED_MAX)
+        # A quorum queue hands out no more than `prefetch` before it has written acknowledgements
+        # down: so many may come again after its leader is killed.
+        remembered_max = max(REMEMBERED_MAX, reading.prefetch)
+        super().__init__(job, stage, bad_rows, reading.values, remembered_max)
         self.reading = reading
         self._subscription: Subscription | None = None
 

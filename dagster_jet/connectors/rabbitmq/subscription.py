@@ -65,14 +65,17 @@ class Subscription:
         """What has come, and what is left of what was there at the first call. A full window is
         not waited for: nothing comes before something is acknowledged."""
         if self._backlog is None:
-            self._backlog = self._ready() + len(self._came)
+            ready = self._ready()
+            if ready is None:
+                return self.receive(), Backlog.WAITING
+            self._backlog = ready + len(self._came)
         came = self.receive(wait=not self._is_full)
         self._backlog -= len(came)
         if self._backlog <= 0:
             return came, Backlog.READ
         if self._is_full:
             return came, Backlog.HELD
-        if came or self._ready() or self._came:
+        if came or self._ready() != 0 or self._came:
             return came, Backlog.WAITING
         return came, Backlog.READ  # the others have expired, or were taken by somebody else
 
@@ -80,16 +83,18 @@ class Subscription:
     def _is_full(self) -> bool:
         return len(self._open) >= self._prefetch
 
-    def _ready(self) -> int:
+    def _ready(self) -> int | None:
         """How many messages the queue has handed to nobody; what it has handed to us has come then.
+        None: it does not say. Where a quorum queue's leader does not answer at once, the server
+        says that there are no messages, and no consumers: but we are one.
 
         The queue answers while deliveries wait for our channel, which may pass its answer on before
         them; it passes on an answer to a second question behind them.
         """
-        count = self._channel.queue_declare(self._queue, passive=True).method.message_count
+        found = self._channel.queue_declare(self._queue, passive=True).method
         self._channel.queue_declare(self._queue, passive=True)
         self._connection.process_data_events(0)
-        return int(count)
+        return int(found.message_count) if found.consumer_count else None
 
     def belongs_to(self, message_id: str, delivery: Delivery) -> None:
         """Notes whose delivery it is."""
