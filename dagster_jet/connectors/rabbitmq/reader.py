@@ -56,7 +56,7 @@ class RabbitReader(MessageReader[Message]):
     def poll(self) -> Found[Message]:
         with self._server_errors():
             subscription = self._subscribed()
-            if subscription.is_cancelled:
+            if subscription.has_ended:
                 self._hang_up()
                 raise SourceUnavailableError(
                     f"the server has ended the subscription to {self.reading.queue!r}.",

@@ -43,7 +43,7 @@ class Subscription:
         """All tags that are not acknowledged, in order."""
         self._backlog: int | None = None
         """How many of the messages that were there when it was counted have not come yet."""
-        self.is_cancelled = False
+        self._is_cancelled = False
         self._connection = server.connect()
         try:
             ask_queue(self._connection, queue)
@@ -54,6 +54,12 @@ class Subscription:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def has_ended(self) -> bool:
+        """The server has ended it: nothing comes any more. Of a channel that it has closed, because
+        a message was held for too long, pika says nothing where only deliveries are waited for."""
+        return self._is_cancelled or not self._channel.is_open
 
     def receive(self, *, wait: bool = True) -> list[Delivery]:
         """What has come; if nothing has, waits for about half a second."""
@@ -139,4 +145,4 @@ class Subscription:
 
     def _cancelled(self, frame: Any) -> None:
         """The queue was deleted, or has moved to another node."""
-        self.is_cancelled = True
+        self._is_cancelled = True

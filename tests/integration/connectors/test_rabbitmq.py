@@ -296,29 +296,32 @@ def test_a_connection_that_breaks_in_an_acknowledgement(
     assert queue.left() == 0
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_what_a_killed_server_has_not_written_down_counts_once(kind: str) -> None:
+def test_what_a_killed_server_has_not_written_down_counts_once() -> None:
     """An answer does not mean that an acknowledgement is on the server's disk."""
     folder = own_folder("rabbitmq")
     own = launch("rabbitmq", folder, server.prepared(folder))
     try:
-        queue = new_queue(own, kind)
+        readers = {}
+        for queue in (new_queue(own, "classic"), new_queue(own, "quorum")):
+            queue.send(rows(*range(1_000)))
+            readers[queue] = opened(queue)
+            read(readers[queue], 1_000)
         # A quorum queue's name is on the disk half a second later; before that it would be lost.
         control(own, "eval", "[dets:sync(Table) || Table <- dets:all()].")
-        queue.send(rows(*range(1_000)))
-        reader = opened(queue)
-        read(reader, 1_000)
-        reader.acknowledge(reader.unacknowledged())
+        for reader in readers.values():
+            reader.acknowledge(reader.unacknowledged())
         stop(own, signal.SIGKILL)
-        assert reader.read.unproven() == {}
-        with pytest.raises(SourceUnavailableError):
-            reader.poll()
+        for reader in readers.values():
+            assert reader.read.unproven() == {}
+            with pytest.raises(SourceUnavailableError):
+                reader.poll()
         own = launch("rabbitmq", folder, server.prepared(folder))
-        queue.send(rows(5_000))
-        assert read(reader, 1) == [5_000]
-        reader.acknowledge(reader.unacknowledged())
-        reader.close()
-        assert queue.left() == 0
+        for queue, reader in readers.items():
+            queue.send(rows(5_000))
+            assert read(reader, 1) == [5_000]
+            reader.acknowledge(reader.unacknowledged())
+            reader.close()
+            assert queue.left() == 0
     finally:
         stop(own)
 
@@ -602,6 +605,9 @@ def test_a_message_that_is_held_for_longer_than_the_server_waits_counts_once(
                 lambda: sum(e.rows for e in world.events_of(EpochCompleted)) == len(MESSAGES) + 1,
                 "the last is read, on another connection",
             )
+            # What is acknowledged at the end is not to be in a race with it.
+            control(own, "eval", "application:set_env(rabbit, consumer_timeout, 600000).")
+            control(own, "close_all_connections", "gone")
             assert job.complete(60).status is JobStatus.COMPLETED
         assert world.rows() == ONCE + Counter([(99,)]) and queue.left() == 0
         assert world.events_of(ExecutionRestarting) == []
