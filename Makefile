@@ -65,7 +65,7 @@ bench: $(STAMP)
 # Hours: 10^5 histories of the protocol, all small worlds of the register, every task failing twice
 # after it has written, what `make test` leaves out (tests/long.py), real kills at random moments.
 # `make soak KILLS=50` for a shorter last part.
-soak: $(STAMP) $(CLASSES) $(SERVERS)
+soak: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)
 	JET_SIMULATION_HISTORIES=100000 JET_SIMULATION_FULL_SCOPES=1 JET_PROPERTY_EXAMPLES=2000 \
 		$(BIN)/pytest -n 2 --timeout 14400 tests/simulation tests/unit/store tests/unit/core tests/unit/processors
 	JET_TEST_MASTER='local[2, 4]' JET_FAIL_POINTS='files.prepare.after:1=retry;stage.after:2=retry' \
@@ -74,8 +74,10 @@ soak: $(STAMP) $(CLASSES) $(SERVERS)
 	$(BIN)/pytest -n 2 --dist loadfile -m long
 	$(BIN)/python -m tests.soak --kills $(or $(KILLS),500)
 	$(BIN)/python -m tests.soak --kafka --kills $(or $(KILLS),200)
+	$(BIN)/python -m tests.soak --postgres --kills $(or $(KILLS),50)
 	$(BIN)/python -m tests.soak --three-sinks --kills $(or $(KILLS),200)
 	$(BIN)/python -m tests.soak --dagster --kills $(or $(KILLS),30)
+	$(BIN)/python -m demo --kafka
 
 # The pictures of the pages, taken anew: look at them before they are committed.
 screenshots: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS)

@@ -115,7 +115,8 @@ def kafka(
         value: "json" (an object of all columns but those of headers, partition and timestamp) or
             "raw" (the column ``value``, binary or string).
         headers: a column of type ``map<string,string>`` or ``map<string,binary>``.
-        partition: a column with the number of the partition; by default the key decides.
+        partition: a column with the number of the partition; by default the key decides, by the
+            hash of Java's clients (librdkafka's option ``partitioner`` names another).
         timestamp: a column with the message's time; by default that of producing it.
         transactions: "roll-forward" stages rows in the job's store; the driver produces them in
             phase 2, in one transaction. "held" produces them in phase 1 as well, in tasks, in
@@ -171,7 +172,7 @@ def sql(
     `COPY`; any other database with transactions that SQLAlchemy knows by its statements.
 
     Args:
-        url: of the database, as SQLAlchemy takes it, as text or `Secret(env=...)`.
+        url: of the database, as SQLAlchemy takes it; with a password it is a `Secret(env=...)`.
         table: `table` or `schema.table`.
         mode: "append" inserts every row. "upsert" inserts a row or changes the one with its key.
             "delete" deletes the row with its key.

@@ -251,7 +251,7 @@ def postgres_changes(
     type for is text. Rows of a transaction come in order, one transaction after the other.
 
     Args:
-        url: of the database, as text or `Secret(env=...)`. The user needs REPLICATION.
+        url: of the database; with a password it is a `Secret(env=...)`. The user needs REPLICATION.
         slot: the name of a logical replication slot for this job alone; made if there is none: what
             is committed from then on is read.
         publication: of one table: ``create publication p for table t``.
@@ -271,7 +271,9 @@ def postgres_changes(
     return ChangesSource(place, slot, publication, asset_key=_key(asset))
 
 
-def table_rows(url: str | Secret, *, table: str, column: str) -> TableRowsSource:
+def table_rows(
+    url: str | Secret, *, table: str, column: str, asset: str | Sequence[str] | None = None
+) -> TableRowsSource:
     """Return a source of the new rows of a table of any SQL database, by a column that grows.
 
     Each row that it sees is read exactly once, as it was when it was read. It does not see updates
@@ -280,10 +282,11 @@ def table_rows(url: str | Secret, *, table: str, column: str) -> TableRowsSource
     appends to; for others `postgres_changes`.
 
     Args:
-        url: of the database, as SQLAlchemy takes it, as text or `Secret(env=...)`.
+        url: of the database, as SQLAlchemy takes it; with a password it is a `Secret(env=...)`.
         table: `table` or `schema.table`; its columns are those of the rows, as they are when the
             job starts. What Spark has no type for is text.
         column: of whole numbers or times, with a unique index of its own.
+        asset: the key of the Dagster asset that the table is.
 
     Raises:
         ConfigurationError: the URL or a name is none.
@@ -295,7 +298,7 @@ def table_rows(url: str | Secret, *, table: str, column: str) -> TableRowsSource
     from dagster_jet.connectors.sql.place import SqlPlace
     from dagster_jet.connectors.sql.table_rows import TableRowsSource
 
-    return TableRowsSource(SqlPlace(url, table), column)
+    return TableRowsSource(SqlPlace(url, table), column, asset_key=_key(asset))
 
 
 def rabbitmq(
@@ -307,6 +310,7 @@ def rabbitmq(
     metadata: bool = False,
     prefetch: int = 10_000,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+    asset: str | Sequence[str] | None = None,
 ) -> RabbitSource:
     """Return a source of a queue of RabbitMQ; messages are acknowledged once a snapshot has them.
 
@@ -314,7 +318,7 @@ def rabbitmq(
     ``message_id``, and counts once.
 
     Args:
-        url: ``amqp://user@host:5672/vhost``, as text or `Secret(env=...)`.
+        url: ``amqp://user@host:5672/vhost``; with a password it is a `Secret(env=...)`.
         queue: its name; it exists.
         value: "json" (an object per message) or "raw" (a column ``value binary``).
         schema: of JSON values, as DDL.
@@ -324,6 +328,7 @@ def rabbitmq(
             come between two snapshots, or more. They are held in the driver's memory.
         guarantee: "at-least-once" takes messages without ``message_id``; after a crash some count
             twice.
+        asset: the key of the Dagster asset that these messages are.
 
     Raises:
         ConfigurationError: an argument is not known, or the URL is none.
@@ -337,7 +342,9 @@ def rabbitmq(
     from dagster_jet.connectors.rabbitmq.server import RabbitServer
 
     limit = guarantee_named(guarantee)
-    return RabbitSource(RabbitServer(url), queue, value, schema, metadata, prefetch, limit)
+    return RabbitSource(
+        RabbitServer(url), queue, value, schema, metadata, prefetch, limit, _key(asset)
+    )
 
 
 def sqs(
@@ -356,6 +363,7 @@ def sqs(
     secret_access_key: Secret | None = None,
     session_token: Secret | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
+    asset: str | Sequence[str] | None = None,
 ) -> SqsSource:
     """Return a source of a queue of Amazon SQS; messages are deleted once a snapshot has them.
 
@@ -384,6 +392,7 @@ def sqs(
         session_token: if the credentials have one.
         guarantee: "at-least-once" remembers no ids: snapshots are smaller, and after a crash some
             messages count twice.
+        asset: the key of the Dagster asset that these messages are.
 
     Raises:
         ConfigurationError: an argument is not known, or the URL is none.
@@ -414,6 +423,7 @@ def sqs(
         hidden_s,
         message_id,
         guarantee_named(guarantee),
+        _key(asset),
     )
 
 

@@ -77,9 +77,9 @@ class Observer:
             return Progress()
         return Progress({node["assetKey"]["path"][-1]: _numbers(node) for node in nodes})
 
-    def runs(self) -> list[Run]:
-        """Return the job's runs, oldest first."""
-        results = graphql(self.url, _RUNS, {"job": DAGSTER_JOB})["runsOrError"]["results"]
+    def runs(self, job: str = DAGSTER_JOB) -> list[Run]:
+        """Return a job's runs, oldest first; by default the stream's."""
+        results = graphql(self.url, _RUNS, {"job": job})["runsOrError"]["results"]
         found = [Run(run["id"], run["status"], run["creationTime"]) for run in results]
         return sorted(found, key=lambda run: run.requested_at)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 from benchmarks.jet_query import open_jet
 from benchmarks.kafka_race.messages import LAG_MS, SCHEMA, WINDOW_MS
 from benchmarks.kafka_race.order import Order, Told
-from dagster_jet import Pipeline, aggregates, sinks, sources, windows
+from dagster_jet import Pipeline, Secret, aggregates, sinks, sources, windows
 from dagster_jet.execution.events import EpochCompleted, JobEvent, SnapshotCommitted
+
+DATABASE = "JET_RACE_DATABASE"
 
 
 def pipeline(order: Order) -> Pipeline:
@@ -18,7 +21,8 @@ def pipeline(order: Order) -> Pipeline:
         sources.kafka(order.servers, topics=[order.source], schema=SCHEMA), name="rows"
     )
     if order.case == "table":
-        rows.write_to(sinks.sql(order.database, table=order.target), name="out")
+        os.environ[DATABASE] = order.database
+        rows.write_to(sinks.sql(Secret(DATABASE), table=order.target), name="out")
         return job
     counts = (
         rows.with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")

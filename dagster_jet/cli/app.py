@@ -53,6 +53,7 @@ class Action(str, Enum):
     SUSPEND = "suspend"
     RESUME = "resume"
     RESTART = "restart"
+    SHUTDOWN = "shutdown"
     COMPLETE = "complete"
     CANCEL = "cancel"
     EXPORT = "export"
@@ -79,7 +80,7 @@ def job(
     ] = None,
 ) -> None:
     """Shows one job and why nothing comes out of it, or asks it to suspend, resume, restart,
-    complete or cancel, or to export a snapshot under a name (--name).
+    shut down, complete or cancel, or to export a snapshot under a name (--name).
 
     A suspended job is started neither by its supervisor nor by its schedule until it is resumed.
     """

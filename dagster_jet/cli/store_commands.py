@@ -181,16 +181,18 @@ def _show_status(found: StoreStatus, target: Target) -> None:
             "backups": member.backups,
             "receiving": member.receiving or None,
             "leaving": "yes" if member.is_leaving else None,
+            **({"damaged": member.damaged or None} if found.damaged else {}),
         }
         for member in found.members
     ]
     show(rows, title="Store", as_json=False)
     lacking = len(found.under_replicated)
-    say(
-        "Safe: every partition has all its replicas."
-        if found.is_safe
-        else f"Not safe: {lacking} partitions have fewer replicas than they should."
-    )
+    if found.is_safe:
+        say("Safe: every partition has all its replicas.")
+    elif lacking or not found.damaged:
+        say(f"Not safe: {lacking} partitions have fewer replicas than they should.")
+    else:
+        say("Not safe: copies are damaged.")
     for member in found.members:
         if member.trouble is not None:
             say(member.trouble)

@@ -66,6 +66,8 @@ def shown(url: Url) -> str:
         return url
     try:
         parts = urlsplit(url)
+        options = (one for one in parts.query.split("&") if not _is_password(one))
+        parts = parts._replace(query="&".join(options))
         user = f"{parts.username}@" if parts.username else ""
         place = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
         return parts._replace(netloc=f"{user}{place}").geturl()
@@ -78,6 +80,31 @@ def holds_password(url: Url) -> bool:
     if isinstance(url, Secret):
         return False
     try:
-        return bool(urlsplit(url).password)
+        parts = urlsplit(url)
+        return bool(parts.password) or any(map(_is_password, parts.query.split("&")))
     except ValueError:
         return "@" in url
+
+
+def refuse_written_out(url: Url, name: str) -> None:
+    """For a connector that is sent to tasks: a password would be in its pickle, for everybody to
+    read who sees the code, a task's closure, or the disk where it lies.
+
+    Args:
+        name: of the argument.
+
+    Raises:
+        ConfigurationError: the URL itself has a password in it.
+    """
+    if holds_password(url):
+        raise ConfigurationError(
+            f"{name}: {shown(url)} is written out with its password, for everybody to read who "
+            "sees the code or what is sent to tasks.",
+            cure=f'Name a variable that holds all of it: {name}=Secret(env="...").',
+        )
+
+
+def _is_password(option: str) -> bool:
+    """Of a query, as drivers of databases take it."""
+    name, _, value = option.partition("=")
+    return bool(value) and name.lower() in ("password", "passwd", "sslpassword")

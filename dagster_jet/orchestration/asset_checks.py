@@ -10,6 +10,7 @@ import dagster as dg
 
 from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.jobs.supervision import read_supervision
 from dagster_jet.orchestration import health
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_job import stream_of
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
 
 _DESCRIPTIONS = {
+    "alive": "Somebody runs the job and gets on, or it is wanted down.",
     "snapshot_age": "The job has a recent snapshot, or it is alive and waits for input.",
     "committed": "All sinks have what the last snapshot has decided.",
-    "store_safe": "The store has all its members, and no copy is missing.",
+    "store_safe": "The store has all its members, and no copy is missing or damaged.",
     "rejected_rows": "Few of the sources' rows did not fit the schema.",
     "late_rows": "Few of the stage's rows came behind the watermark.",
     "watermark_lag": "Event time is not far behind the clock.",
 }
-_OF_SINKS = ("snapshot_age", "committed", "store_safe", "rejected_rows")
+_OF_SINKS = ("alive", "snapshot_age", "committed", "store_safe", "rejected_rows")
 _WARNINGS = ("late_rows", "rejected_rows", "watermark_lag")
 
 
@@ -42,15 +44,19 @@ def build_jet_asset_checks(
     max_watermark_lag: Duration | None = None,
     max_late_ratio: float = 0.01,
     max_rejected_ratio: float = 0.01,
+    stuck_after_seconds: float = 300,
+    give_up_after: int = 8,
     name: str | None = None,
     automation_condition: dg.AutomationCondition[Any] | None = None,
 ) -> dg.AssetChecksDefinition:
     """Return the checks of a pipeline's assets. They look into the store, and start no Spark.
 
-    Of every sink: ``snapshot_age`` (a job that is alive and waits for input is well however old its
-    snapshot is), ``committed`` (all sinks have what is decided), ``store_safe`` (no copy is
-    missing), ``rejected_rows``. Of every stateful stage: ``late_rows``, and ``watermark_lag`` if
-    there is a limit. Rows and lag that exceed their limits are warnings, the others errors.
+    Of every sink: ``alive`` (somebody runs the job and gets on, or wants it down: red if it is
+    stuck, has failed, was given up, or nobody has taken it up), ``snapshot_age`` (a job that is
+    alive and waits for input is well however old its snapshot is), ``committed`` (all sinks have
+    what is decided), ``store_safe`` (no copy is missing or damaged), ``rejected_rows``. Of every
+    stateful stage: ``late_rows``, and ``watermark_lag`` if there is a limit. Rows and lag that
+    exceed their limits are warnings, the others errors.
 
     They run when something runs them: a job over ``AssetSelection.checks(...)`` on a schedule, or
     the automation condition.
@@ -58,10 +64,13 @@ def build_jet_asset_checks(
     Args:
         assets: what `@jet_assets` made.
         jet: the `JetResource`, or the key it has in the definitions.
-        max_snapshot_age: of a job that has input; also how long a commit may be pending.
+        max_snapshot_age: of a job that has input; also how long a commit may be pending, and how
+            long nobody may have taken up a job that is down.
         max_watermark_lag: how far event time may be behind the clock; by default any.
         max_late_ratio: of a stage's rows since the job began.
         max_rejected_ratio: of the sources' rows since the job began.
+        stuck_after_seconds: as the supervisor has it.
+        give_up_after: as the supervisor has it.
         name: of the op; the pipeline's name plus ``_checks`` by default.
         automation_condition: of all of these checks, for example
             ``AutomationCondition.cron_tick_passed("*/5 * * * *")``.
@@ -76,6 +85,8 @@ def build_jet_asset_checks(
         None if max_watermark_lag is None else to_ms(max_watermark_lag, "max_watermark_lag"),
         _ratio(max_late_ratio, "max_late_ratio"),
         _ratio(max_rejected_ratio, "max_rejected_ratio"),
+        int(stuck_after_seconds * 1000),
+        give_up_after,
     )
     kinds = {node.name: node.kind for node in pipeline.graph}
     checks: list[tuple[str, str, dg.AssetKey]] = []
@@ -126,6 +137,9 @@ def _results(
     reached, held = marks.get("reached_ms", {}), marks.get("held_back_by", {})
     sources = {node.name for node in pipeline.graph.sources}
     of_pipeline: dict[str, Callable[[], Health]] = {
+        "alive": lambda: health.alive(
+            record, read_supervision(jet.store, pipeline.name), now_ms, limits
+        ),
         "snapshot_age": partial(health.snapshot_age, record, now_ms, limits),
         "committed": partial(health.committed, record, now_ms, limits),
         "store_safe": lambda: health.store_safe(jet.store.status()),

@@ -2,6 +2,10 @@
 
 Otherwise they stay "started" for ever, and the supervisor waits for some of them as for runs that
 may take the job at any moment.
+
+Of another host, container or boot nobody can tell whether a process lives. But if another run has
+fenced its execution, it can decide nothing any more, and if it lives, it finds that out at its next
+heartbeat and ends. A run that still does not is reported, too.
 """
 
 from __future__ import annotations
@@ -11,6 +15,47 @@ import dagster as dg
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.run_worker import RunWorker
+from dagster_jet.snapshot.record import ExecutionRecord
+
+
+def fenced_runs(
+    instance: dg.DagsterInstance, launches: Launches, record: ExecutionRecord | None
+) -> tuple[str, ...]:
+    """Return the ids of runs elsewhere whose execution is not over for them, while a newer one of
+    another run has the job.
+
+    One that lives ends by itself within moments: give it the time.
+    """
+    lease = record.lease if record is not None else None
+    if record is None or lease is None or lease.run_id is None:
+        return ()
+    found = []
+    for run in launches.with_worker(instance):
+        worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
+        if worker is None or not worker.is_elsewhere or run.run_id == lease.run_id:
+            continue
+        if 0 < worker.execution_id < record.execution_id:
+            found.append(run.run_id)
+    return tuple(found)
+
+
+def report_fenced_run(
+    instance: dg.DagsterInstance, run_id: str, record: ExecutionRecord
+) -> str | None:
+    """Report as failed (or as cancelled) a run of `fenced_runs` that has not ended in time.
+
+    Returns:
+        A sentence; None if it has just ended.
+    """
+    assert record.lease is not None
+    successor = f"execution {record.execution_id} of run {record.lease.run_id}"
+    why = (
+        f"This run has lost the job {record.job!r} to {successor}, and has not ended since: its "
+        "process is gone, or stands still. What it had not decided then is done by its successor."
+    )
+    if not _report(instance, run_id, why):
+        return None
+    return f"run {run_id} is dead: {successor} has fenced it, and it has not ended by itself"
 
 
 def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[str]:
@@ -24,17 +69,22 @@ def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[s
         worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         if worker is None or not worker.is_gone:
             continue
-        # Whatever it has reported itself is there by now: it reports nothing any more.
-        newest = instance.get_run_by_id(run.run_id)
-        if newest is None or newest.is_finished:
-            continue
         why = (
             f"Process {worker.pid} on {worker.host}, which worked on this run, is gone, and so is "
             f"the one that started it. The supervisor of {launches.pipeline!r} has found out."
         )
-        if newest.status is dg.DagsterRunStatus.CANCELING:
-            instance.report_run_canceled(newest, why)
-        else:
-            instance.report_run_failed(newest, why)
-        found.append(f"run {run.run_id} is dead: process {worker.pid} on {worker.host} is gone")
+        if _report(instance, run.run_id, why):
+            found.append(f"run {run.run_id} is dead: process {worker.pid} on {worker.host} is gone")
     return found
+
+
+def _report(instance: dg.DagsterInstance, run_id: str, why: str) -> bool:
+    # Whatever it has reported itself is there by now: it reports nothing any more.
+    newest = instance.get_run_by_id(run_id)
+    if newest is None or newest.is_finished:
+        return False
+    if newest.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(newest, why)
+    else:
+        instance.report_run_failed(newest, why)
+    return True

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dagster_jet.jobs.supervision import Intent, Supervision
+from dagster_jet.orchestration.supervisor import RestartPolicy, Situation, Verdict, decide
 from dagster_jet.snapshot.manifest import Counters
-from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store.upkeep.status import StoreStatus
 
 
@@ -19,6 +21,9 @@ class Limits:
     """None: any. Event time may be long ago on purpose."""
     late_ratio: float
     rejected_ratio: float
+    stuck_after_ms: int = 300_000
+    give_up_after: int = 8
+    """These two as the supervisor has them."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,61 @@ class Health:
     is_well: bool
     why: str
     numbers: Mapping[str, float | int] = field(default_factory=dict)
+
+
+_FAILURES = (StopCause.ERROR, StopCause.GAVE_UP)
+_LONG_AGO_MS = 2**62
+
+
+def alive(
+    record: ExecutionRecord | None,
+    supervision: Supervision | None,
+    now_ms: int,
+    limits: Limits,
+) -> Health:
+    """Whether somebody runs the job and gets on, or wants it down; in the supervisor's words.
+
+    Args:
+        record: as observed: of a job that is said to run, the owner is there.
+        supervision: what is wanted of the job.
+        now_ms: the clock.
+        limits: what is still well; a job may be down unasked as long as a snapshot may be old.
+    """
+    situation = Situation(record, supervision, waited_ms=_LONG_AGO_MS)
+    policy = RestartPolicy(stuck_after_ms=limits.stuck_after_ms, give_up_after=limits.give_up_after)
+    decision = decide(situation, policy)
+    why = f"{decision.reason[:1].upper()}{decision.reason[1:]}."
+    if record is None:
+        is_paused = supervision is not None and supervision.intent is Intent.PAUSED
+        return Health(is_paused, why if is_paused else "The job has never run.")
+    has_failed = record.cause in _FAILURES or record.status is JobStatus.FAILED
+    if decision.verdict is Verdict.DONE:
+        return Health(True, why)
+    if decision.verdict is Verdict.ADOPT:
+        activity = record.lease.activity if record.lease is not None else None
+        return Health(True, f"{why[:-1]}: {activity}." if activity is not None else why)
+    if decision.verdict is Verdict.STUCK:
+        return Health(False, f"It does not get on: {decision.reason}.")
+    if decision.verdict is Verdict.GIVE_UP:
+        return Health(False, f"The supervisor has given up: {decision.reason}.")
+    if decision.verdict is Verdict.WAIT:
+        is_paused = supervision is not None and supervision.intent is Intent.PAUSED
+        if is_paused or not has_failed:
+            return Health(True, why)
+        cause = record.failure or "no reason recorded"
+        return Health(False, why if cause in why else f"Its last run failed: {cause}. {why}")
+    down_ms = max(0, now_ms - record.updated_at_ms)
+    numbers = {"down_seconds": down_ms / 1000}
+    if has_failed:
+        return Health(False, why, numbers)
+    return Health(
+        down_ms <= limits.snapshot_age_ms,
+        f"{why} Nobody has taken it up for {down_ms / 1000:,.0f} s: is its supervisor on, and the "
+        "daemon alive?"
+        if down_ms > limits.snapshot_age_ms
+        else why,
+        numbers,
+    )
 
 
 def snapshot_age(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> Health:
@@ -75,11 +135,13 @@ def store_safe(status: StoreStatus) -> Health:
     if status.under_replicated:
         said.append(f"{len(status.under_replicated)} partitions have too few copies.")
     said += status.notices
-    numbers = {"members": len(status.members), "away": len(away)}
+    damaged = sum(member.damaged for member in status.members)
+    numbers = {"members": len(status.members), "away": len(away), "damaged_copies": damaged}
     if status.is_safe:
         return Health(True, " ".join(["All copies are there.", *said]), numbers)
-    cure = "Bring it back, or run `dagster-jet store repair`."
-    return Health(False, " ".join([*said, cure]), numbers)
+    if away or status.under_replicated:
+        said.append("Bring it back, or run `dagster-jet store repair`.")
+    return Health(False, " ".join(said), numbers)
 
 
 def late_rows(counters: Counters | None, limits: Limits) -> Health:

@@ -81,7 +81,7 @@ class JobWatch:
         schedule: how often.
         log: the run's log; a line is an event too, so it gets few.
         drain_budget_seconds: how long an interrupt waits for the terminal snapshot.
-        on_started: called when an execution has the job.
+        on_started: called with its number when an execution has the job.
         on_interrupt: called once, after the stop was asked for, before waiting.
         is_idle: is the job alive, and waits for input? Asked when nothing was reported for long.
         warnings: what has come up beside the job: of the store.
@@ -94,7 +94,7 @@ class JobWatch:
     log: Log
     drain_budget_seconds: float
     on_interrupt: Callable[[], None]
-    on_started: Callable[[], None] = lambda: None
+    on_started: Callable[[int], None] = lambda execution_id: None
     is_idle: Callable[[], bool] = lambda: False
     warnings: Callable[[], list[str]] = list
     _is_up: bool = field(default=False, init=False)
@@ -205,7 +205,7 @@ class JobWatch:
             case PipelineAnalysed():
                 self.reports.tables.ask(event.columns)
             case ExecutionStarted():
-                self.on_started()
+                self.on_started(event.execution_id)
                 self.log.info(_started(event))
                 if event.restored_snapshot_id is not None:
                     self.schedule.note_report(time.monotonic())

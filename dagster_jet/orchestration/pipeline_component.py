@@ -74,6 +74,13 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         ),
     ] = None
     checks: Annotated[bool, Field(description="Whether it has asset checks.")] = True
+    control: Annotated[
+        bool,
+        Field(
+            description="Whether it has a job whose launchpad suspends, resumes, restarts or ends "
+            "the stream, or exports a snapshot of it."
+        ),
+    ] = True
     group_name: Annotated[str | None, Field(description="The group of its assets.")] = None
     resource: Annotated[
         dict[str, Any] | None,
@@ -113,7 +120,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=[assets, *build_jet_source_assets(pipeline, translator)],
             asset_checks=[build_jet_asset_checks(assets)] if self.checks else [],
-            jobs=[job, build_jet_control_job(pipeline)],
+            jobs=[job, build_jet_control_job(pipeline)] if self.control else [job],
             sensors=self._supervisors(job, pipeline),
             schedules=[build_jet_schedule(assets, cron_schedule=self.schedule)]
             if self.schedule is not None

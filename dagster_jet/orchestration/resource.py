@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,7 +12,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
-from dagster_jet.core.secret import ENV
+from dagster_jet.core.secret import ENV, named
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
@@ -32,6 +33,8 @@ from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.store_watch import StoreWatch
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.store.config import StoreConfig
+from dagster_jet.store.members import member_id_of, refuse_memory
 
 if TYPE_CHECKING:
     from dagster_jet.jet import Jet
@@ -140,6 +143,18 @@ class JetResource(dg.ConfigurableResource[Any]):
         texts += [self.catch_up_epoch_duration, self.lease_ttl, *self.job_config.values()]
         if not any(isinstance(text, dg.EnvVar) for text in texts):
             self._job_config(None)
+        self._check_store()
+
+    def _check_store(self) -> None:
+        known = [url for url in map(named, self.store) if isinstance(url, str)]
+        for url in known:
+            refuse_memory(member_id_of(url), allow_memory=False)
+        backups = 0 if isinstance(self.backup_count, dg.EnvVar) else self.backup_count
+        namespace = "default" if isinstance(self.namespace, dg.EnvVar) else self.namespace
+        # A store without a URL is refused as one; one whose URLs are elsewhere has some.
+        urls = known if known or not self.store else ["file:///elsewhere"]
+        config = StoreConfig(tuple(urls), backup_count=backups, namespace=namespace)
+        config.check_members(len(self.store))
 
     @property
     def jet(self) -> Jet:
@@ -253,15 +268,21 @@ class JetResource(dg.ConfigurableResource[Any]):
                 f"'dagster-jet job {pipeline.name} resume', or launch it by hand."
             )
             return
+
+        def started(execution_id: int) -> None:
+            self._note_execution(context, execution_id)
+            self._note_start(context, pipeline.name, said or "stopped")
+
         yield from self._drive(
             context,
             pipeline,
             until,
             job_config,
             asset_reports(pipeline, _metadata_by_key(context), context.instance),
-            on_started=lambda: self._note_start(context, pipeline.name, said or "stopped"),
+            on_started=started,
             on_cancel=lambda job: self._note_cancel(context, job),
         )
+        self._note_execution(context, 0)
 
     def _run_partition(
         self,
@@ -300,7 +321,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         config: JobConfig,
         reports: AssetReports,
         *,
-        on_started: Callable[[], None] = lambda: None,
+        on_started: Callable[[int], None] = lambda execution_id: None,
         on_cancel: Callable[[PipelineJob], None] = lambda job: None,
     ) -> Generator[AssetEvent, None, None]:
         event_buffer = EventBuffer()
@@ -343,6 +364,12 @@ class JetResource(dg.ConfigurableResource[Any]):
             raise dg.Failure(f"{job!r} was cancelled.", allow_retries=False)
         worker = RunWorker.here(run_id).to_tag()
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
+
+    def _note_execution(self, context: RunContext, execution_id: int) -> None:
+        """Which one the run's end would be that of; 0: the job has ended, and the run goes on."""
+        run_id = context.run.run_id
+        worker = replace(RunWorker.here(run_id), execution_id=execution_id)
+        context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
 
     def _is_wanted(self, context: RunContext, job: str, until: Until) -> bool:
         """Does anything speak against this run? Launching by hand lifts a pause and forgets

@@ -30,6 +30,8 @@ class RunWorker:
         host, scope: where the ids are those of processes: a boot and a PID namespace.
         pid, started: the process that runs the job, and its start in the kernel's ticks.
         parent_pid, parent_started: the process that started it; 0 if there is none that counts.
+        execution_id: the newest execution of the job that it has begun; 0 before, and once the job
+            has ended: whatever else the run does then has nothing to do with the job.
     """
 
     run_id: str
@@ -39,6 +41,7 @@ class RunWorker:
     started: int
     parent_pid: int
     parent_started: int
+    execution_id: int = 0
 
     @classmethod
     def here(cls, run_id: str) -> RunWorker:
@@ -71,9 +74,14 @@ class RunWorker:
         return found if found.run_id == run_id else None
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Nobody can tell from here whether it lives: another host, container or boot."""
+        return self.host != socket.gethostname() or self.scope != pid_scope()
+
+    @property
     def is_gone(self) -> bool:
         """Is it proven that neither process exists any more? Never of another host or boot."""
-        if self.host != socket.gethostname() or self.scope != pid_scope():
+        if self.is_elsewhere:
             return False
         if is_alive(self.pid, self.started):
             return False

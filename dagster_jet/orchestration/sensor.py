@@ -18,7 +18,11 @@ from dagster_jet.jobs.supervision import (
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.asset_specs import build_jet_asset_specs
 from dagster_jet.orchestration.dagster_name import dagster_name
-from dagster_jet.orchestration.dead_runs import report_dead_runs
+from dagster_jet.orchestration.dead_runs import (
+    fenced_runs,
+    report_dead_runs,
+    report_fenced_run,
+)
 from dagster_jet.orchestration.launches import Launches, hint
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.orchestration.retirement import Retirement, retire
@@ -76,7 +80,9 @@ def build_jet_supervisor_sensor(
     hand lifts a pause and forgets the failures; until that run has the job no other is requested.
 
     A run whose process is gone, and of which nobody would say so any more (its code server died
-    too, or the machine's Dagster was killed), is reported as failed, so that alerts go off.
+    too, or the machine's Dagster was killed), is reported as failed, so that alerts go off. So is a
+    run of another host, or of before a reboot, that has lost the job to another run and has not
+    ended within `start_timeout_seconds` since.
 
     An execution that lives but has been at one thing for `stuck_after_seconds` (an epoch, a commit
     that is being retried, snapshots that keep failing) is named in every tick, as an error.
@@ -172,8 +178,16 @@ def supervise(
     supervision = read_supervision(jet.store, pipeline)
     lease, request = _lease_as_it_is(record), _request_of(supervision)
     launched = {run: Thing(What.RUN, run) for run in launches.unfinished(context.instance)}
-    runs = launched.values()
+    fenced = {
+        run: Thing(What.FENCED, run) for run in fenced_runs(context.instance, launches, record)
+    }
+    runs = [*launched.values(), *fenced.values()]
     sightings = Sightings.from_cursor(context.cursor).after([lease, request, *runs], now)
+    for run, seen in fenced.items():
+        if record is not None and sightings.age_ms(seen, now) >= policy.start_timeout_ms:
+            said = report_fenced_run(context.instance, run, record)
+            if said is not None:
+                context.log.warning(f"{pipeline}: {said}")
     requested = launches.requested(context.instance, supervision)
     known = {record.lease.run_id if record is not None and record.lease is not None else None}
     known.add(requested.run_id if requested is not None else None)

@@ -37,6 +37,8 @@ class What(str, Enum):
     LEASE = "lease"
     REQUEST = "request"
     RUN = "run"
+    FENCED = "fenced"
+    """A run that has lost the job to another one, and has not ended."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,13 @@ def as_lost(record: ExecutionRecord) -> ExecutionRecord:
     )
     failure = f"execution {record.execution_id} is dead: {why}"
     return replace(
-        record, status=JobStatus.NOT_RUNNING, cause=StopCause.LOST, lease=None, failure=failure
+        record,
+        status=JobStatus.NOT_RUNNING,
+        cause=StopCause.LOST,
+        lease=None,
+        failure=failure,
+        # It was well until then, also where it had nothing to take a snapshot of.
+        updated_at_ms=max(record.updated_at_ms, lease.renewed_at_ms if lease is not None else 0),
     )
 
 

@@ -70,6 +70,23 @@ class StoreConfig:
                 cure="Use letters, digits, '_', '-' and '.'.",
             )
 
+    def check_members(self, members: int | None = None) -> None:
+        """Refuse a store with too few members for its backups.
+
+        Args:
+            members: how many there are; by default as many as URLs.
+
+        Raises:
+            ConfigurationError: fewer members than ``backup_count`` + 1.
+        """
+        members = len(self.urls) if members is None else members
+        if members < self.backup_count + 1:
+            raise ConfigurationError(
+                f"backup_count={self.backup_count} needs {self.backup_count + 1} members, "
+                f"urls names {members}.",
+                cure="Add members, or lower backup_count.",
+            )
+
     @property
     def member_ids(self) -> tuple[str, ...]:
         """The members' ids, in the order of ``urls``."""

@@ -17,6 +17,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.store.config import StoreConfig
 from dagster_jet.store.identity import VerifiedMember, identify
+from dagster_jet.store.map.damage_notes import DamageNotes
 from dagster_jet.store.members import Member, member_id_of
 from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, Failure, fan_out
 from dagster_jet.store.metadata import METADATA, Identities, StoreMetadata
@@ -244,6 +245,11 @@ class View:
     members: dict[str, Member]
     configuration: Configuration[Member]
     sealer: Sealer
+
+    @property
+    def damage_notes(self) -> DamageNotes:
+        """Who has shown damaged copies since all were verified."""
+        return DamageNotes(self.members, self.metadata.routing, self.check_routes, self.sealer)
 
     def register(self, name: str) -> RegisterClient:
         """Return a register by its full name."""

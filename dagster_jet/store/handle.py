@@ -66,6 +66,7 @@ class StoreHandle:
             map_prefix(self.config.namespace, name),
             check=view.check_routes,
             sealer=view.sealer,
+            on_damage=view.damage_notes.add,
         )
 
 

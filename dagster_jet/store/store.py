@@ -29,7 +29,7 @@ from dagster_jet.store.upkeep.progress import OnProgress, unwatched
 from dagster_jet.store.upkeep.reencryption import Reencrypted
 from dagster_jet.store.upkeep.repair_lease import REPAIR, RepairLease
 from dagster_jet.store.upkeep.status import StoreStatus, status_of
-from dagster_jet.store.upkeep.verification import Verified, verify
+from dagster_jet.store.upkeep.verification import Verified, verify_store
 
 T = TypeVar("T")
 
@@ -68,12 +68,7 @@ class Store:
                 ``create=False``.
             StoreUnwritableError: a member of a new store cannot be created.
         """
-        if len(config.urls) < config.backup_count + 1:
-            raise ConfigurationError(
-                f"backup_count={config.backup_count} needs {config.backup_count + 1} members, "
-                f"urls names {len(config.urls)}.",
-                cure="Add members, or lower backup_count.",
-            )
+        config.check_members()
         connection = Connection(config)
         try:
             view = connection.discover()
@@ -152,6 +147,7 @@ class Store:
             check=view.check_routes,
             check_writes=True,
             sealer=view.sealer,
+            on_damage=view.damage_notes.add,
         )
 
     def map_names(self, prefix: str) -> list[str]:
@@ -181,7 +177,8 @@ class Store:
         pings = {m: member.ping for m, member in view.members.items()}
         _, failures = fan_out(pings, within_s=BRIEF_SECONDS_MAX)
         troubles = {m: str(failure) for m, failure in failures.items()}
-        return status_of(view.metadata, troubles, view.metadata.strangers(self.config))
+        damaged = view.damage_notes.known(view.members.keys() - troubles.keys())
+        return status_of(view.metadata, troubles, view.metadata.strangers(self.config), damaged)
 
     def away(self) -> dict[str, str]:
         """Ask every member that the store has now; return those that do not answer, and why.
@@ -201,21 +198,14 @@ class Store:
         }
 
     def is_safe(self) -> bool:
-        """Whether every partition has all its replicas, on members that answer."""
+        """Whether every partition has all its replicas, on members that answer; see ``status``."""
         return self.status().is_safe
 
     def verify(self, *, repair: bool = False, on_progress: OnProgress = unwatched) -> Verified:
         """Read and compare every copy of every key of all maps; see ``verification.py``."""
         view = self._view
         disown_rolled_back_members(view.configuration)
-        return verify(
-            view.members,
-            view.metadata.routing,
-            check_table=view.check_routes,
-            repair=repair,
-            sealer=view.sealer,
-            on_progress=on_progress,
-        )
+        return verify_store(view, repair=repair, on_progress=on_progress)
 
     # --- changing -------------------------------------------------------------------------------
 

@@ -89,6 +89,11 @@ def fail_point(name: str) -> None:
     time.sleep(60)  # SIGKILL is on its way; run nothing further
 
 
+def hits(name: str) -> int:
+    """How often this process has come to a configured point since `configure`."""
+    return _hits.get(name, 0)
+
+
 def configure(text: str) -> None:
     """Replaces this process's rules; for tests that cannot set the environment first."""
     global _rules

@@ -11,6 +11,7 @@ It runs without the engine: it does what the engine does with a sink, and what c
 
 from __future__ import annotations
 
+import base64
 import json
 import multiprocessing
 import pickle
@@ -69,7 +70,9 @@ class _Place:
     outages: Mapping[str, Callable[[], AbstractContextManager[object]]]
     steps: Sequence[str]
     secrets: Sequence[str]
-    expected: dict[int, str | None] = field(default_factory=dict)
+    expected: dict[int, Row] = field(default_factory=dict)
+    compared: dict[int, Row] = field(default_factory=dict)
+    """What a reader has seen of a row that is right: to read it again costs little."""
     epoch_id: int = 0
     execution_id: int = 1
 
@@ -128,17 +131,19 @@ class _Place:
         return CommitContext(_JOB, _STAGE, 1, by, recovering=True)
 
     def expect(self, *more: Sequence[Row]) -> None:
-        """Exactly what was committed is visible, once."""
-        self.expected.update({row["id"]: row["text"] for rows in more for row in rows})
-        seen: dict[int, str | None] = {}
+        """Exactly what was committed is visible, once, and as it was written."""
+        self.expected.update({row["id"]: row for rows in more for row in rows})
+        seen: dict[int, Row] = {}
         for row in self.read():
             assert row["id"] not in seen, f"row {row['id']} is there twice"
-            seen[row["id"]] = row["text"]
+            seen[row["id"]] = row
         missing, surplus = self.expected.keys() - seen.keys(), seen.keys() - self.expected.keys()
         assert not missing, f"{len(missing)} rows are missing, such as {min(missing)}"
         assert not surplus, f"{len(surplus)} rows are visible that must not be"
-        wrong = [key for key, text in self.expected.items() if seen[key] != text]
-        assert not wrong, f"the text of {len(wrong)} rows is another, such as of row {wrong[0]}"
+        for number, row in seen.items():
+            if self.compared.get(number) != row:
+                _compare(self.expected[number], row)
+                self.compared[number] = row
 
     def _rendered(self, sink: Sink, rows: Sequence[Row]) -> Iterable[pa.RecordBatch]:
         table = pa.Table.from_pylist(list(rows), SCHEMA)
@@ -168,6 +173,58 @@ def _row(number: int) -> Row:
     }
 
 
+_EXTREMES: Sequence[Row] = (
+    {
+        "number": -1e300,
+        "at": datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=timezone.utc),
+        "day": date(1001, 1, 1),
+        "raw": b"",
+        "price": Decimal("-99999999.99"),
+    },
+    {
+        "number": 0.1,
+        "at": datetime(2200, 1, 1, 0, 0, 0, 1, tzinfo=timezone.utc),
+        "day": date(9999, 12, 31),
+        "raw": b"text",
+        "price": Decimal("0.01"),
+    },
+)
+"""Values that every place takes, and that a careless one changes."""
+
+
+def _compare(expected: Row, seen: Row) -> None:
+    for name in SCHEMA.names:
+        if name in seen and not _is_same(expected[name], seen[name]):
+            raise AssertionError(
+                f"the {name} of row {expected['id']} is {seen[name]!r:.200} and not "
+                f"{expected[name]!r:.200}"
+            )
+
+
+def _is_same(expected: Any, seen: Any) -> bool:
+    """Whether it is this value, or what a place without such a type keeps of it."""
+    if expected is None or seen is None:
+        return expected is seen
+    match expected:
+        case bool():
+            return seen in (True, False) and bool(seen) == expected
+        case float():
+            return float(seen) == expected
+        case Decimal():
+            return Decimal(str(seen)) == expected
+        case bytes():
+            found = base64.b64decode(seen) if isinstance(seen, str) else bytes(seen)
+            return found == expected
+        case datetime():
+            # Python 3.10 knows no Z.
+            text = seen.replace("Z", "+00:00") if isinstance(seen, str) else ""
+            at = datetime.fromisoformat(text) if text else seen
+            return bool(at.replace(tzinfo=at.tzinfo or timezone.utc) == expected)
+        case date():
+            return bool((date.fromisoformat(seen) if isinstance(seen, str) else seen) == expected)
+    return bool(seen == expected)
+
+
 def check_sink(
     make_sink: MakeSink,
     read: Callable[[], Iterable[Row]],
@@ -184,12 +241,15 @@ def check_sink(
         make_sink: returns the sink's definition; every call one for the **same** place, which is
             empty at the first call and takes the columns of `SCHEMA`. Picklable, unless
             `several_processes` is False.
-        read: what a reader sees in it now; of each row `id` and `text` count.
+        read: what a reader sees in it now. Of each row every column of `SCHEMA` that is there is
+            compared; `id` is. A place without such a type may keep times and dates as ISO 8601 (no
+            zone: UTC), bytes as base64, decimals as text or number, `flag` as 0 or 1.
         spark: for a sink that renders its rows with Spark.
         several_processes: also let another process commit. False for a place inside one process.
         outages: by a name for messages, what makes the place unusable while it is entered (a full
             disk, a locked table, a server that is down): a commit in it is to be retried.
-        steps: fail points of the connector: it is made to fail at each, in both phases.
+        steps: fail points of the connector: it is made to fail at each, in both phases. Each has to
+            be reached.
         secrets: texts that must not be in what is sent, shown or kept.
 
     Raises:
@@ -263,10 +323,14 @@ def _says_what_is_committed(place: _Place) -> None:
 
 
 def _any_value(place: _Place) -> None:
-    """Any value is kept as it is: nulls, empty and long texts, 10,000 rows."""
+    """Any value is kept as it is: nulls, extremes, microseconds, empty and long texts, 10,000
+    rows."""
     nulls = [{**dict.fromkeys(row), "id": row["id"], "flag": True} for row in place.rows(2)]
     place.commit(place.stage(nulls))
     place.expect(nulls)
+    extremes = [{**row, **e} for row, e in zip(place.rows(2), _EXTREMES, strict=True)]
+    place.commit(place.stage(extremes))
+    place.expect(extremes)
     empty = place.rows(1, text="")
     place.commit(place.stage(empty))
     place.expect(empty)
@@ -389,7 +453,9 @@ def _crashes(place: _Place) -> None:
             except Exception:  # noqa: BLE001 - whatever it is that the step's failure causes
                 place.execution_id += 1
             finally:
+                hits = failpoint.hits(step)
                 failpoint.configure("")
+            assert hits or hit > 1, f"the step {step!r} was never reached"
             if not staged:
                 place.abort_orphans()
                 staged = place.stage(rows, shards=1, new_epoch=False)

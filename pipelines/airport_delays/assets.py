@@ -9,6 +9,7 @@ from dagster_jet import (
     JetResource,
     Secret,
     build_jet_asset_checks,
+    build_jet_control_job,
     build_jet_job,
     build_jet_source_assets,
     build_jet_supervisor_sensor,
@@ -40,6 +41,8 @@ def airport_delays_assets(
 
 
 airport_delays_job = build_jet_job(airport_delays_assets)
+
+airport_delays_control = build_jet_control_job(pipeline)
 
 airport_delays_supervisor = build_jet_supervisor_sensor(
     job=airport_delays_job,

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 
 from sqlite_queue import QueueReader, SqliteQueue
 from sqlite_table import SqliteTable
+from sqlite_table import _plain as as_sqlite
 
 from dagster_jet.testing.check_sink import Row
 
@@ -21,6 +22,7 @@ __all__ = [
     "QueueReader",
     "SqliteQueue",
     "SqliteTable",
+    "as_sqlite",
     "locked",
     "read_table",
     "send_messages",
@@ -38,8 +40,8 @@ def table(folder: Path, kind: type[SqliteTable] = SqliteTable) -> SqliteTable:
 
 def read_table(folder: Path) -> list[Row]:
     with closing(sqlite3.connect(folder / "a.db")) as database:
-        rows = database.execute("select id, text from results").fetchall()
-    return [{"id": number, "text": text} for number, text in rows]
+        database.row_factory = sqlite3.Row
+        return [dict(row) for row in database.execute("select * from results")]
 
 
 def send_messages(folder: Path, rows: list[dict[str, Any]]) -> None:

@@ -8,9 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dagster_jet.connectors.contract import CommitContext, TransactionId
@@ -23,8 +24,9 @@ from dagster_jet.connectors.staging import (
 )
 from dagster_jet.errors import Reaction
 from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.system.failpoint import fail_point
 from dagster_jet.testing.check_sink import check_sink
-from tests.contract.connector_places import SqliteTable, locked, read_table, table
+from tests.contract.connector_places import SqliteTable, as_sqlite, locked, read_table, table
 
 STAGING_STEPS = ("staging.put.before", "staging.finished")
 
@@ -43,8 +45,13 @@ def test_the_example_of_the_docs(tmp_path: Path) -> None:
 
 def _insert(sink: SqliteTable, batches: Iterable[pa.RecordBatch]) -> None:
     with closing(sqlite3.connect(sink.path)) as database, database:
-        rows = [(row["id"], row["text"]) for batch in batches for row in batch.to_pylist()]
-        database.executemany("insert into results (id, text) values (?, ?)", rows)
+        _insert_into(database, batches)
+
+
+def _insert_into(database: sqlite3.Connection, batches: Iterable[pa.RecordBatch]) -> None:
+    for batch in batches:
+        rows = [list(map(as_sqlite, row.values())) for row in batch.to_pylist()]
+        database.executemany("insert into results values (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 class Broken(SqliteTable):
@@ -76,10 +83,7 @@ class NoMarker(Broken):
     class Committer(Wrapped):
         def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
             for _, segments in segments_by_epoch(self.sink.area, artifacts):
-                with sqlite3.connect(self.sink.path) as database:
-                    for batch in rows_of(segments):
-                        rows = [(row["id"], row["text"]) for row in batch.to_pylist()]
-                        database.executemany("insert into results (id, text) values (?, ?)", rows)
+                _insert(self.sink, rows_of(segments))
 
 
 class MarkerByExecution(Broken):
@@ -160,6 +164,99 @@ class Truncates(Broken):
         return Short(SegmentWriter(self.area, transaction, self.table))
 
 
+class CutsMicroseconds(Broken):
+    Committer = Wrapped
+
+    def open_writer(self, transaction: TransactionId) -> Any:
+        class Cut(RowsWriter):
+            def write(writer, batch: Any) -> None:  # noqa: N805
+                place = batch.schema.get_field_index("at")
+                cut = pc.floor_temporal(batch.column(place), unit="millisecond")
+                super().write(batch.set_column(place, "at", cut))
+
+        return Cut(SegmentWriter(self.area, transaction, self.table))
+
+
+class CommitsTheNewestEpoch(Broken):
+    """Of a call with several."""
+
+    class Committer(Wrapped):
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            newest = max((one.epoch_id for one in artifacts), default=0)
+            self.right.commit([one for one in artifacts if one.epoch_id == newest], context)
+
+
+class StagesInMemory(Broken):
+    """What one process stages, another does not find, and takes for committed."""
+
+    Committer = Wrapped
+    chunks: ClassVar[dict[str, bytes]] = {}
+
+    @property
+    def area(self) -> Any:
+        return MemoryArea(self.chunks)
+
+
+@dataclass(frozen=True)
+class MemoryArea:
+    chunks: dict[str, bytes]
+
+    def put(self, name: str, data: bytes) -> None:
+        self.chunks[name] = data
+
+    def get(self, name: str) -> bytes | None:
+        return self.chunks.get(name)
+
+    def names(self) -> list[str]:
+        return list(self.chunks)
+
+    def delete(self, names: Collection[str]) -> None:
+        for name in names:
+            self.chunks.pop(name, None)
+
+
+class CommitsAllOfTheEpoch(Broken):
+    """Whoever has staged it."""
+
+    class Committer(Wrapped):
+        same_execution = False
+
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            named = {one.token.rpartition("/")[0]: one.token.split("-") for one in artifacts}
+            for name in self.sink.area.names():
+                segment = name.rpartition("/")[0]
+                if segment not in named and self.is_same(name.split("-"), named.values()):
+                    _insert(self.sink, pa.ipc.open_stream(self.sink.area.get(name)))
+            self.right.commit(artifacts, context)
+
+        def is_same(self, found: list[str], named: Iterable[list[str]]) -> bool:
+            first = 0 if self.same_execution else 1
+            return any(found[first:2] == one[first:2] for one in named)
+
+
+class CommitsEveryAttempt(CommitsAllOfTheEpoch):
+    """Of its execution."""
+
+    class Committer(CommitsAllOfTheEpoch.Committer):
+        same_execution = True
+
+
+class MarksAfterwards(Broken):
+    """Rows first, and the marker in a transaction of its own."""
+
+    class Committer(Wrapped):
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            marked = f"{self.sink.path}.marked"
+            done = Path(marked).read_text().split() if Path(marked).exists() else []
+            for epoch_id, segments in segments_by_epoch(self.sink.area, artifacts):
+                if str(epoch_id) in done:
+                    continue
+                _insert(self.sink, rows_of(segments))
+                fail_point("planted.inserted")
+                with open(marked, "a") as file:
+                    file.write(f"{epoch_id}\n")
+
+
 class TellsItsPassword(Broken):
     Committer = Wrapped
 
@@ -188,6 +285,12 @@ class ForgetsItsStaging(Broken):
         (NeverSaysSo, "A committer that says what is committed"),
         (WritesAtOnce, "Rows are invisible after phase 1"),
         (Truncates, "Any value is kept as it is"),
+        (CutsMicroseconds, r"Rows are invisible after phase 1(.|\n)*the at of row \d+ is"),
+        (CommitsTheNewestEpoch, "Several epochs are committed in one call"),
+        (StagesInMemory, "Another process finishes the commit"),
+        (CommitsAllOfTheEpoch, "What a writer of a dead execution prepares late"),
+        (CommitsEveryAttempt, "Of two attempts of a task"),
+        (MarksAfterwards, "Whatever named step fails"),
         (TellsItsPassword, "shows no secret"),
         (ForgetsItsStaging, "A sink that is reopened from its destination"),
     ],
@@ -197,7 +300,25 @@ def test_a_planted_bug_is_named(tmp_path: Path, bug: type[SqliteTable], clause: 
         check_sink(
             partial(table, tmp_path, bug),
             partial(read_table, tmp_path),
-            several_processes=False,
+            several_processes=bug is StagesInMemory,
             outages={"a locked table": partial(locked, tmp_path / "a.db")},
+            steps=("planted.inserted",) if bug is MarksAfterwards else (),
             secrets=("hunter2",),
         )
+
+
+def test_a_step_that_is_never_reached_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"\(the step 'staging.put' was never"):
+        check_sink(
+            partial(table, tmp_path),
+            partial(read_table, tmp_path),
+            several_processes=False,
+            steps=("staging.finished", "staging.put"),
+        )
+
+
+def test_a_place_may_carry_the_id_and_the_text_only(tmp_path: Path) -> None:
+    def read() -> list[dict[str, Any]]:
+        return [{"id": row["id"], "text": row["text"]} for row in read_table(tmp_path)]
+
+    check_sink(partial(table, tmp_path, CutsMicroseconds), read, several_processes=False)

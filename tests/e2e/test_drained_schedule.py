@@ -7,17 +7,51 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_jet import Jet, Pipeline, sinks, sources
+from dagster_jet import (
+    Jet,
+    Pipeline,
+    build_jet_schedule,
+    build_jet_source_assets,
+    sinks,
+    sources,
+)
 from dagster_jet.jobs.supervision import Intent, read_supervision
+from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.retirement import Retirement
+from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 
-from .test_materialize import materialize
-from .tiny import committed_rows, put_file, tiny
+from .tiny import committed_rows, jet_resource, put_file, tiny, tiny_assets
+
+
+def scheduled_run(folder: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """What a daemon does at a tick: it asks the schedule, and launches the run that it wants."""
+    assets, resources = tiny_assets(folder), {"jet": jet_resource(folder)}
+    schedule = build_jet_schedule(assets, cron_schedule="*/15 * * * *")
+    definitions = dg.Definitions(
+        assets=[assets, *build_jet_source_assets(tiny(folder))],
+        schedules=[schedule],
+        resources=resources,
+    )
+    with dg.build_schedule_context(instance=instance, resources=resources) as context:
+        (request,) = schedule.evaluate_tick(context).run_requests or []
+    assert request.tags["dagster/schedule_name"] == "tiny_schedule"
+    job = definitions.resolve_job_def("tiny_drained_job")
+    return job.execute_in_process(
+        run_config=request.run_config, tags=dict(request.tags), instance=instance
+    )
+
+
+def has_left(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """The run has noted that it has nothing to do with the job any more."""
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    worker = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run_id)
+    return worker is not None and worker.execution_id == 0
 
 
 def follows(jet: Jet, instance: dg.DagsterInstance, record: ExecutionRecord, folder: Path) -> None:
@@ -41,11 +75,11 @@ def follows(jet: Jet, instance: dg.DagsterInstance, record: ExecutionRecord, fol
 
 
 def test_three_drained_runs(tmp_path: Path) -> None:
-    tags = {"dagster/schedule_name": "tiny_schedule"}
     with dg.DagsterInstance.ephemeral() as instance:
         for number in range(3):
             put_file(tmp_path, number)
-            assert materialize(tmp_path, "drained", instance=instance, tags=tags).success
+            run = scheduled_run(tmp_path, instance)
+            assert run.success and has_left(instance, run.run_id), "whatever else the run does"
             assert len(committed_rows(tmp_path / "copy")) == 60 * (number + 1)
             with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
                 record = jet.record("tiny")

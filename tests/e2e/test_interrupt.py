@@ -2,72 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from dagster_jet import Jet
 from dagster_jet.jobs.supervision import read_supervision
 from dagster_jet.snapshot.record import JobStatus
 from tests.long import long
 
+from .run_worker import Worker, start_worker
 from .tiny import committed_rows, put_file
-
-REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_SECONDS = 240
-
-
-@dataclass
-class Worker:
-    """A process that runs the tiny job on an instance of its own until it is stopped."""
-
-    folder: Path
-    process: subprocess.Popen[bytes]
-    instance: dg.DagsterInstance
-    jet: Jet
-
-    def wait_for(self, what: str, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not happened():
-            assert self.process.poll() is None, f"the worker ended before: {what}"
-            assert time.monotonic() < deadline, f"in vain: {what}"
-            time.sleep(0.05)
-
-    def run(self) -> dg.DagsterRun:
-        (run,) = self.instance.get_runs()
-        return run
-
-    def end(self) -> None:
-        self.process.wait(TIMEOUT_SECONDS)
-
-
-@contextmanager
-def start_worker(tmp_path: Path, **more_environment: str) -> Iterator[Worker]:
-    put_file(tmp_path, 0)
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n", encoding="utf-8")
-    environment = {**os.environ, "DAGSTER_HOME": str(home), "TINY_FOLDER": str(tmp_path)}
-    environment.update(more_environment)
-    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.tiny"], cwd=REPOSITORY, env=environment
-        )
-        try:
-            with dg.DagsterInstance.from_config(str(home)) as instance:
-                yield Worker(tmp_path, process, instance, jet)
-        finally:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture

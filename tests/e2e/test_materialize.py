@@ -17,9 +17,11 @@ from .tiny import SPARK, committed_rows, jet_resource, put_file, tiny, tiny_asse
 PAGE = Path(__file__).parents[2] / "docs" / "dagster.md"
 
 
-def materialize(folder: Path, until: str, **options: Any) -> dg.ExecuteInProcessResult:
+def materialize(
+    folder: Path, until: str, window: str = "1 hour", **options: Any
+) -> dg.ExecuteInProcessResult:
     return dg.materialize(
-        [tiny_assets(folder), *build_jet_source_assets(tiny(folder))],
+        [tiny_assets(folder, window), *build_jet_source_assets(tiny(folder))],
         resources={"jet": jet_resource(folder)},
         run_config={"ops": {"tiny": {"config": {"until": until}}}},
         **options,
@@ -47,13 +49,19 @@ def test_drained_then_completed(tmp_path: Path) -> None:
     assert last["details"]["execution"] == 1
     shows_its_columns(first)
 
+    changed = materialize(tmp_path, "drained", window="2 hours", raise_on_error=False)
+    (failed,) = [e.step_failure_data for e in changed.all_events if e.is_step_failure]
+    assert failed.user_failure_data is not None
+    sentence = failed.user_failure_data.description
+    assert "stage 'per_hour'" in sentence and len(sentence.splitlines()) == 1, sentence
+
     put_file(tmp_path, 2)
     second = materialize(tmp_path, "completed")
     restored, *_, final = numbers(second, "copy_out")
     assert restored["restored"] is True
     assert restored["dagster/row_count"] == 120, "what the first run had committed"
     assert final["dagster/row_count"] == 180
-    assert final["details"]["execution"] == 2
+    assert final["details"]["execution"] == 3, "the one that was refused is counted"
 
     hours = committed_rows(tmp_path / "per_hour")
     assert len(hours) == 9, "three keys, three hours; windows were open across the runs"

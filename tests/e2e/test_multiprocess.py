@@ -10,7 +10,7 @@ import psutil
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_worker import RunWorker
 
-from .test_interrupt import Worker, start_worker
+from .run_worker import Worker, start_worker
 from .tiny import committed_rows, put_file
 
 
@@ -32,6 +32,7 @@ def test_a_killed_step_goes_on_in_the_same_run(tmp_path: Path) -> None:
         (run,) = worker.instance.get_runs()
         noted = RunWorker.from_tag(run.tags.get(keys.TAG_WORKER), run.run_id)
         assert noted is not None and (noted.pid, noted.parent_pid) == (step, worker.process.pid)
+        assert noted.execution_id == execution
         psutil.Process(step).kill()
         put_file(tmp_path, 1)
         assert not noted.is_gone, "the run worker begins the step anew"

@@ -26,19 +26,24 @@ from dagster_jet import aggregates as agg
 SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false"}
 
 
-def tiny(folder: Path) -> Pipeline:
-    p = Pipeline("tiny")
+def tiny(folder: Path | str, window: str = "1 hour", *, more: bool = False) -> Pipeline:
+    """Two sinks, or three in its next version."""
+    folder, p = Path(folder), Pipeline("tiny")
     events = p.read_from(
         sources.files(str(folder / "in"), format="json", schema="k string, at timestamp, v double"),
         name="events",
     ).with_timestamps("at")
     hourly = (
         events.group_by("k")
-        .window(windows.tumbling("1 hour"))
+        .window(windows.tumbling(window))
         .aggregate(n=agg.count(), total=agg.sum("v"), name="per_hour")
     )
     hourly.write_to(sinks.files(str(folder / "per_hour"), format="json"), name="per_hour_out")
     events.write_to(sinks.files(str(folder / "copy"), format="json"), name="copy_out")
+    if more:
+        events.filter("v >= 30").write_to(
+            sinks.files(str(folder / "more"), format="json"), name="more_out"
+        )
     return p
 
 
@@ -64,21 +69,28 @@ def committed_rows(sink: Path) -> list[dict[str, object]]:
     return rows
 
 
+def settings(folder: Path) -> dict[str, Any]:
+    return {
+        "store": [os.environ.get("TINY_STORE", f"file://{folder}/store")],
+        "backup_count": 0,
+        "spark_config": SPARK,
+        "work_dir": str(folder / "work"),
+        "snapshot_interval": "200 ms",
+        "min_report_interval_seconds": 0,
+        "lease_ttl": os.environ.get("TINY_LEASE_TTL"),
+    }
+
+
 def jet_resource(folder: Path) -> JetResource:
-    return JetResource(
-        store=[f"file://{folder}/store"],
-        backup_count=0,
-        spark_config=SPARK,
-        work_dir=str(folder / "work"),
-        snapshot_interval="200 ms",
-        min_report_interval_seconds=0,
-    )
+    return JetResource(**settings(folder))
 
 
-def tiny_assets(folder: Path) -> dg.AssetsDefinition:
+def tiny_assets(folder: Path, window: str = "1 hour") -> dg.AssetsDefinition:
     retry_policy = dg.RetryPolicy(max_retries=3, delay=1) if "TINY_RETRIES" in os.environ else None
 
-    @jet_assets(pipeline=tiny(folder), retry_policy=retry_policy)
+    pipeline = tiny(folder, window, more="TINY_MORE" in os.environ)
+
+    @jet_assets(pipeline=pipeline, retry_policy=retry_policy)
     def tiny_stream(context: dg.AssetExecutionContext, jet: JetResource):
         yield from jet.run(context=context)
 
@@ -125,7 +137,8 @@ def main() -> None:
     if "TINY_CANCELS_ITSELF" in os.environ:
         cancel_while_dagster_handles_an_event()
     with dg.DagsterInstance.get() as instance:
-        dg.execute_job(dg.reconstructable(tiny_job), instance=instance)
+        tags = json.loads(os.environ.get("TINY_RUN_TAGS", "{}"))
+        dg.execute_job(dg.reconstructable(tiny_job), instance=instance, tags=tags)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from dagster_jet.errors import (
     UserFunctionError,
 )
 from dagster_jet.execution.events import EpochCompleted, JobEvent
-from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.snapshot.record import JobStatus, StopCause
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.store import FileMember
@@ -203,6 +203,32 @@ def test_a_json_row_that_does_not_fit_the_schema(world: World, line: str) -> Non
     for part in ("'copy'", "'rows'", f"{path}:3", line, "dead_letter_to()"):
         assert part in str(told.value)
     assert oracle.committed(world.folder / "out/copy", "kv") == Counter()
+
+
+def test_a_bad_file_suspends_the_job_until_it_is_repaired(world: World) -> None:
+    """The record keeps why; the next start goes on behind what was committed."""
+    write_input(world.folder / "in", 1, [good(1)])
+    bad = write_input(world.folder / "in", 2, [{**good(2), "v": "two"}])
+    write_input(world.folder / "in", 3, [good(3)])
+    pipeline, settings = copying(world), {"suspend_on_failure": True, "max_items_per_epoch": 1}
+    with pytest.raises(BadRowError) as told:
+        run(world, pipeline, snapshot_interval="0 ms", **settings)
+    with world.jet() as jet:
+        record = jet.record("copy")
+    assert record is not None
+    assert (record.status, record.cause) == (JobStatus.SUSPENDED, StopCause.ERROR)
+    assert record.failure is not None and f"{bad}:1" in record.failure
+    assert record.failure in str(told.value) and "two" in record.failure
+    assert record.lease is None
+    assert not oracle.committed(world.folder / "out/copy", "v") - Counter([(1,)])
+
+    write_input(world.folder / "in", 2, [good(2)])
+    run(world, pipeline, **settings)
+    with world.jet() as jet:
+        record = jet.record("copy")
+    assert record is not None and record.status is JobStatus.COMPLETED
+    assert (record.cause, record.failure) == (StopCause.COMPLETE, None)
+    assert oracle.committed(world.folder / "out/copy", "v") == Counter([(1,), (2,), (3,)])
 
 
 def test_a_csv_row_that_does_not_fit_the_schema(world: World) -> None:

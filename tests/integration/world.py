@@ -71,6 +71,7 @@ class World:
 
     driver: ClassVar[Main] = staticmethod(child.main)
     """What a child does."""
+    job: ClassVar[str] = child.JOB
 
     def __init__(self, folder: Path, fail_points: FailPoints, spark: SparkSession) -> None:
         self.folder = folder
@@ -126,23 +127,28 @@ class World:
             assert not found - expected[name], (name, found - expected[name])
 
     def assert_ledger_is_true(self) -> tuple[LedgerEntry, ...]:
-        """Of each sink it says exactly what the markers in its folder say: read here as files."""
+        """Of each sink it says exactly what its markers say: read here by plain clients."""
         with self.jet() as jet:
-            entries = jet.ledger_entries(child.JOB)
-            consistent = jet.consistent_epoch(child.JOB)
-            manifests = [jet.manifest(child.JOB, r.snapshot_id) for r in jet.snapshots(child.JOB)]
+            entries = jet.ledger_entries(self.job)
+            consistent = jet.consistent_epoch(self.job)
+            manifests = [jet.manifest(self.job, r.snapshot_id) for r in jet.snapshots(self.job)]
+        assert entries
         for entry in entries:
-            folder = self.folder / "out" / entry.sink.removesuffix("_out") / "_epochs"
-            marked = {int(path.stem) for path in folder.glob("[!.]*.json")}
             named = {a.epoch_id for m in manifests for a in m.artifacts if a.sink == entry.sink}
-            missing = min(named - marked, default=None)
+            unmarked = named - self.marked(entry.sink, named)
+            missing = min(unmarked, default=None)
             whole = [m.epoch_id for m in manifests if missing is None or m.epoch_id < missing]
             assert entry.witness is Witness.MARKERS, entry
-            assert entry.epoch_id == max(whole, default=None), (entry, sorted(named - marked))
+            assert entry.epoch_id == max(whole, default=None), (entry, sorted(unmarked))
         epochs = [entry.epoch_id for entry in entries]
         known = [epoch for epoch in epochs if epoch is not None]
         assert consistent == (min(known) if known and None not in epochs else None)
         return entries
+
+    def marked(self, sink: str, epochs: set[int]) -> set[int]:
+        """Of these epochs, those that a sink's place has a marker of."""
+        folder = self.folder / "out" / sink.removesuffix("_out") / "_epochs"
+        return epochs & {int(path.stem) for path in folder.glob("[!.]*.json")}
 
     def visible_rows(self) -> int:
         return sum(rows.total() for rows in self.committed().values())

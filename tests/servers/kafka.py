@@ -8,7 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from dagster_jet.testing.servers import _self_signed
+
 from .packages import fetch_jars
+from .proxy import Proxy
 from .shared import SharedServer, ToStart, free_port, shared_server
 
 VERSION = "4.1.0"
@@ -16,20 +19,28 @@ _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 """A random one may begin with a dash, and is taken for an option then."""
 USER, PASSWORD = "limited", "hush-hush"
 """Of the SASL listener: may do nothing, until a test grants it. Who comes without may do all."""
+PROXIED = ("outage", "contract", "held")
+"""Listeners whose clients are sent to a `Proxy`: one for each file of tests that has one, because
+they run at the same time."""
 _JAVA = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},PROXIED://127.0.0.1:{proxied},SASL_PLAINTEXT://127.0.0.1:{sasl}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},PROXIED://127.0.0.1:{proxy},SASL_PLAINTEXT://127.0.0.1:{sasl}
+listeners={listeners}
+advertised.listeners={advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+listener.security.protocol.map={protocols}
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/server.pem
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 listener.name.sasl_plaintext.plain.sasl.jaas.config=\\
   org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
 listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config=\\
   org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=\\
+  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 log.dirs={folder}/data
@@ -63,13 +74,14 @@ def kafka_server() -> SharedServer:
     return shared_server("kafka", prepared)
 
 
-def prepared(folder: Path, *, proxied: int | None = None, proxy: int | None = None) -> ToStart:
-    """How a broker is started in a folder; one that was there before keeps its data and ports.
+def network(name: str) -> Proxy:
+    """Whoever connects through it is sent back through it; of `PROXIED`."""
+    ports = kafka_server().facts
+    return Proxy(ports[name], port=ports[f"{name}_proxy"])
 
-    Args:
-        proxied: the port of a second listener.
-        proxy: where clients of that one are told to connect to; a test puts a `Proxy` there.
-    """
+
+def prepared(folder: Path) -> ToStart:
+    """How a broker is started in a folder; one that was there before keeps its data and ports."""
     jars = fetch_jars("kafka", "org.apache.kafka", "kafka_2.13", VERSION)
     properties = folder / "server.properties"
     java = str(Path(os.environ["JAVA_HOME"], "bin", "java")) if "JAVA_HOME" in os.environ else None
@@ -77,17 +89,17 @@ def prepared(folder: Path, *, proxied: int | None = None, proxy: int | None = No
     if properties.exists():
         ports = json.loads((folder / "ports").read_text())
     else:
-        ports = {
-            "port": free_port(),
-            "proxied": proxied or free_port(),
-            "proxy": proxy or free_port(),
-            "sasl": free_port(),
-        }
+        names = ["port", "controller", "sasl", "tls"]
+        names += [name + end for name in PROXIED for end in ("", "_proxy")]
+        ports = {name: free_port() for name in names}
+        certificate, key = _self_signed(folder)
+        (folder / "server.pem").write_bytes(key.read_bytes() + certificate.read_bytes())
         properties.write_text(
             _PROPERTIES.format(
-                **ports, controller=free_port(), folder=folder, user=USER, password=PASSWORD
+                **_listeners(ports), folder=folder, controller=ports["controller"],
+                user=USER, password=PASSWORD,
             )
-        )
+        )  # fmt: skip
         subprocess.run(
             [*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(properties)],
             check=True,
@@ -98,8 +110,37 @@ def prepared(folder: Path, *, proxied: int | None = None, proxy: int | None = No
     return ToStart(
         [*command, "kafka.Kafka", str(properties)],
         lambda: answers(servers),
-        {"servers": servers, "sasl_servers": f"127.0.0.1:{ports['sasl']}", **ports},
+        {
+            "servers": servers,
+            "sasl_servers": f"127.0.0.1:{ports['sasl']}",
+            "tls_servers": f"127.0.0.1:{ports['tls']}",
+            "certificate": f"{folder}/certificate.pem",
+            **ports,
+        },
     )
+
+
+def _listeners(ports: dict[str, int]) -> dict[str, str]:
+    """Settings of the broker: where it listens, and what it tells its clients of that."""
+    own = {
+        "PLAINTEXT": ports["port"],
+        "CONTROLLER": ports["controller"],
+        "SASL_PLAINTEXT": ports["sasl"],
+        "SASL_SSL": ports["tls"],
+    }
+    through = {name.upper(): ports[name] for name in PROXIED}
+    told = {**own, **{name.upper(): ports[f"{name}_proxy"] for name in PROXIED}}
+    del told["CONTROLLER"]
+
+    def places(of: dict[str, int]) -> str:
+        return ",".join(f"{name}://127.0.0.1:{port}" for name, port in of.items())
+
+    named = [f"{n}:{n if 'SASL' in n else 'PLAINTEXT'}" for n in (*own, *through)]
+    return {
+        "listeners": places({**own, **through}),
+        "advertised": places(told),
+        "protocols": ",".join(named),
+    }
 
 
 def answers(servers: str) -> bool:

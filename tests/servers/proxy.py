@@ -6,7 +6,7 @@ import contextlib
 import selectors
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _CHUNK = 1 << 16
@@ -28,6 +28,8 @@ class Proxy:
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._is_cut = self._is_closed = False
         self._cut_after: int | None = None
+        self._is_asked: Callable[[bytes], bool] | None = None
+        self._asked_by: socket.socket | None = None
         self.connections = 0
         """How many clients have come through."""
         self.refused = 0
@@ -65,7 +67,7 @@ class Proxy:
 
     def restore(self) -> None:
         """Who connects from now on gets through."""
-        self._cut_after, self._is_cut = None, False
+        self._cut_after, self._is_asked, self._asked_by, self._is_cut = None, None, None, False
 
     @property
     def is_cut(self) -> bool:
@@ -74,6 +76,15 @@ class Proxy:
     def cut_after(self, count: int) -> None:
         """Breaks off once so many more bytes have come from clients: in the middle of a call."""
         self._cut_after = count
+
+    def cut_answer_to(self, is_asked: Callable[[bytes], bool]) -> None:
+        """Passes on what a client says, and breaks off when the answer comes: the server has done
+        it, and nobody is told.
+
+        Args:
+            is_asked: told what a client says, whether this is it.
+        """
+        self._is_asked = is_asked
 
     def reset(self) -> None:
         """Resets what is connected; who connects again gets through."""
@@ -122,6 +133,8 @@ class Proxy:
                             return
                         if self._is_used_up(end is client, len(data)):
                             return
+                        if self._is_answer(client, end is client, data):
+                            return
                         other[end].sendall(data)
         except (OSError, ValueError):
             return  # reset: by us, or by one of the ends
@@ -136,6 +149,14 @@ class Proxy:
             return False
         self._cut_after -= count
         if self._cut_after <= 0:
+            self.break_off()
+            return True
+        return False
+
+    def _is_answer(self, client: socket.socket, is_from_client: bool, data: bytes) -> bool:
+        if is_from_client and self._is_asked is not None and self._is_asked(data):
+            self._asked_by = client
+        elif not is_from_client and self._asked_by is client:
             self.break_off()
             return True
         return False

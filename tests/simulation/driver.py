@@ -485,6 +485,8 @@ class Driver:
             raise Violation(f"asked to {asked}, it begins again: {stop.reason}")
         if self._is_cancelled and (stop.restart or stop.cause not in _ENDS_OF_A_CANCEL):
             raise Violation(f"cancelled, it ends of something else: {stop.reason}")
+        if stop.cause is StopCause.ERROR and not stop.restart:
+            self._failed_with(stop)
         if self._ended:
             return
         self.tell("->", stop)
@@ -492,6 +494,14 @@ class Driver:
         self.snapshots.give_up()
         point = Point("before", "Stop")
         self.world.after(self.process, lambda: self._write_end(stop), point)
+
+    def _failed_with(self, stop: c.Stop) -> None:
+        """It waits for a person who is to read why."""
+        suspends = self.world.scenario.suspend_on_failure
+        status = JobStatus.SUSPENDED if suspends else JobStatus.FAILED
+        if stop.status is not status or not stop.write_status:
+            raise Violation(f"failed, it is {stop.status}, not {status}: {stop.reason}")
+        self.world.seen[f"a failure: {status.value}"] += 1
 
     def _write_end(self, stop: c.Stop) -> None:
         if not stop.write_status:

@@ -41,6 +41,8 @@ MUST_HAVE_HAPPENED = (
     "a connector failed at any moment",
     "cancelled",
     "cancelled in recovery",
+    "a failure: FAILED",
+    "a failure: SUSPENDED",
     "the same ack came twice",
     "two attempts of a task acked",
     "an ack was missing",

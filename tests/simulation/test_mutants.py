@@ -251,6 +251,14 @@ class RestartsWhenAskedToStayDown(Ending):
         return True
 
 
+class FailsForGood(Ending):
+    """Whatever the job was told to do after a failure."""
+
+    def failed(self, reason, *, restartable):
+        self.suspend_on_failure = False
+        return super().failed(reason, restartable=restartable)
+
+
 class TakesACancelForTheFailureThatItCauses(Coordinator):
     """Hears of a cancel when an epoch could begin, which in a recovery that fails is never."""
 
@@ -628,6 +636,7 @@ MUTANTS = (
     ForgetsTheArtifactsOfAFailedSnapshot,
     StopsBesideTheDecision,
     RestartsWhenAskedToStayDown,
+    FailsForGood,
     TakesACancelForTheFailureThatItCauses,
     LeavesOutTheNewestChunks,
     ForgetsWhatWasPrepared,

@@ -20,6 +20,7 @@ from rich.table import Table
 from ..jvm import start_quickly
 from .dagster_round import DagsterRound
 from .kafka_round import KafkaRound
+from .postgres_round import PostgresRound
 from .round import UNDER_DAGSTER, VICTIMS, Round, Setting, Verdict
 from .three_sinks_round import ThreeSinksRound
 
@@ -33,21 +34,28 @@ def settings(
     kafka: bool = False,
     dagster: bool = False,
     three_sinks: bool = False,
+    postgres: bool = False,
 ) -> list[Setting]:
-    """Every other round on two executor JVMs, every other pair of rounds on Redis; with Kafka, with
-    three sinks or under Dagster all on local threads and files."""
+    """Every other round on two executor JVMs, every other pair of rounds on Redis; with servers
+    or under Dagster all on local threads and files.
+
+    With servers every other round holds its transactions, and there are two rounds at least."""
     rng = random.Random(seed)
-    plain = not (kafka or dagster or three_sinks)
-    rounds = -(-kills // PER_ROUND)
+    servers = kafka or three_sinks or postgres
+    plain = not (servers or dagster)
+    per_round = min(PER_ROUND, -(-kills // 2)) if servers else PER_ROUND
+    rounds = -(-kills // per_round)
     return [
         Setting(
             seed=rng.randrange(1 << 30),
-            kills=min(PER_ROUND, kills - number * PER_ROUND),
+            kills=min(per_round, kills - number * per_round),
             cluster=bool(number & 1) and plain,
             redis=not number & 2 and plain,
             kafka=kafka,
             dagster=dagster,
             three_sinks=three_sinks,
+            postgres=postgres,
+            held=bool(number & 1) and servers,
         )
         for number in range(rounds)
     ]
@@ -65,6 +73,7 @@ def main() -> int:
         action="store_true",
         help="Kafka and files in; Kafka, PostgreSQL and Parquet out",
     )
+    parser.add_argument("--postgres", action="store_true", help="rows from Kafka to PostgreSQL")
     options = parser.parse_args()
     console = Console(stderr=options.json)
     console.print(f"{options.kills} kills, seed {options.seed}", highlight=False)
@@ -79,6 +88,7 @@ def main() -> int:
         kafka=options.kafka,
         dagster=options.dagster,
         three_sinks=options.three_sinks,
+        postgres=options.postgres,
     ):
         folder = Path(tempfile.mkdtemp(prefix="jet-soak-"))
 
@@ -121,6 +131,8 @@ def _kind(setting: Setting) -> type[Round]:
         return DagsterRound
     if setting.three_sinks:
         return ThreeSinksRound
+    if setting.postgres:
+        return PostgresRound
     return KafkaRound if setting.kafka else Round
 
 
@@ -130,12 +142,15 @@ def _table(verdicts: list[Verdict]) -> Table:
         for victim in (*VICTIMS, *UNDER_DAGSTER)
         if any(victim in verdict.setting.victims for verdict in verdicts)
     ]
-    table = Table("seed", "master", "store", *victims, "starts", "rows", "rows wrong")
+    table = Table(
+        "seed", "master", "store", "transactions", *victims, "starts", "rows", "rows wrong"
+    )
     for verdict in verdicts:
         table.add_row(
             str(verdict.setting.seed),
             verdict.setting.master,
             "redis" if verdict.setting.redis else "files",
+            "held" if verdict.setting.held else "",
             *(str(verdict.kills[victim]) for victim in victims),
             str(verdict.starts),
             f"{verdict.rows:,}",

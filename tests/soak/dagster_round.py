@@ -1,8 +1,9 @@
 """A round under Dagster: run worker, daemon, webserver and code server are the victims.
 
-The supervisor at its default settings is all that starts the job. Three things are judged beside
-the rows: no two executions live at once; when none does a tick says why; runs that are dead are
-reported. Plain code reads the rest, as it would after Dagster is gone for good.
+The supervisor at its default settings is all that starts the job. Four things are judged beside
+the rows: no two executions live at once; when none does every tick says why, and says the truth; no
+longer than a tick and a start-up does none, but for a back-off that a tick announced; runs that are
+dead are reported. Plain code reads the rest, as it would after Dagster is gone for good.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,17 +22,13 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster_jet import Jet
 
 from .dagster_services import SERVICES, DagsterServices
-from .dagster_watch import Span, Watch, absences, longest_silence
+from .dagster_watch import Patience, Span, Tick, Watch, faults
 from .driver import JOB
 from .round import Round
 
 _MARK = "JET_SOAK_FOLDER"
-_TICK_SECONDS = 10.0
-"""The supervisor's default interval."""
-_SLOW_SECONDS = 30.0
-"""What a loaded machine may add: a tick starts a process for the store's members."""
-_BACK_SECONDS = 120.0
-"""In which a killed daemon or code server has to tick again."""
+_PATIENCE = Patience()
+"""With the supervisor's defaults, and the default lease's."""
 
 
 class DagsterRound(Round):
@@ -47,13 +45,14 @@ class DagsterRound(Round):
         self._jet = Jet(store=self._members)
         self._watch = Watch(self._jet, JOB)
         self._killed_at: list[float] = []
-        """When a service was killed without which there is no tick."""
+        """When a service was killed, or started, without which there is no tick."""
 
     def _start(self, until: str) -> None:
         if until == "completed":
             super()._start(until)
             return
         self._services.start()
+        self._killed_at.append(time.time())
         self._watch.start()
 
     def _restart_if_dead(self, until: str) -> None:
@@ -87,28 +86,31 @@ class DagsterRound(Round):
         ticks, unfinished = self._asked_dagster()
         if unfinished > 1:  # the newest was killed with everything else
             self.verdict.broken.append(f"{unfinished} runs are still started")
-        away = absences(self._killed_at, ticks, _BACK_SECONDS)
         outages = [outage for outage in self._watch.outages if outage.end < float("inf")]
-        silences = [longest_silence(outage, ticks, away) for outage in outages]
-        for outage, silence in zip(outages, silences, strict=True):
-            if silence > _TICK_SECONDS + _SLOW_SECONDS:
-                self.verdict.broken.append(
-                    f"nobody drove the job for {outage.seconds:.0f} s, and for {silence:.0f} s of "
-                    "it no tick said why"
-                )
+        for outage in outages:
+            self.verdict.broken += faults(outage, ticks, self._killed_at, _PATIENCE)
         self.verdict.broken += self._watch.doubles
-        self.verdict.notes = _told(outages, silences)
+        if self._watch.died:
+            self.verdict.broken.append(f"the watch of the job is dead: {self._watch.died}")
+        self.verdict.notes = _told(outages, ticks)
 
-    def _asked_dagster(self) -> tuple[list[float], int]:
-        """When ticks of the supervisor ended, in order; how many runs have no end."""
+    def _asked_dagster(self) -> tuple[list[Tick], int]:
+        """The ticks of the supervisor, in order; how many runs have no end."""
         with dg.DagsterInstance.from_config(str(self._services.home)) as instance:
             (state,) = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
             ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id)
             runs = instance.get_runs()
-        ended = sorted(
-            tick.end_timestamp or tick.timestamp for tick in ticks if not tick.is_failure
-        )
-        return ended, sum(not run.is_finished for run in runs)
+        told = [
+            Tick(
+                tick.timestamp,
+                tick.end_timestamp or tick.timestamp,
+                "restart" if tick.run_ids or tick.run_keys else tick.skip_reason or "",
+            )
+            for tick in ticks
+            if tick.is_completed and not tick.is_failure
+        ]
+        told.sort(key=lambda tick: tick.begun)
+        return told, sum(not run.is_finished for run in runs)
 
     def _end_all(self) -> None:
         self._watch.stop()
@@ -117,9 +119,16 @@ class DagsterRound(Round):
         super()._end_all()
 
 
-def _told(outages: list[Span], silences: list[float]) -> str:
+def _told(outages: list[Span], ticks: list[Tick]) -> str:
     lengths = [outage.seconds for outage in outages]
+    said = Counter(
+        tick.verdict
+        for tick in ticks
+        for outage in outages
+        if outage.begin < tick.begun and tick.ended < outage.end
+    )
     return (
         f"{len(outages)} times without an execution: {statistics.median(lengths):.0f} s in the "
-        f"median, {max(lengths):.0f} s at most; without a word for {max(silences):.0f} s at most"
+        f"median, {max(lengths):.0f} s at most; of ticks in them "
+        f"{', '.join(f'{count} said {verdict}' for verdict, count in said.items())}"
     )

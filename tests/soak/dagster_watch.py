@@ -6,6 +6,7 @@ Who drives it is in the store's record and in the process table, never in a run'
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -46,6 +47,7 @@ class Watch(threading.Thread):
         outages: times in which nobody drove the job; the last one may be open.
         doubles: what was seen of two executions alive at once.
         executions: how many were seen.
+        died: why it has ended before its time; "" if it has not.
     """
 
     def __init__(self, jet: Jet, job: str) -> None:
@@ -57,11 +59,15 @@ class Watch(threading.Thread):
         self.executions = 0
         self.outages = [Span(time.time())]
         self.doubles: list[str] = []
+        self.died = ""
 
     def run(self) -> None:
-        while not self._done.wait(_POLL_SECONDS):
-            with suppress(StoreError):  # somebody writes; look again
-                self._look(self._jet.record(self._job))
+        try:
+            while not self._done.wait(_POLL_SECONDS):
+                with suppress(StoreError):  # somebody writes; look again
+                    self._look(self._jet.record(self._job))
+        except Exception as error:  # nobody else would see it
+            self.died = f"{type(error).__name__}: {error}"
 
     def stop(self) -> None:
         self._done.set()
@@ -103,6 +109,104 @@ class Watch(threading.Thread):
             del self._drivers[execution]
 
 
+@dataclass(frozen=True)
+class Tick:
+    """One of the supervisor's that did not fail.
+
+    Attributes:
+        begun: when it began to look, in seconds since 1970.
+        ended: when it was over.
+        text: what it said, ``<verdict>: <reason>``; of one that requested a run "restart".
+    """
+
+    begun: float
+    ended: float
+    text: str
+
+    @property
+    def verdict(self) -> str:
+        return self.text.partition(":")[0]
+
+    @property
+    def back_off_seconds(self) -> float:
+        """Which pause it announced before the next request."""
+        announced = re.search(r"attempt \d+ of \d+ in (\d+) s$", self.text)
+        return float(announced[1]) if announced else 0.0
+
+    def excuses(self, seconds: float, lease_ttl: float) -> bool:
+        """Whether it says why nobody drives the job, so many seconds after somebody did last."""
+        if self.verdict in ("start", "restart"):
+            return True
+        if self.verdict == "adopt":  # a lease may be believed for so long
+            return seconds <= lease_ttl
+        return self.verdict == "wait" and _WAITS.search(self.text) is not None
+
+
+_WAITS = re.compile(
+    r"run \S+ was (requested|launched) |attempt \d+ of \d+ in |another tick or a user was faster"
+)
+"""What may be waited for here, where nobody has paused, suspended or drained the job."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long what may take, in seconds.
+
+    Attributes:
+        interval: between two ticks.
+        slow: what a loaded machine may add to it.
+        start_up: from a request to the lease.
+        lost_request: for how long a request is waited for whose run was lost on the way.
+        lease_ttl: for how long a lease may be believed.
+        back: in which a killed daemon or code server has to tick again.
+    """
+
+    interval: float = 10.0
+    slow: float = 30.0
+    start_up: float = 60.0
+    lost_request: float = 180.0
+    lease_ttl: float = 10.0
+    back: float = 90.0
+
+
+def faults(
+    outage: Span, ticks: Sequence[Tick], kills: Sequence[float], patience: Patience
+) -> list[str]:
+    """What was wrong with a time in which nobody drove the job.
+
+    Args:
+        outage: that time.
+        ticks: of the supervisor, in order.
+        kills: when the daemon or the code server was killed, or started first.
+        patience: how long what may take.
+    """
+    inside = [t for t in ticks if outage.begin < t.begun and t.ended < outage.end]
+    wrong = [t for t in inside if not t.excuses(t.begun - outage.begin, patience.lease_ttl)]
+    found = [
+        f"{tick.begun - outage.begin:.0f} s after the job was left alone a tick said {tick.text!r}"
+        for tick in wrong
+    ]
+    away = absences(kills, [t.ended for t in ticks], patience.back)
+    said = [t.ended for t in inside if t not in wrong]
+    silence = longest_silence(outage, said, away)
+    if silence > patience.interval + patience.slow:
+        found.append(
+            f"nobody drove the job for {outage.seconds:.0f} s, and for {silence:.0f} s of it no "
+            "tick said why"
+        )
+    announced = [Span(t.ended, t.ended + t.back_off_seconds) for t in inside]
+    taken = outage.without(merged([*away, *announced]))
+    # A request meets a code server that is gone, once per kill.
+    lost = sum(outage.begin - patience.back <= kill < outage.end for kill in kills)
+    most = patience.interval + patience.slow + patience.start_up + lost * patience.lost_request
+    if taken > most:
+        found.append(
+            f"nobody drove the job for {outage.seconds:.0f} s: {taken:.0f} s that no back-off "
+            f"explains, and {most:.0f} s may be"
+        )
+    return found
+
+
 def longest_silence(outage: Span, ticks: Sequence[float], absences: Sequence[Span]) -> float:
     """The longest part of an outage in which no tick said why, in seconds, but for `absences`."""
     marks = [outage.begin, *(t for t in ticks if outage.begin < t < outage.end), outage.end]
@@ -111,12 +215,19 @@ def longest_silence(outage: Span, ticks: Sequence[float], absences: Sequence[Spa
 
 def absences(kills: Iterable[float], ticks: Sequence[float], at_most_s: float) -> list[Span]:
     """Since the daemon or the code server was killed until a tick came through again; merged."""
-    found: list[Span] = []
-    for kill in sorted(kills):
+    found = []
+    for kill in kills:
         back = next((tick for tick in ticks if tick > kill), float("inf"))
-        end = min(back, kill + at_most_s)
-        if found and kill <= found[-1].end:
-            found[-1].end = max(found[-1].end, end)
+        found.append(Span(kill, min(back, kill + at_most_s)))
+    return merged(found)
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same times, none of them twice."""
+    found: list[Span] = []
+    for span in sorted(spans, key=lambda span: span.begin):
+        if found and span.begin <= found[-1].end:
+            found[-1].end = max(found[-1].end, span.end)
         else:
-            found.append(Span(kill, end))
+            found.append(Span(span.begin, span.end))
     return found

@@ -55,15 +55,22 @@ def see(event: JobEvent) -> None:
 
 
 def main(folder: Path, order: dict[str, Any]) -> int:
+    return drive(folder, order, pipeline(folder), max_items_per_epoch=2)
+
+
+def drive(folder: Path, order: dict[str, Any], p: Pipeline, *, max_items_per_epoch: int) -> int:
+    """Runs a pipeline as the order says; returns the exit code."""
     spark = {"spark.master": order["master"], "spark.driver.memory": "768m"}
     if order["master"].startswith("local-cluster"):
         spark["spark.executor.memory"] = "512m"
     # Everything else at its default, but for two: a decision per file or two, not per second, and
     # a lease that does not make every restart wait.
-    config = JobConfig(snapshot_interval="0 ms", max_items_per_epoch=2, lease_ttl="2 seconds")
+    config = JobConfig(
+        snapshot_interval="0 ms", max_items_per_epoch=max_items_per_epoch, lease_ttl="2 seconds"
+    )
     with Jet(store=order["members"], spark=spark, work_dir=folder / "work") as jet:
         try:
-            result = jet.run(pipeline(folder), config, until=order["until"], on_event=see)
+            result = jet.run(p, config, until=order["until"], on_event=see)
         except Exception as error:
             print(f"ended by {type(error).__name__}: {error}", flush=True)
             return 3

@@ -10,19 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
+from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 
 from ..integration.child import SCHEMA, WINDOW_MS
-from .driver import number, see
+from .driver import JOB, drive, number
 
 TOPICS = ("raw", "counts", "numbered")
 
 
-def pipeline(folder: Path) -> Pipeline:
+def told_to_sinks(held: bool) -> dict[str, Any]:
+    """What a sink is told whose transactions are held, or are not."""
+    return {"transactions": "held", "writers": 3} if held else {}
+
+
+def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
     """`broker.json` in the folder says where the cluster is."""
     servers = json.loads((folder / "broker.json").read_text())["servers"]
-    p = Pipeline("soak")
+    p = Pipeline(JOB)
     rows = p.read_from(
         sources.kafka(servers, topics=["in"], schema=SCHEMA), name="rows"
     ).with_timestamps("ts", allowed_lag="500 ms", idle_timeout="10 seconds")
@@ -35,21 +40,13 @@ def pipeline(folder: Path) -> Pipeline:
         number, create=int, output_schema="k string, n long", name="numbered"
     )
     for stage, topic in zip((rows, counts, numbered), TOPICS, strict=True):
-        stage.write_to(sinks.kafka(servers, topic=topic, key="k"), name=f"{topic}_out")
+        sink = sinks.kafka(servers, topic=topic, key="k", **told_to_sinks(held))
+        stage.write_to(sink, name=f"{topic}_out")
     return p
 
 
 def main(folder: Path, order: dict[str, Any]) -> int:
-    spark = {"spark.master": order["master"], "spark.driver.memory": "768m"}
-    config = JobConfig(snapshot_interval="0 ms", max_items_per_epoch=24, lease_ttl="2 seconds")
-    with Jet(store=order["members"], spark=spark, work_dir=folder / "work") as jet:
-        try:
-            result = jet.run(pipeline(folder), config, until=order["until"], on_event=see)
-        except Exception as error:
-            print(f"ended by {type(error).__name__}: {error}", flush=True)
-            return 3
-    print(result, flush=True)
-    return 0
+    return drive(folder, order, pipeline(folder, held=order["held"]), max_items_per_epoch=24)
 
 
 if __name__ == "__main__":

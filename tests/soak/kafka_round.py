@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from ..integration.child import WINDOW_MS
+from ..integration.connectors.held_transactions import still_open
 from ..integration.connectors.kafka_world import KafkaWorld
 from ..integration.oracle import Rows, windowed
 from ..integration.world import random_rows
@@ -100,6 +101,11 @@ class KafkaRound(Round):
         super()._end_all()
         if self._broker is not None:
             stop(self._broker)
+
+    def _judge(self) -> None:
+        super()._judge()
+        if left := still_open(self._servers_of_kafka):
+            self.verdict.broken.append(f"transactions that are still open: {left[:3]}")
 
     def _expected(self) -> dict[str, Rows]:
         rows = KafkaWorld(self._servers_of_kafka).rows("in")

@@ -45,6 +45,10 @@ class Setting:
     """Rows come from Kafka and go to Kafka."""
     three_sinks: bool = False
     """Rows come from Kafka and files, and go to Kafka, PostgreSQL and Parquet."""
+    postgres: bool = False
+    """Rows come from Kafka and go to tables of PostgreSQL."""
+    held: bool = False
+    """Sinks of Kafka and PostgreSQL write into transactions that are held over the snapshot."""
     dagster: bool = False
     """The job runs under Dagster, whose processes are the victims."""
 
@@ -58,8 +62,9 @@ class Setting:
             return list(UNDER_DAGSTER)
         absent = {"executor"} if not self.cluster else set()
         absent |= {"member"} if not self.redis else set()
-        absent |= {"broker"} if not self.kafka and not self.three_sinks else set()
-        absent |= {"database"} if not self.three_sinks else set()
+        with_database = self.three_sinks or self.postgres
+        absent |= {"broker"} if not self.kafka and not with_database else set()
+        absent |= {"database"} if not with_database else set()
         return [victim for victim in VICTIMS if victim not in absent]
 
 
@@ -139,7 +144,12 @@ class Round:
             self._files += 1
 
     def _start(self, until: str) -> None:
-        order = {"members": self._members, "master": self.setting.master, "until": until}
+        order = {
+            "members": self._members,
+            "master": self.setting.master,
+            "until": until,
+            "held": self.setting.held,
+        }
         with open(self.folder / "driver.out", "ab") as said:
             self._driver = subprocess.Popen(
                 [sys.executable, "-m", self.driver_module, str(self.folder), json.dumps(order)],

@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources
+from dagster_jet import Pipeline, Secret, sinks, sources
 
 from ..integration.child import SCHEMA
-from .driver import JOB, see
+from .driver import JOB, drive
+from .kafka_driver import told_to_sinks
 
 TABLE = TOPIC = "numbered"
 COLUMNS = ("k", "ts", "v", "n")
@@ -28,7 +29,7 @@ def number(state: Any, row: dict[str, Any]) -> dict[str, Any]:
     return {"k": row["k"], "ts": row["ts"], "v": row["v"], "n": state.value}
 
 
-def pipeline(folder: Path) -> Pipeline:
+def pipeline(folder: Path, *, held: bool = False) -> Pipeline:
     """`broker.json` in the folder says where the cluster is; the environment has the URL."""
     servers = json.loads((folder / "broker.json").read_text())["servers"]
     p = Pipeline(JOB)
@@ -46,24 +47,16 @@ def pipeline(folder: Path) -> Pipeline:
             name="numbered",
         )
     )
-    numbered.write_to(sinks.kafka(servers, topic=TOPIC, key="k"), name="to_kafka")
-    numbered.write_to(sinks.sql(Secret(URL), table=TABLE), name="to_table")
+    told = told_to_sinks(held)
+    numbered.write_to(sinks.kafka(servers, topic=TOPIC, key="k", **told), name="to_kafka")
+    numbered.write_to(sinks.sql(Secret(URL), table=TABLE, **told), name="to_table")
     numbered.write_to(sinks.files(f"{folder}/out/raw", format="parquet"), name="to_parquet")
     return p
 
 
 def main(folder: Path, order: dict[str, Any]) -> int:
     os.environ[URL] = (folder / "url").read_text()
-    spark = {"spark.master": order["master"], "spark.driver.memory": "768m"}
-    config = JobConfig(snapshot_interval="0 ms", max_items_per_epoch=24, lease_ttl="2 seconds")
-    with Jet(store=order["members"], spark=spark, work_dir=folder / "work") as jet:
-        try:
-            result = jet.run(pipeline(folder), config, until=order["until"], on_event=see)
-        except Exception as error:
-            print(f"ended by {type(error).__name__}: {error}", flush=True)
-            return 3
-    print(result, flush=True)
-    return 0
+    return drive(folder, order, pipeline(folder, held=order["held"]), max_items_per_epoch=24)
 
 
 if __name__ == "__main__":

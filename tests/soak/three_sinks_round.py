@@ -5,64 +5,43 @@ The three outputs are compared with the input and with each other, by plain clie
 
 from __future__ import annotations
 
-import shutil
-import signal
-import time
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from confluent_kafka import Producer
 
 from ..integration.connectors.kafka_world import KafkaWorld
+from ..integration.connectors.plain_markers import FileMarkers, KafkaMarkers, Reader, TableMarkers
 from ..integration.oracle import Rows, committed, input_rows
 from ..integration.world import random_rows, write_input
-from ..servers import SharedServer, launch, own_folder, stop
-from ..servers import postgres as server
-from ..servers.shared import new_run
-from .kafka_round import KafkaRound
-from .round import ROWS, Round, Verdict
+from .database_round import DatabaseRound
+from .round import ROWS, Round
 from .three_sinks_driver import COLUMNS, TABLE, TOPIC
-from .three_sinks_watch import SINKS, MarkerWatch
+
+SINKS = ("to_kafka", "to_table", "to_parquet")
 
 
-class ThreeSinksRound(KafkaRound):
+class ThreeSinksRound(DatabaseRound):
     """Each turn of the feeder sends a batch of messages and puts a file."""
 
     driver_module = "tests.soak.three_sinks_driver"
     topics = (TOPIC,)
-    _database: SharedServer | None = None
-    _of_run: Path | None = None
-    _tables: server.PostgresDatabase
+    tables: ClassVar[Mapping[str, str]] = {TABLE: "k text, ts bigint, v bigint, n bigint"}
 
-    def play(self) -> Verdict:
-        try:
-            return super().play()
-        finally:
-            if self._of_run is not None:
-                shutil.rmtree(self._of_run, ignore_errors=True)
-
-    def _open_store(self) -> None:
-        super()._open_store()
-        self._of_run = new_run()  # a place that PostgreSQL's user can reach
-        self._database_folder = own_folder("postgres")
-        self._start_database()
-        assert self._database is not None
-        self._tables = server.new_database(self._database)
-        self._tables.run(f"create table {TABLE} (k text, ts bigint, v bigint, n bigint)")
-        (self.folder / "url").write_text(self._tables.url)
-        self._watch = MarkerWatch(
-            self._members, self._servers_of_kafka, self._tables.url, self.folder / "out" / "raw"
+    def _readers(self) -> dict[str, Reader]:
+        rolled, held = (
+            KafkaMarkers(self._servers_of_kafka, "to_kafka", topic)
+            for topic in ("dagster-jet-markers", "dagster-jet-markers-held")
         )
+        return {
+            "to_kafka": lambda: max(rolled(), held()),
+            "to_table": TableMarkers(self._tables.url, "to_table"),
+            "to_parquet": FileMarkers(self.folder / "out" / "raw"),
+        }
 
-    def _start_database(self) -> None:
-        folder = self._database_folder
-        self._database = launch("postgres", folder, server.prepared(folder))
-
-    def _kill_all(self) -> None:
-        with self._watch.watching():
-            super()._kill_all()
+    def _hidden(self) -> set[str]:
+        return {"to_kafka"} if self.setting.held else set()
 
     def _feed_once(self, producer: Producer) -> None:
         rows = random_rows(self._files, ROWS, self.setting.seed + 1)
@@ -72,21 +51,6 @@ class ThreeSinksRound(KafkaRound):
     def _epochs(self) -> int:
         return Round._epochs(self)
 
-    def _kill_server(self, victim: str) -> None:
-        if victim != "database":
-            super()._kill_server(victim)
-            return
-        assert self._database is not None
-        stop(self._database, signal.SIGKILL)
-        self._count(victim)
-        time.sleep(self._rng.uniform(0, 2))
-        self._start_database()
-
-    def _end_all(self) -> None:
-        super()._end_all()
-        if self._database is not None:
-            stop(self._database)
-
     # --- the verdict ----------------------------------------------------------------------------
 
     def _judge(self) -> None:
@@ -94,14 +58,6 @@ class ThreeSinksRound(KafkaRound):
         found = {sink: Counter(self._rows(sink)) for sink in SINKS}
         if differ := [sink for sink in SINKS if found[sink] != found[SINKS[0]]]:
             self.verdict.broken.append(f"{differ} have other rows than {SINKS[0]}")
-        self.verdict.broken += self._watch.ahead[:3]
-        unseen = [sink for sink in SINKS if not self._watch.looked[sink]]
-        if unseen:
-            self.verdict.broken.append(f"no marker of {unseen} was ever compared")
-        looked = ", ".join(f"{sink} {self._watch.looked[sink]}" for sink in SINKS)
-        self.verdict.notes = (
-            f"markers compared with the record: {looked}; ahead: {len(self._watch.ahead)}"
-        )
 
     def _expected(self) -> dict[str, Rows]:
         """Of every sink: the rows, and that each key's are numbered from 1 without a gap."""

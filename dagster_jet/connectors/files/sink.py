@@ -42,6 +42,7 @@ from dagster_jet.connectors.files.places.place import (
     OutputPlace,
 )
 from dagster_jet.connectors.files.writer import RENDERED_COLUMN, FilesWriter
+from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -180,12 +181,7 @@ class FilesSink:
             return frame
         from pyspark.sql import functions as F
 
-        options = {
-            "ignoreNullFields": "false",
-            "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-            "timeZone": "UTC",
-        }
-        line = F.concat(F.to_json(F.struct("*"), options), F.lit("\n"))
+        line = F.concat(F.to_json(F.struct("*"), JSON_TEXT), F.lit("\n"))
         return frame.select(line.alias(RENDERED_COLUMN))
 
     def open_writer(self, transaction: TransactionId) -> FilesWriter:

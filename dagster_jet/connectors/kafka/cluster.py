@@ -178,7 +178,14 @@ def answered(offset: int) -> int:
 
 def said(error: KafkaError) -> str:
     """Its text, to be followed by a full stop."""
-    return str(error.str()).rstrip(". ")
+    text = str(error.str())
+    if error.code() == client_library().KafkaError._SSL and "certificate verify failed" in text:
+        # OpenSSL's words, with the line of its source, say this to those who know it.
+        return (
+            "the broker's certificate cannot be verified: ssl.ca.location has to be the file of "
+            "the authority that has signed it, and it has to be for the host that we ask for"
+        )
+    return text.rstrip(". ")
 
 
 def error_of(raised: BaseException) -> KafkaError | None:

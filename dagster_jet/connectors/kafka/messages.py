@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import PipelineError
 
@@ -55,14 +56,17 @@ def message_columns(
         content = column("value").cast("binary")
     else:
         names = [name for name in frame.columns if name not in apart]
-        content = F.to_json(F.struct(*map(column, names)), {"ignoreNullFields": "false"})
-        content = content.cast("binary")
+        content = F.to_json(F.struct(*map(column, names)), JSON_TEXT).cast("binary")
     if len(key) == 1 and types[key[0]] in _BINARY:
         key_bytes = column(key[0]).cast("binary")
+    elif len(key) == 1 and types[key[0]] in ("timestamp", "timestamp_ntz"):
+        # As in values: a cast shows the zone of the session, and a key must not depend on that.
+        text = F.to_json(F.struct(column(key[0]).alias("k")), JSON_TEXT)
+        key_bytes = F.get_json_object(text, "$.k").cast("binary")
     elif len(key) == 1:
         key_bytes = column(key[0]).cast("string").cast("binary")
     elif key:
-        key_bytes = F.to_json(F.struct(*map(column, key))).cast("binary")
+        key_bytes = F.to_json(F.struct(*map(column, key)), JSON_TEXT).cast("binary")
     else:
         key_bytes = F.lit(None).cast("binary")
     found = [key_bytes.alias("__key"), content.alias("__value")]

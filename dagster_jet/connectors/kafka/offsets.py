@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -111,6 +111,34 @@ class Offsets:
         if topic.error is not None:
             raise self.error(topic.error)
         return [Partition(name, number) for number in topic.partitions]
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """What tells a topic from a later one of its name; without those that are gone, or whose
+        broker is too old to say (2.7)."""
+        if not topics:
+            return {}
+        library = client_library()
+        unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
+
+        def call() -> dict[str, str]:
+            asked = library.TopicCollection(list(topics))
+            found: dict[str, str] = {}
+            for name, future in (
+                self._client().describe_topics(asked, request_timeout=CALL_S).items()
+            ):
+                try:
+                    id = future.result(CALL_S).topic_id
+                except library.KafkaException as error:
+                    raised = error_of(error)
+                    if raised is None or raised.code() != unknown:
+                        raise
+                    continue
+                halves = id.get_most_significant_bits(), id.get_least_significant_bits()
+                if any(halves):
+                    found[name] = "".join(f"{half % (1 << 64):016x}" for half in halves)
+            return found
+
+        return self._call(call)  # type: ignore[no-any-return]
 
     def first(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Of what retention has left."""

@@ -71,7 +71,9 @@ class Advance:
 
     def has_stopped(self) -> bool:
         left = self._messages_left()
-        if left != self._left:
+        # Fewer than ever: errors of the connection wait in the producer's queue, too, and are
+        # counted there; of those a lost network makes new ones for ever.
+        if left < self._left:
             self._left, self._since = left, time.monotonic()
         return time.monotonic() - self._since >= SILENCE_S
 
@@ -285,6 +287,8 @@ def new_client(cluster: Cluster, transactional_id: str, **more: Any) -> Any:
         **{"transactional.id": transactional_id, "enable.idempotence": True, "linger.ms": 5, **more}
     )
     settings.setdefault("transaction.timeout.ms", TRANSACTION_S * 1000)
+    # Where Java's producers put a key, and Spark's: whoever joins topics by partition relies on it.
+    settings.setdefault("partitioner", "murmur2_random")
     # How large a message may be is the topic's business.
     settings.setdefault("message.max.bytes", MESSAGE_BYTES_MAX)
     return client_library().Producer(settings)

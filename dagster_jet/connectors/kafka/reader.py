@@ -1,7 +1,8 @@
 """The driver's side of a Kafka source: which offsets are there, which were read.
 
-The position is the next offset of each partition. A partition that the position does not have is
-new, and read from its beginning; the first execution begins where `start` says.
+The position is the next offset of each partition, and the id of each topic: an offset means nothing
+in another topic of the same name. A partition that the position does not have is new, and read from
+its beginning; the first execution begins where `start` says.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -63,6 +64,7 @@ class Found:
     last: Mapping[Partition, int]
     starts: Mapping[Partition, int]
     """Where to begin, of those that are new to the reader."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -76,6 +78,7 @@ class KafkaReader(SourceReader):
     keeps_acknowledged: bool = True
     _next: dict[Partition, int] = field(default_factory=dict)
     _last: dict[Partition, int] = field(default_factory=dict)
+    _topic_ids: dict[str, str] = field(default_factory=dict)
     _is_first: bool = True
     """No partition is known yet, not even from a position: `start` decides."""
     _lost: int = 0
@@ -85,12 +88,16 @@ class KafkaReader(SourceReader):
     # Of the polling thread alone:
     _known: set[Partition] = field(default_factory=set)
     _seen: Found | None = None
+    _ids_seen: Mapping[str, str] = field(default_factory=dict)
+    _starts: dict[Partition, int] = field(default_factory=dict)
+    """Of those that no poll has answered with: one may have failed meanwhile."""
     _listed_at: float = float("-inf")
     _offsets: Offsets | None = None
     _group: Any = None
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._next = {Partition.named(name): at for name, at in position["offsets"].items()}
+        self._topic_ids = dict(position.get("topics", {}))  # older snapshots have none
         self._known = set(self._next)
         self._is_first = False
 
@@ -101,30 +108,40 @@ class KafkaReader(SourceReader):
         try:
             while (found := self._look()) == self._seen and time.monotonic() < until:
                 time.sleep(_LOOK_S)
+            answer = found if found == self._seen else self._with_ids(found)
         except SourceUnavailableError:
             self._is_away = True
             raise
         self._is_away = False
-        self._seen = found
-        return found
+        self._seen = replace(answer, topic_ids={}, starts={})
+        self._starts = {}
+        return answer
+
+    def _with_ids(self, found: Found) -> Found:
+        """Asked after the offsets: an id does not come back, so they are this topic's or, where the
+        id is new, they are asked for again."""
+        assert self._offsets is not None
+        ids = self._offsets.topic_ids({partition.topic for partition in self._known})
+        if ids != self._ids_seen:
+            found, self._ids_seen = self._look(), ids
+        return replace(found, topic_ids=ids)
 
     def _look(self) -> Found:
         if self._offsets is None:
             self._offsets = Offsets(self.source.cluster, self.source.topics, self.job, self.stage)
-        starts: dict[Partition, int] = {}
         if time.monotonic() - self._listed_at > LIST_S:
             listed = self._offsets.partitions()
             new = [partition for partition in listed if partition not in self._known]
             if new:
                 begin = self.source.start if self._is_first else "earliest"
-                starts = self._offsets.start(new, begin)
+                self._starts.update(self._offsets.start(new, begin))
                 self._known.update(new)
             # One that is gone is not asked for: its topic was deleted.
             self._known &= set(listed)
             self._listed_at = time.monotonic()
             self._is_first = False
         asked = sorted(self._known)
-        return Found(self._offsets.first(asked), self._offsets.last(asked), starts)
+        return Found(self._offsets.first(asked), self._offsets.last(asked), dict(self._starts))
 
     def close(self) -> None:
         if self._group is not None:
@@ -135,10 +152,32 @@ class KafkaReader(SourceReader):
     def accept(self, found: Found) -> None:
         for partition, start in found.starts.items():
             self._next.setdefault(partition, start)
+        self._check_topics(found.topic_ids)
         for partition, first in found.first.items():
             self._check_retention(partition, first)
             self._check_end(partition, first, found.last.get(partition))
         self._last.update(found.last)
+
+    def _check_topics(self, ids: Mapping[str, str]) -> None:
+        """A topic of the same name may be as long as the one that we read: its offsets do not
+        tell."""
+        for topic, id in ids.items():
+            if self._topic_ids.get(topic, id) == id:
+                continue
+            read = {p: at for p, at in self._next.items() if p.topic == topic and at}
+            if read and not self.source.skips_lost:
+                partition, at = min(read.items())
+                raise InputLostError(
+                    "the topic was deleted and made anew: that offset was one of the old topic.",
+                    job=self.job,
+                    stage=self.stage,
+                    position=f"{partition.name}@{at}",
+                    cure='sources.kafka(lost="skip") reads the new one from its beginning.',
+                )
+            self._next.update(dict.fromkeys(read, 0))
+            for partition in read:  # the new topic may have fewer
+                self._last.pop(partition, None)
+        self._topic_ids.update(ids)
 
     def _check_retention(self, partition: Partition, first: int) -> None:
         at = self._next[partition]
@@ -235,7 +274,8 @@ class KafkaReader(SourceReader):
         """Offsets are not messages: there is nothing to compare with."""
 
     def position(self) -> dict[str, Any]:
-        return {"offsets": {p.name: at for p, at in sorted(self._next.items())}}
+        offsets = {p.name: at for p, at in sorted(self._next.items())}
+        return {"offsets": offsets, "topics": dict(sorted(self._topic_ids.items()))}
 
     def take_lost(self) -> int:
         lost, self._lost = self._lost, 0

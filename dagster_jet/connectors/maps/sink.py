@@ -35,6 +35,7 @@ from dagster_jet.connectors.staging import (
     remove_orphans,
     segments_by_epoch,
 )
+from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.errors import (
     ArtifactLostError,
     BadRowError,
@@ -245,18 +246,13 @@ class MapSink:
                     f"the map {self.map!r} keeps bytes.", cure="Name one binary column as value=."
                 )
             return F.col(self.value).cast("binary")
-        options = {
-            "ignoreNullFields": "false",
-            "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-            "timeZone": "UTC",
-        }
         if isinstance(self.value, str):
-            wrapped = F.to_json(F.struct(F.col(self.value).alias("v")), options)
+            wrapped = F.to_json(F.struct(F.col(self.value).alias("v")), JSON_TEXT)
             text = F.substr(wrapped, F.lit(6), F.length(wrapped) - 6)  # {"v":...}
             has_value = F.col(self.value).isNotNull()
         else:
             names = self.value or tuple(n for n in frame.columns if n not in self.key)
-            text = F.to_json(F.struct(*names), options)
+            text = F.to_json(F.struct(*names), JSON_TEXT)
             has_value = reduce(lambda a, b: a | b, [F.col(name).isNotNull() for name in names])
         return F.when(has_value, text.cast("binary"))
 

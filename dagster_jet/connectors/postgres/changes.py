@@ -17,7 +17,7 @@ from dagster_jet.connectors.postgres.reader import ChangesReader
 from dagster_jet.connectors.postgres.types import spark_type
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
-from dagster_jet.core.secret import Secret, shown
+from dagster_jet.core.secret import Secret, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class ChangesSource:
     """The asset that it reads, in an orchestrator that knows it; () if none."""
 
     def __post_init__(self) -> None:
+        refuse_written_out(self.place.url, "url")
         for name, value in (("slot", self.slot), ("publication", self.publication)):
             if not value:
                 raise ConfigurationError(f"{name}: it is empty.")

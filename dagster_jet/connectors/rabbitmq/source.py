@@ -13,7 +13,7 @@ from dagster_jet.connectors.rabbitmq.reader import RabbitReader, Reading
 from dagster_jet.connectors.rabbitmq.server import RabbitServer
 from dagster_jet.connectors.values import JsonObjects, RawValues
 from dagster_jet.core.guarantee import Guarantee
-from dagster_jet.core.secret import shown
+from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 _logger = logging.getLogger(__name__)
@@ -35,8 +35,11 @@ class RabbitSource:
     metadata: bool = False
     prefetch: int = PREFETCH
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    asset_key: tuple[str, ...] = ()
+    """The asset that it reads, in an orchestrator that knows it; () if none."""
 
     def __post_init__(self) -> None:
+        refuse_written_out(self.server.url, "url")
         if not self.queue:
             raise ConfigurationError("queue: a name is missing.")
         if self.value not in ("json", "raw"):

@@ -22,7 +22,8 @@ class Column:
 
     name: str
     kind: str
-    """boolean, integer, float, decimal, text, binary, date, timestamp or other."""
+    """boolean, integer, float, decimal, text, binary, date, timestamp, json, parsed (of texts: an
+    enum, a UUID, an array) or other."""
     shown: str
     """Its type, for people."""
     needs_value: bool = False
@@ -30,6 +31,7 @@ class Column:
     size: int | None = None
     """Of integers: bits. Of floats: 32 or 64. Of decimals: digits before the point."""
     scale: int | None = None
+    """Digits behind the point: of decimals, of floats that round to them, of a time's seconds."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,23 @@ class Shape:
             return f"no unique index of the table is on exactly {', '.join(key)}"
         for name, kind in used.items():
             if self.is_strict and not fits(kind, known[name]):
-                return f"the column {name} is {known[name].shown}, and the rows have {kind}"
+                why = _why_not(kind, known[name])
+                return f"the column {name} is {known[name].shown}, and the rows have {kind}{why}"
         return None
 
 
 def fits(rows: pa.DataType, column: Column) -> bool:
-    """Whether every value of the rows can be kept as it is. Texts may turn out too long."""
+    """Whether the database keeps every value of the rows as it is, or refuses it.
+
+    What it refuses, value by value, ends the job in the commit: a text that is too long or that it
+    cannot parse, a negative number where there is no sign (Spark has no such type)."""
     kind, size = column.kind, column.size
-    if kind == "other" or pa.types.is_null(rows):
+    if pa.types.is_null(rows):
         return True
+    if kind == "other":
+        return not pa.types.is_nested(rows)
+    if pa.types.is_nested(rows):
+        return kind in ("text", "json")
     if pa.types.is_boolean(rows):
         return kind == "boolean"
     if pa.types.is_integer(rows):
@@ -75,7 +85,7 @@ def fits(rows: pa.DataType, column: Column) -> bool:
         return kind == "decimal" and (size is None or size >= digits)
     if pa.types.is_floating(rows):
         if kind == "float":
-            return size is None or rows.bit_width <= size
+            return (size is None or rows.bit_width <= size) and column.scale is None
         return kind == "decimal" and size is None
     if pa.types.is_decimal(rows):
         whole = rows.precision - rows.scale
@@ -86,8 +96,25 @@ def fits(rows: pa.DataType, column: Column) -> bool:
     if pa.types.is_date(rows):
         return kind == "date"
     if pa.types.is_timestamp(rows):
-        return kind == "timestamp"
-    return kind == "text"  # texts; lists, maps and structs as JSON
+        return kind == "timestamp" and (column.scale is None or _digits(rows) <= column.scale)
+    return kind in ("text", "json", "parsed")
+
+
+def _digits(times: pa.TimestampType) -> int:
+    """Of their seconds' fractions; Spark has microseconds."""
+    return {"s": 0, "ms": 3}.get(times.unit, 6)
+
+
+def _why_not(rows: pa.DataType, column: Column) -> str:
+    """More words on a pair that does not fit, where its types alone do not say it."""
+    if pa.types.is_timestamp(rows) and column.kind == "timestamp":
+        better = column.shown.partition("(")[0]
+        return f": fractions of a second would be rounded away; {better}(6) keeps them"
+    if pa.types.is_floating(rows) and column.kind == "float" and column.scale is not None:
+        return f": it rounds to {column.scale} digits; double keeps them"
+    if pa.types.is_nested(rows) and column.kind in ("parsed", "other"):
+        return ", which are written as JSON; a column of JSON or text takes that"
+    return ""
 
 
 def shape_of(connection: Connection, place: SqlPlace) -> Shape | None:
@@ -131,7 +158,13 @@ def _column(found: Mapping[str, Any], connection: Connection) -> Column:
     needs_value = not found["nullable"] and not fills_itself
     name, size, scale = "other", None, None
     word = shown.partition("(")[0].upper().removesuffix(" UNSIGNED")
-    if isinstance(kind, types.Boolean) or (is_mysql(connection) and shown.startswith("TINYINT(1)")):
+    if isinstance(kind, types.JSON):
+        name = "json"
+    elif isinstance(kind, types.Enum | types.Uuid | types.ARRAY):
+        name = "parsed"
+    elif isinstance(kind, types.Boolean) or (
+        is_mysql(connection) and shown.startswith("TINYINT(1)")
+    ):
         name = "boolean"
     elif isinstance(kind, types.Integer):
         name, size = "integer", _BITS.get(word.partition(" ")[0])
@@ -139,18 +172,25 @@ def _column(found: Mapping[str, Any], connection: Connection) -> Column:
     elif isinstance(kind, types.Float):
         single = {"postgresql": "REAL", "mysql": "FLOAT", "mariadb": "FLOAT"}
         name, size = "float", 32 if word == single.get(connection.dialect.name) else 64
+        scale = getattr(kind, "scale", None)  # MySQL's float(7, 4)
     elif isinstance(kind, types.Numeric):
         name, scale = "decimal", kind.scale
         size = None if kind.precision is None else kind.precision - (kind.scale or 0)
     elif isinstance(kind, types.LargeBinary | types._Binary):
         name = "binary"
     elif isinstance(kind, types.DateTime):
-        name = "timestamp"
+        name, scale = "timestamp", _seconds_digits(kind, connection)
     elif isinstance(kind, types.Date):
         name = "date"
-    elif isinstance(kind, types.String) and not isinstance(kind, types.Enum):
+    elif isinstance(kind, types.String):
         name = "text"
     return Column(found["name"], name, shown.lower(), needs_value, size, scale)
+
+
+def _seconds_digits(kind: Any, connection: Connection) -> int | None:
+    if is_mysql(connection):
+        return getattr(kind, "fsp", None) or 0
+    return getattr(kind, "precision", None)  # PostgreSQL's; without it there are six
 
 
 def _has_name(kind: Any) -> bool:
@@ -171,6 +211,8 @@ def created(place: SqlPlace, rows: pa.Schema, key: Sequence[str], connection: Co
         schema=place.schema,
         mysql_charset="utf8mb4",
         mariadb_charset="utf8mb4",
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
     )  # fmt: skip
     return alchemy.schema.CreateTable(table, if_not_exists=True)
 

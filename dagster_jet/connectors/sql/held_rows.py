@@ -149,7 +149,7 @@ class SqlHeldTransactions:
         name = artifact.token
         with self._classified(), self._connected() as (connection, kind):
             if not kind.commit(connection, PREFIX + name) and not self._is_done(connection, name):
-                if PREFIX + name in kind.listed(connection, PREFIX + name):
+                if self._is_alive(connection, kind, name):
                     # MariaDB gives it to nobody before its connection is closed, there too.
                     raise SinkUnavailableError(
                         f"the server still counts {PREFIX + name!r} among a connection's own.",
@@ -200,6 +200,22 @@ class SqlHeldTransactions:
             notes.c.held == name.partition(".")[0], notes.c.is_committed.is_(True)
         )
         return any((row[0], row[1]) > _place_of(name) for row in connection.execute(newer))
+
+    def _is_alive(self, connection: Connection, kind: Prepared, name: str) -> bool:
+        """It cannot be committed by its name now, but has not ended. The list may leave it out; the
+        note, which it has changed, is locked as long as it lives."""
+        if PREFIX + name in kind.listed(connection, PREFIX + name):
+            return True
+        notes = self._notes
+        own = sqlalchemy().select(notes.c.transaction).where(notes.c.transaction == name)
+        if connection.execute(own).one_or_none() is None:
+            return False
+        connection.exec_driver_sql("begin")
+        try:
+            free = connection.execute(own.with_for_update(skip_locked=True)).one_or_none()
+        finally:
+            connection.exec_driver_sql("commit")
+        return free is None
 
     def _forget_others(self, connection: Connection, kind: Prepared, name: str) -> None:
         """Once it is committed: other attempts of its task, notes of its predecessors."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
 from dagster_jet.connectors.held import IDS_PER_WRITER
+from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.held_rows import (
     HeldWriter,
@@ -99,6 +100,7 @@ class HeldSqlSink(SqlSink):
                     cure='Or use transactions="roll-forward", which needs nothing of the kind.',
                 )
             create_markers(connection, Markers(self.place), job, stage, HELD)
+            check_engines(connection, self.place, job, stage, HELD)
 
     def takes(self, schema: pa.Schema) -> bool:
         self._check_columns(schema)

@@ -22,8 +22,15 @@ _PACKAGES = {
     "pymysql": "pymysql",
     "sqlalchemy": "dagster-jet[sql]",
 }
+_MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
+"""Added to the server's own: a lax server clips numbers and cuts texts off, takes a 0 for the next
+number of an automatic column, and another engine for the one that it does not have."""
 # A frozen process must not keep the fence for ever; the server ends its session.
-_POSTGRES = f"-c lock_timeout={LOCK_S}s -c idle_in_transaction_session_timeout=120s -c timezone=UTC"
+_POSTGRES = {
+    "lock_timeout": f"{LOCK_S}s",
+    "idle_in_transaction_session_timeout": "120s",
+    "timezone": "UTC",
+}
 
 
 @dataclass(frozen=True)
@@ -74,11 +81,9 @@ class SqlPlace:
         arguments: dict[str, Any] = {}
         family = url.get_backend_name()
         if family == "postgresql":
-            own = url.query.get("options", "")
             arguments = {
                 "connect_timeout": CONNECT_S, "tcp_user_timeout": 30_000, "keepalives_idle": 10,
                 "keepalives_interval": 5, "keepalives_count": 3,
-                "options": f"{_POSTGRES} {own}".strip(),
             }  # fmt: skip
         elif family in ("mysql", "mariadb"):
             arguments = {"connect_timeout": CONNECT_S, "read_timeout": 60, "write_timeout": 60}
@@ -101,6 +106,8 @@ class SqlPlace:
             )
         elif family in ("mysql", "mariadb"):
             alchemy.event.listen(engine, "connect", _prepare_mysql)
+        elif family == "postgresql":
+            alchemy.event.listen(engine, "connect", _prepare_postgres)
         return engine
 
     @contextmanager
@@ -131,11 +138,16 @@ class SqlPlace:
         """A message of a client library without what is secret in the URL."""
         try:
             url = text_of(self.url)
-            password = self.parsed().password
+            parsed = self.parsed()
         except ConfigurationError:
             return text
         text = text.replace(url, shown(self.url) if isinstance(self.url, Secret) else shown(url))
-        for secret in (password, url.partition("://")[2].partition("@")[0].partition(":")[2]):
+        more = (value for name, value in parsed.query.items() if "passw" in name.lower())
+        for secret in (
+            parsed.password,
+            *more,
+            url.partition("://")[2].partition("@")[0].partition(":")[2],
+        ):
             text = text.replace(str(secret), "***") if secret else text
         return text
 
@@ -148,9 +160,19 @@ def is_mysql(connection: Connection) -> bool:
     return connection.dialect.name in ("mysql", "mariadb")
 
 
+def _prepare_postgres(connection: Any, record: Any) -> None:
+    """By a statement: PgBouncer refuses a connection that comes with `options`."""
+    changes = (f"set_config('{name}', '{value}', false)" for name, value in _POSTGRES.items())
+    connection.execute(f"select {', '.join(changes)}")
+    connection.commit()
+
+
 def _prepare_mysql(connection: Any, record: Any) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(f"set time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_S}")
+        cursor.execute(
+            f"set time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_S}, "
+            f"sql_mode = concat_ws(',', nullif(@@sql_mode, ''), '{_MYSQL_MODE}')"
+        )
 
 
 def sqlalchemy() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dagster_jet.connectors.sql.columns import shape_of
 from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
 from dagster_jet.connectors.sql.markers import Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
@@ -21,8 +22,8 @@ _NEEDED = {
 
 def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | None:
     """What we may not do, as a part of a sentence; None: we may do all. No table: nothing."""
-    alchemy = sqlalchemy()
-    if not alchemy.inspect(connection).has_table(place.name, schema=place.schema):
+    alchemy, shape = sqlalchemy(), shape_of(connection, place)
+    if shape is None:
         return None
     if is_postgres(connection):
         quoted = connection.dialect.identifier_preparer
@@ -34,14 +35,15 @@ def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | 
             if not connection.execute(asked, {"table": name, "right": right}).scalar()
         ]
         return f"{' and '.join(lacking)} the table {place.table!r}" if lacking else None
-    # Elsewhere it is tried, with no row.
-    column = alchemy.inspect(connection).get_columns(place.name, place.schema)[0]["name"]
-    table, never = place.clause(column), alchemy.text("1 = 0")
-    nothing = alchemy.select(table.c[column]).where(never)
+    # Elsewhere it is tried, with no row; MariaDB wants every column that has no default even so.
+    needed = [column.name for column in shape.columns if column.needs_value]
+    columns = needed or [shape.columns[0].name]
+    table, never, column = place.clause(*columns), alchemy.text("1 = 0"), columns[0]
+    nothing = alchemy.select(*table.c).where(never)
     tried: dict[str, list[Any]] = {
-        "append": [table.insert().from_select([column], nothing)],
+        "append": [table.insert().from_select(columns, nothing)],
         "upsert": [
-            table.insert().from_select([column], nothing),
+            table.insert().from_select(columns, nothing),
             table.update().where(never).values({column: table.c[column]}),
         ],
         "delete": [table.delete().where(never)],

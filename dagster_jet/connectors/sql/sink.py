@@ -16,12 +16,13 @@ from dagster_jet.connectors.contract import (
 )
 from dagster_jet.connectors.sql.columns import Shape, shape_of
 from dagster_jet.connectors.sql.committer import SqlCommitter
+from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
-from dagster_jet.core.secret import Secret, Url, shown
+from dagster_jet.core.secret import Secret, Url, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store, StoreHandle
@@ -50,6 +51,7 @@ class SqlSink:
     """The table's, as of this start."""
 
     def __post_init__(self) -> None:
+        refuse_written_out(self.place.url, "url")
         if self.mode not in MODES:
             raise ConfigurationError(
                 f"mode: {self.mode!r} is unknown.", cure=f"Use one of {', '.join(MODES)}."
@@ -115,6 +117,7 @@ class SqlSink:
             connection.rollback()
             markers, owner = Markers(self.place), self._owner(job, stage)
             create_markers(connection, markers, job, stage, EPOCHS)
+            check_engines(connection, self.place, job, stage, EPOCHS)
             if is_new_job and Fence(markers, owner, owner.id()).read(connection) is not None:
                 raise ConfigurationError(
                     f"the table {EPOCHS!r} has epochs of an earlier life of this job, but the "

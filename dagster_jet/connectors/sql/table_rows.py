@@ -16,7 +16,7 @@ from dagster_jet.connectors.sql.columns import Column, shape_of
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.table_reader import TableRowsReader
-from dagster_jet.core.secret import shown
+from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 
 _DIGITS_MAX = 38
@@ -38,8 +38,11 @@ class TableRowsSource:
     column: str
     columns: tuple[Column, ...] = field(default=(), compare=False, repr=False)
     """Of the table, as of this start."""
+    asset_key: tuple[str, ...] = ()
+    """The asset that it reads, in an orchestrator that knows it; () if none."""
 
     def __post_init__(self) -> None:
+        refuse_written_out(self.place.url, "url")
         if not self.column:
             raise ConfigurationError("column: it is empty.")
 

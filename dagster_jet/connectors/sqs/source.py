@@ -35,6 +35,8 @@ class SqsSource:
     visibility_s: int | None = None
     message_id: str | None = None
     max_guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    asset_key: tuple[str, ...] = ()
+    """The asset that it reads, in an orchestrator that knows it; () if none."""
 
     def __post_init__(self) -> None:
         if self.value not in ("json", "raw"):

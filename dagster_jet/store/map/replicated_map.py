@@ -80,6 +80,8 @@ class ReplicatedMap:
         check_writes: also check after every write. Without it, what was written counts only once
             something else, decided in a register, names it (as snapshots do).
         sealer: how values are stored.
+        on_damage: told of damaged copies that were met, how many on which member; they may be
+            repaired by then.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class ReplicatedMap:
         check: Callable[[], None] | None = None,
         check_writes: bool = False,
         sealer: Sealer = PLAIN,
+        on_damage: Callable[[Mapping[str, int]], None] | None = None,
     ) -> None:
         self.prefix = prefix
         self.routing = table if isinstance(table, ReplicaRouting) else ReplicaRouting(table)
@@ -99,6 +102,7 @@ class ReplicatedMap:
         self._sealer = sealer
         self._check = check if check is not None else _never_stale
         self._check_write = self._check if check_writes else _never_stale
+        self._on_damage = on_damage
         self._stats_lock = threading.Lock()
 
     @property
@@ -198,7 +202,7 @@ class ReplicatedMap:
             )
             for key in dict.fromkeys(keys)
         }
-        search(self._members, searches.values(), self._sealer.unseal)
+        damaged = search(self._members, searches.values(), self._sealer.unseal)
         elsewhere = sum(s.found_on not in (None, s.holders[0]) for s in searches.values())
         if elsewhere:
             with self._stats_lock:
@@ -206,6 +210,8 @@ class ReplicatedMap:
         troubled = [s for s in searches.values() if s.found_on in s.holders and s.seen]
         if troubled and self._may_repair():
             self._repair(troubled)
+        if damaged and self._on_damage is not None:
+            self._on_damage(damaged)
         for key, one in searches.items():
             if one.sealed is None and not one.is_absent(every_replica=every_replica):
                 raise self._no_good_copy(key, one)

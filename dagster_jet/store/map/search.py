@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from dagster_jet.store.map.intents import without_intents
 from dagster_jet.store.members.fan_out import fan_out
-from dagster_jet.store.members.member import Member
+from dagster_jet.store.members.member import DamagedMemberError, Member
 from dagster_jet.store.values.envelope import BadCopyError
 
 
@@ -76,12 +77,18 @@ Unseal = Callable[[bytes, bytes], bytes]
 """Returns the value of a copy found under a stored key, or raises ``BadCopyError``."""
 
 
-def search(members: Mapping[str, Member], searches: Collection[Search], unseal: Unseal) -> None:
+def search(
+    members: Mapping[str, Member], searches: Collection[Search], unseal: Unseal
+) -> Counter[str]:
     """Carry the searches to their ends, with one batch per member and rank.
+
+    Returns:
+        How many damaged copies were met, by member; one that cannot read its own files has one.
 
     Raises:
         StoreMismatchError: a copy was written by a newer version.
     """
+    damaged: Counter[str] = Counter()
     while True:
         batches: dict[str, list[Search]] = {}
         for one in searches:
@@ -89,13 +96,21 @@ def search(members: Mapping[str, Member], searches: Collection[Search], unseal: 
             if member_id is not None:
                 batches.setdefault(member_id, []).append(one)
         if not batches:
-            return
-        _ask(members, batches, unseal)
+            damaged.update(
+                member_id
+                for one in searches
+                for member_id, trouble in one.troubles.items()
+                if trouble is Trouble.BAD
+            )
+            return damaged
+        damaged.update(_ask(members, batches, unseal))
 
 
 def _ask(
     members: Mapping[str, Member], batches: Mapping[str, Sequence[Search]], unseal: Unseal
-) -> None:
+) -> list[str]:
+    """Returns who cannot read its own files."""
+
     def get(member_id: str) -> Callable[[], list[bytes | None]]:
         stored_keys = [one.stored_key for one in batches[member_id]]
         return lambda: members[member_id].get_many(stored_keys)
@@ -116,3 +131,4 @@ def _ask(
             except BadCopyError:
                 one.troubles[member_id] = Trouble.BAD
             one.seen[member_id] = stored
+    return [m for m, failure in failures.items() if isinstance(failure, DamagedMemberError)]

@@ -18,6 +18,9 @@ ALL_MAPS = b"map/"
 ENTRIES, RING, BATCHES = "user", "user-journal", "user-batches"
 """What the names of maps begin with, before a slash, whose values begin with a version."""
 
+DAMAGE = "damage"
+"""What the map of notes of damaged copies is called; its values are versions and nothing else."""
+
 VERSION_BYTES = 8
 """Length of that version; see ``ReplicatedMap.put_newer``."""
 
@@ -63,7 +66,7 @@ def described(stored: bytes) -> str:
 def has_version(stored: bytes) -> bool:
     """Whether the value of a key begins with a version: of two, the higher one counts."""
     kind = unquote(stored.split(b"/", 3)[2].decode()).partition("/")[0]
-    return kind in (ENTRIES, RING, BATCHES)
+    return kind in (ENTRIES, RING, BATCHES, DAMAGE)
 
 
 def version_of(value: bytes) -> int:

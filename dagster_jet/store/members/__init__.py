@@ -20,6 +20,7 @@ __all__ = [
     "Versioned",
     "member_id_of",
     "open_member",
+    "refuse_memory",
 ]
 
 
@@ -52,14 +53,21 @@ def open_member(url: str, *, allow_memory: bool = False) -> Member:
         ConfigurationError: an unknown scheme, a URL that is not right, memory that was not
             allowed, or a package that is not installed.
     """
-    scheme = _scheme_of(url)
-    member_id = scheme.member_id(url)
+    refuse_memory(member_id_of(url), allow_memory=allow_memory)
+    return _scheme_of(url).open(url)
+
+
+def refuse_memory(member_id: str, *, allow_memory: bool) -> None:
+    """Refuse a member that loses everything with the process, unless a test wants one.
+
+    Raises:
+        ConfigurationError: it is one.
+    """
     if member_id.startswith("memory://") and not allow_memory:
         raise ConfigurationError(
             f"{member_id} keeps nothing beyond this process.",
             cure="Use file:///folder, or allow_memory=True in a unit test.",
         )
-    return scheme.open(url)
 
 
 def _scheme_of(url: str) -> _Scheme:

@@ -40,6 +40,7 @@ from dagster_jet.store.members.folder import (
     refuse_network,
 )
 from dagster_jet.store.members.folder_users import FolderUsers
+from dagster_jet.store.members.member import DamagedMemberError
 from dagster_jet.store.members.segments import Segments, UnknownPlaceError
 from dagster_jet.store.members.writer_gate import WriterGate
 from dagster_jet.system.durable import sync_folder
@@ -250,7 +251,7 @@ class LmdbEnvironment:
             ) from error
         except (lmdb.PanicError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
             self._close()  # LMDB asks for a new environment after these
-            raise self._unavailable(error) from error
+            raise self._unavailable(error, DamagedMemberError) from error
         except (lmdb.MapFullError, lmdb.DiskError, lmdb.ReadonlyError) as error:
             raise self._unwritable(error) from error
         except lmdb.Error as error:
@@ -260,8 +261,10 @@ class LmdbEnvironment:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _unavailable(self, error: Exception) -> StoreUnavailableError:
-        return StoreUnavailableError(
+    def _unavailable(
+        self, error: Exception, kind: type[StoreUnavailableError] = StoreUnavailableError
+    ) -> StoreUnavailableError:
+        return kind(
             f"the store member {self.member_id} cannot be read: {error}.",
             cure="Other replicas serve meanwhile; check the disk and restart the job.",
         )

@@ -51,6 +51,10 @@ class IncompleteListingError(StoreUnavailableError):
         self.listed, self.damaged = tuple(listed), tuple(damaged)
 
 
+class DamagedMemberError(StoreUnavailableError):
+    """A member answers, and cannot read what it has: its own structure is damaged."""
+
+
 class Member(Protocol):
     """One place that keeps bytes and can compare-and-set one key.
 

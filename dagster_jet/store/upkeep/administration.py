@@ -40,7 +40,7 @@ from dagster_jet.store.upkeep.migration import Migrated, migrate
 from dagster_jet.store.upkeep.orphans import drop_orphans
 from dagster_jet.store.upkeep.progress import OnProgress, Steps, unwatched
 from dagster_jet.store.upkeep.reencryption import Reencrypted, reencrypt
-from dagster_jet.store.upkeep.verification import Verified, verify
+from dagster_jet.store.upkeep.verification import Verified, verify_store
 
 _PINGS = 3
 _PAUSE_SECONDS = 0.2
@@ -158,14 +158,7 @@ class Administration:
             self._changes.left += sorted(set(lost) - joining.keys())
         elif view.metadata.is_moving:
             view = self._copy(view)
-        self._changes.verified = verify(
-            view.members,
-            view.metadata.routing,
-            check_table=view.check_routes,
-            repair=True,
-            sealer=view.sealer,
-            on_progress=self._on_progress,
-        )
+        self._changes.verified = verify_store(view, repair=True, on_progress=self._on_progress)
         return self._changes
 
     def give_up(self, member_ids: Collection[str]) -> Changes:

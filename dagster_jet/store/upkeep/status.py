@@ -20,6 +20,7 @@ class MemberStatus:
         receiving: partitions it is still to be given, while a change is under way.
         is_leaving: it does not belong to the store any more, but its copies are still needed.
         trouble: why it is not reachable, None if it is.
+        damaged: damaged copies that were met on it since all copies of the store were verified.
     """
 
     member_id: str
@@ -29,6 +30,7 @@ class MemberStatus:
     receiving: int = 0
     is_leaving: bool = False
     trouble: str | None = None
+    damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,13 @@ class StoreStatus:
         ]
         if self.is_moving:
             said.append("A change of the members is under way: 'dagster-jet store repair' ends it.")
+        if self.damaged:
+            said.append(
+                "Damaged copies were met on "
+                + ", ".join(f"{m.member_id} ({m.damaged})" for m in self.damaged)
+                + ", and there may be more: 'dagster-jet store verify --repair' reads all of them. "
+                "A member that cannot be read even then is taken out: 'dagster-jet store remove'."
+            )
         if self.lost:
             said.append(
                 f"No replica answers of {len(self.lost)} partitions: "
@@ -84,16 +93,27 @@ class StoreStatus:
         return tuple(said)
 
     @property
+    def damaged(self) -> tuple[MemberStatus, ...]:
+        """The members on which damaged copies were met."""
+        return tuple(member for member in self.members if member.damaged)
+
+    @property
     def is_safe(self) -> bool:
-        """Whether every partition has all its replicas and every write reaches them."""
+        """Whether every partition has all its replicas and every write reaches them, and no damage
+        was met since all copies were verified."""
         everybody = all(member.reachable for member in self.members)
-        return everybody and not self.under_replicated and not self.is_moving
+        lacks = self.under_replicated or self.is_moving or self.damaged
+        return everybody and not lacks
 
 
 def status_of(
-    metadata: StoreMetadata, troubles: Mapping[str, str], strangers: tuple[str, ...] = ()
+    metadata: StoreMetadata,
+    troubles: Mapping[str, str],
+    strangers: tuple[str, ...] = (),
+    damaged: Mapping[str, int] | None = None,
 ) -> StoreStatus:
-    """Return a store's status, given why members do not answer, by id. Pure."""
+    """Return a store's status, given why members do not answer and how many damaged copies were met
+    on them, by id. Pure."""
     routing = metadata.routing
     partitions = range(routing.partition_count)
     leaving = dict(metadata.leaving)
@@ -116,6 +136,7 @@ def status_of(
                 receiving=sum(member_id in routing.receivers(p) for p in partitions),
                 is_leaving=member_id in leaving,
                 trouble=troubles.get(member_id),
+                damaged=(damaged or {}).get(member_id, 0),
             )
             for member_id in sorted(metadata.identities)
         ),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dagster_jet.store.connection import View
 from dagster_jet.store.map.batching import Batches
 from dagster_jet.store.map.copy_repair import Missing, restore
 from dagster_jet.store.map.intents import without_intents
@@ -61,9 +62,36 @@ class Verified:
     @property
     def is_whole(self) -> bool:
         """Whether every copy was read, and each was right or is right now."""
+        return self.is_undamaged and not self.undecided
+
+    @property
+    def is_undamaged(self) -> bool:
+        """Whether every copy was read, and each matches its checksum, or does now."""
         troubles = self.missing + self.damaged + self.differing
-        silent = self.lost or self.undecided or self.unreachable or self.unreadable
+        silent = self.lost or self.unreachable or self.unreadable
         return not silent and troubles == self.repaired
+
+
+def verify_store(
+    view: View, *, repair: bool = False, on_progress: OnProgress = unwatched
+) -> Verified:
+    """Verify a whole store; where all is well (again), take back the notes of damaged copies.
+
+    Raises:
+        StaleConfigurationError, StoreUnavailableError: as ``verify``.
+    """
+    noted = view.damage_notes.known(view.members.keys())
+    found = verify(
+        view.members,
+        view.metadata.routing,
+        check_table=view.check_routes,
+        repair=repair,
+        sealer=view.sealer,
+        on_progress=on_progress,
+    )
+    if noted and found.is_undamaged:
+        view.damage_notes.forget(noted)
+    return found
 
 
 def verify(

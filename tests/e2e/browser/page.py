@@ -82,6 +82,15 @@ class Page:
         self.wait_until(clicked, f"{text!r} of {row!r}")
         return self
 
+    def write(self, text: str) -> Page:
+        """Into the editor of the page, in place of what it holds."""
+        script = "document.querySelector('.CodeMirror').CodeMirror.setValue(arguments[0]); return 1"
+        self.wait_until(
+            lambda: self.browser.execute_script(script, text) == 1,  # type: ignore[no-untyped-call]
+            "an editor",
+        )
+        return self
+
     def left_of(self, text: str) -> float:
         """Where the innermost element with this text begins, in pixels from the left."""
         return float(self.find("*", text)[-1].rect["x"])

@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 
 from dagster_jet import JobStatus, StopKind
 from dagster_jet.jobs.supervision import read_supervision
-from demo.observer import PIPELINE
+from demo.observer import PIPELINE, Run
 from demo.oracle import check_outputs
 from tests.servers.chromium import start_chromium
 
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(3600)
 
 SENSOR = "/locations/jet/sensors/airport_delays_supervisor"
 LAUNCHPAD = "/locations/jet/jobs/airport_delays_job/playground"
+CONTROL = "/locations/jet/jobs/airport_delays_control/playground"
 SINK = "/assets/airport_delays/badly_delayed_out"
 SOURCES, STAGES = ("flights", "airlines", "weather"), ("hourly_delays",)
 SINKS = ("hourly_out", "badly_delayed_out", "bad_rows")
@@ -80,7 +81,7 @@ def test_the_sensor_starts_it_and_numbers_and_plots_are_live(project: Project, p
 
 def test_checks_are_green(project: Project, page: Page) -> None:
     page.open(f"{SINK}?view=checks").wait_for("store_safe", "Not Evaluated").click("Execute all")
-    page.wait_until(lambda: page.text.count("Succeeded") == 4, "all checks succeed")
+    page.wait_until(lambda: page.text.count("Succeeded") == 5, "all checks succeed")
     assert "Failed" not in page.text
 
 
@@ -131,6 +132,22 @@ def test_a_cancelled_run_takes_its_snapshot_and_stays_down(project: Project, pag
     assert len(project.observer.runs()) == len(before)
 
 
+def test_materialize_all_reads_what_is_there_and_ends(project: Project, page: Page) -> None:
+    rows, record = project.fly(), project.record()
+    before = len(batches(project))  # the checks' run
+    page.open("/asset-groups").click("Materialize all (4)")
+    project.wait_for("its run is there", lambda: len(batches(project)) == before + 1)
+    page.open(f"/runs/{batches(project)[-1].run_id}").wait_for("Success", "RUN_SUCCESS")
+    assert project.rows_committed() == rows
+    assert project.record().execution_id == record.execution_id + 1
+    supervision = read_supervision(project.jet.store, PIPELINE)
+    assert supervision is not None and supervision.intent == "paused", "as before"
+
+
+def batches(project: Project) -> list[Run]:
+    return project.observer.runs("__ASSET_JOB")
+
+
 def last_skip_reason(page: Page) -> str:
     """What the newest tick says, in the dialog that its result opens."""
     page.click_in_row("View logs", "0 runs requested").wait_for("Skip reason")
@@ -141,7 +158,7 @@ def last_skip_reason(page: Page) -> str:
 
 def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -> None:
     before, statuses = project.record().execution_id, project.run_statuses()
-    *_, cancelled = project.observer.runs()
+    (cancelled,) = [run for run in project.observer.runs() if run.status == "CANCELED"]
     # With the tags of the sensor's run; until it has its lease the sensor requests nothing beside.
     page.open(f"/runs/{cancelled.run_id}").wait_for("Canceled").click("Re-execute all (*)")
     project.wait_for("it is running again", lambda: project.is_running(before))
@@ -150,6 +167,31 @@ def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -
     assert resumed is not None and resumed.intent == "always-on"
     page.open(SENSOR).wait_until(lambda: "adopt" in last_skip_reason(page), "it is adopted")
     assert project.run_statuses() == [*statuses, "STARTED"]
+
+
+def ask(page: Page, action: str) -> None:
+    """By the control job's form: its launchpad."""
+    asked = f"ops:\n  ask_airport_delays:\n    config:\n      action: {action}\n"
+    page.open(CONTROL).write(asked).wait_for("No errors").click("Launch Run")
+    page.wait_for("Success")
+
+
+def test_suspended_by_the_form_it_is_launched_and_resumed(project: Project, page: Page) -> None:
+    for how in ("launched", "resumed"):
+        before = project.record().execution_id
+        ask(page, "suspend")
+        assert project.record().status is JobStatus.SUSPENDED
+        page.open(SENSOR).wait_until(
+            lambda: "paused" in last_skip_reason(page), "the tick says it is paused"
+        )
+        if how == "launched":
+            page.open(LAUNCHPAD).wait_for("No errors").click("Launch Run")
+        else:
+            ask(page, "resume")
+        project.wait_for(f"it is {how}", lambda: project.is_running(before))  # noqa: B023
+        fly_and_see(project, page)
+        supervision = read_supervision(project.jet.store, PIPELINE)
+        assert supervision is not None and supervision.intent == "always-on"
 
 
 def test_one_too_many_from_the_launchpad_ends_softly(project: Project, page: Page) -> None:

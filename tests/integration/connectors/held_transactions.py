@@ -9,14 +9,11 @@ from .kafka_world import KafkaWorld
 
 def transaction_states(kafka: KafkaWorld, store: str) -> dict[str, str]:
     """By the last part of their ids, those of a store."""
-    admin = KafkaAdminClient(bootstrap_servers=kafka.servers)
-    listed = [one for some in admin.list_transactions().values() for one in some]
-    admin.close()
     mine = f"dagster_jet/{store}/"
     return {
-        one.transactional_id.rpartition("/")[2]: one.state.value
-        for one in listed
-        if one.transactional_id.startswith(mine)
+        id.rpartition("/")[2]: state
+        for id, state in _states(kafka.servers).items()
+        if id.startswith(mine)
     }
 
 
@@ -24,3 +21,15 @@ def open_transactions(kafka: KafkaWorld, store: str) -> set[str]:
     """Those of a store."""
     states = transaction_states(kafka, store)
     return {part for part, state in states.items() if state == "Ongoing"}
+
+
+def still_open(servers: str) -> list[str]:
+    """Those of a whole broker, by their ids."""
+    return sorted(id for id, state in _states(servers).items() if state == "Ongoing")
+
+
+def _states(servers: str) -> dict[str, str]:
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    listed = [one for some in admin.list_transactions().values() for one in some]
+    admin.close()
+    return {one.transactional_id: one.state.value for one in listed}

@@ -15,29 +15,34 @@ from ..world import World, random_rows
 from . import kafka_child
 from .held_transactions import open_transactions
 from .kafka_world import KafkaWorld
+from .plain_markers import KafkaMarkers
 
 
 class KafkaPipelineWorld(World):
     driver = staticmethod(kafka_child.main)
+    job = kafka_child.JOB
     kafka: KafkaWorld
     place: dict[str, str]
     sent: list[dict[str, Any]]
+    partitions = 2
+    """Of the topic that is read."""
 
     def set_up(self, kafka: KafkaWorld) -> None:
         self.kafka, self.sent = kafka, []
-        self.place = {"servers": kafka.servers, "in": kafka.topic(2)}
+        self.place = {"servers": kafka.servers, "in": kafka.topic(self.partitions)}
         self.place |= {name: kafka.topic(2) for name in ("counts", "big")}
         self.write_to()
 
     def write_to(self, **sinks: Any) -> None:
         """What the sinks of the next execution are told, beside their topics."""
+        self.sinks = sinks
         place = {**self.place, "sinks": sinks}
         (self.folder / "kafka.json").write_text(json.dumps(place))
 
     def send(self, files: int, first: int = 0) -> None:
         for number in range(first, first + files):
             rows = random_rows(number, 12, seed=3)
-            self.kafka.send(self.place["in"], rows, partition=number % 2)
+            self.kafka.send(self.place["in"], rows, partition=number % self.partitions)
             self.sent += rows
 
     def run(self, until: str = "completed", **config: Any) -> JobResult:
@@ -64,6 +69,11 @@ class KafkaPipelineWorld(World):
             "counts": Counter(windowed(self.sent, child.WINDOW_MS)),
             "big": Counter((r["k"], r["ts"], r["v"]) for r in self.sent if r["v"] >= child.BIG),
         }
+
+    def marked(self, sink: str, epochs: set[int]) -> set[int]:
+        """In the topic of markers that this world's sinks have alone."""
+        newest = KafkaMarkers(self.kafka.servers, sink, self.sinks["marker_topic"])()
+        return {epoch for epoch in epochs if epoch <= newest}
 
     def open_transactions(self) -> set[str]:
         """What is held, as the broker says."""

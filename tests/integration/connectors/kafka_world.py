@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
+import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dagster_jet.connectors.kafka import coordinator, producing
 from tests.servers import wait_until
 from tests.servers.kafka import kafka
+from tests.servers.proxy import Proxy
 
 
 class KafkaWorld:
@@ -94,3 +103,35 @@ class KafkaWorld:
                 open_.discard(message.partition())
         consumer.close()
         return found
+
+
+def as_json(row: Mapping[str, Any]) -> str:
+    """As other programs write values: decimals as numbers, times in UTC, bytes as base64."""
+    text = json.dumps({name: _plain(value) for name, value in row.items()})
+    return re.sub(rf'"{_NUMBER}([^"]*)"', r"\1", text)
+
+
+_NUMBER = "number:"
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        case Decimal():
+            return f"{_NUMBER}{value:f}"
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime() | date():
+            return value.isoformat()
+    return value
+
+
+@contextmanager
+def away(proxy: Proxy) -> Iterator[None]:
+    """A cut network, in which nobody waits for as long as in real life."""
+    with pytest.MonkeyPatch.context() as patch, proxy.cut():
+        patch.setattr(producing, "SILENCE_S", 1.0)
+        patch.setattr(producing, "_CALL_S", 0.5)
+        patch.setattr(coordinator, "_CONNECTING_S", 1.0)
+        yield

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from dagster_jet import Secret, sinks
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.testing.check_sink import SCHEMA, Row
 
 COLUMNS = {
     "postgresql": "id bigint primary key, text text, number double precision, flag boolean, "
@@ -19,6 +21,13 @@ COLUMNS = {
     "at timestamp, day date, raw blob, price decimal(10, 2)",
 }
 """Of `check_sink`'s rows."""
+
+
+def all_rows(run: Callable[[str], Iterable[Sequence[Any]]], table: str = "results") -> list[Row]:
+    """What a plain client sees of them, with every column."""
+    names = SCHEMA.names
+    found = run(f"select {', '.join(names)} from {table}")
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from dagster_jet.errors import (
 from dagster_jet.execution.events import ExecutionRestarting, ItemsLost, SourceUnavailable
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_sink, check_source, collected
-from tests.long import long
+from tests.long import long, long_but_for
 from tests.servers import SharedServer, launch, stop, wait_until
 from tests.servers.kafka import prepared
 
@@ -109,25 +112,35 @@ def world(world: World, kafka: KafkaWorld) -> KafkaPipelineWorld:
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "rules",
-    [
-        "record.snapshot.after:3=kill",  # decided, nothing committed
-        "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
-        "kafka.commit.after:3=kill",  # committed, the record does not know
-        "kafka.fenced:2=kill",
-        "epoch.acked:3=kill",
-        pytest.param("kafka.commit.before:2=kill", marks=long),
-        pytest.param("staging.finished:3=kill", marks=long),
-        pytest.param("manifest.after:3=kill", marks=long),
-        pytest.param("record.committed.after:2=kill", marks=long),
-    ],
+    long_but_for(  # other kills of `make test` are in test_five_kills.py
+        [
+            "record.snapshot.after:3=kill",  # decided, nothing committed
+            "kafka.commit.produced:3=kill",  # in a transaction that nobody will commit
+            "kafka.commit.after:3=kill",  # committed, the record does not know
+            "kafka.fenced:2=kill",
+            "epoch.acked:3=kill",
+            "kafka.commit.before:2=kill",
+            "staging.finished:3=kill",
+            "manifest.after:3=kill",
+            "record.committed.after:2=kill",
+        ],
+        "record.snapshot.after",
+        "staging.finished",
+    ),
 )
 def test_killed(world: KafkaPipelineWorld, rules: str):
+    world.write_to(marker_topic=f"m-{uuid.uuid4().hex[:12]}")
     world.send(5)
     world.run_child(rules, config={"max_items_per_epoch": 12})
     for name, rows in world.found().items():
         assert not rows - world.wanted()[name], "nothing is there twice, or too early"
+    entries = world.assert_ledger_is_true()
+    if rules.startswith("record.snapshot.after"):
+        assert min(e.epoch_id or 0 for e in entries) < entries[0].decided_epoch_id
     world.run()
     assert world.found() == world.wanted()
+    decided = entries[0].decided_epoch_id
+    assert all((e.epoch_id or 0) >= decided for e in world.assert_ledger_is_true())
 
 
 @long
@@ -284,13 +297,44 @@ def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):
     source = partial(sources.kafka, kafka.servers, topics=[topic], schema="v long")
     kafka.send(topic, [{"v": v} for v in range(3)])
     assert values(read(jet, source())) == [0, 1, 2]
+    make_anew(kafka, topic)
+    kafka.send(topic, [{"v": 3}])
+    anew = rf"'{topic}/0@3': the topic was deleted and made anew"
+    with pytest.raises(InputLostError, match=anew):
+        read(jet, source())
+    assert values(read(jet, source(lost="skip"))) == [3]
+    # One that is as long as the old one, and longer.
+    make_anew(kafka, topic)
+    kafka.send(topic, [{"v": v} for v in (4, 5)])
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@1': the topic was deleted and made"):
+        read(jet, source())
+    assert values(read(jet, source(lost="skip"))) == [4, 5]
+    kafka.send(topic, [{"v": 6}])
+    assert values(read(jet, source())) == [6]
+
+
+def make_anew(kafka: KafkaWorld, topic: str) -> None:
     kafka.admin.delete_topics([topic])[topic].result()
     wait_until(lambda: topic not in kafka.admin.list_topics(timeout=5).topics, within=10)
     kafka.create(topic)
-    kafka.send(topic, [{"v": 3}])
-    with pytest.raises(InputLostError, match=rf"'{topic}/0@3': the topic ends before that, at 1"):
-        read(jet, source())
-    assert values(read(jet, source(lost="skip"))) == [3]
+
+
+def test_a_position_of_an_older_version_has_no_ids_of_topics(kafka: KafkaWorld):
+    topic = kafka.topic()
+    kafka.send(topic, [{"v": v} for v in range(3)])
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long")
+
+    def restored(offset: int) -> Any:
+        reader = source.open("j", "s", None)
+        reader.restore({"offsets": {f"{topic}/0": offset}}, None)
+        return reader
+
+    reader = restored(1)
+    reader.accept(reader.poll())
+    assert reader.waiting().items == 2 and reader.position()["topics"].keys() == {topic}
+    late = restored(4)
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@4': the topic ends before that, at 3"):
+        late.accept(late.poll())
 
 
 def test_offsets_are_written_for_dashboards(kafka: KafkaWorld, jet: Jet):
@@ -328,6 +372,40 @@ def test_key_headers_partition_and_time_of_messages(kafka: KafkaWorld, jet: Jet)
     assert json.loads(message.value()) == {"a": "x", "b": 1, "n": None}
     assert message.headers() == [("n", b"v")]
     assert (message.partition(), message.timestamp()[1]) == (2, round(at.timestamp() * 1000))
+
+
+def test_every_type_of_a_json_message(kafka: KafkaWorld, jet: Jet, spark: Any):
+    """Times keep their microseconds, in values and in keys, whatever zone Spark shows times in."""
+    topic = kafka.topic()
+    at = datetime(1969, 12, 31, 23, 59, 59, 999_999, timezone.utc)
+    inner = {"at": at, "n": None}
+    row = {
+        "id": 1, "at": at, "wall": datetime(2026, 1, 2, 3, 4, 5, 6), "day": date(1, 1, 1),
+        "money": Decimal("12345678901234567890123456789.123456789"), "raw": b"\x00\xff",
+        "real": math.nan, "large": -math.inf, "text": 'é ☃ 🜚 "\n', "none": None,
+        "items": [1, None], "names": {"a": 1, "b": None}, "inner": inner,
+    }  # fmt: skip
+    schema = (
+        "id long, at timestamp, wall timestamp_ntz, day date, money decimal(38,9), raw binary, "
+        "real double, large double, text string, none long, items array<long>, "
+        "names map<string,long>, inner struct<at: timestamp, n: long>"
+    )
+    sink = sinks.kafka(kafka.servers, topic=topic, key=["id", "at", "none"])
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        write(jet, [row], schema, sink)
+        frame = spark.sql("select timestamp'1969-12-31T23:59:59.999999Z' at")
+        [by_time] = sinks.kafka("h:1", topic="t", key="at").render(frame).collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    [message] = kafka.messages(topic)
+    shown = "1969-12-31T23:59:59.999999Z"
+    assert json.loads(message.value(), parse_float=Decimal) == {
+        **row, "at": shown, "wall": "2026-01-02T03:04:05.000006", "day": "0001-01-01",
+        "raw": "AP8=", "real": "NaN", "large": "-Infinity", "inner": {"at": shown, "n": None},
+    }  # fmt: skip
+    assert json.loads(message.key()) == {"id": 1, "at": shown, "none": None}
+    assert bytes(by_time["__key"]) == shown.encode()
 
 
 def test_raw_values(kafka: KafkaWorld, jet: Jet):

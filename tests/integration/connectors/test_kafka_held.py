@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from dagster_jet import sinks
+from dagster_jet import Secret, sinks
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka.held_rows import HeldTransaction
 from dagster_jet.errors import ArtifactLostError, FencedError, SinkError, SinkUnavailableError
@@ -27,10 +28,10 @@ from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_sink
 from tests.long import long
 from tests.servers import launch, stop, wait_until
-from tests.servers.kafka import prepared
+from tests.servers.kafka import network, prepared
 
 from .held_transactions import open_transactions, transaction_states
-from .kafka_world import KafkaWorld
+from .kafka_world import KafkaWorld, away
 
 JOB, STAGE = "check_sink", "out"
 MESSAGES = pa.schema([("__key", pa.binary()), ("__value", pa.binary())])
@@ -141,8 +142,13 @@ def test_t1_begins_while_t0_is_undecided(held: Held) -> None:
     assert held.store.map(f"jobs/{JOB}/staged/{STAGE}").keys("") == []
 
 
-@long
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGTERM, marks=long, id="stopped"),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
 def test_commit_after_restart(tmp_path: Path, store: Store, how: int) -> None:
     """The broker stops, or is killed, between prepare and commit."""
     folder = tmp_path / "broker"
@@ -275,33 +281,98 @@ def test_a_task_of_a_dead_execution_leaves_nothing_open(held: Held) -> None:
     assert held.values() == [10, 11, 12] and not held.open()
 
 
-def test_the_contract_is_kept(held: Held, spark: Any) -> None:
+@pytest.mark.parametrize("transactions", ["roll-forward", "held"])
+def test_a_key_is_in_the_partition_where_java_puts_it(
+    store: Store, kafka: KafkaWorld, transactions: str
+) -> None:
+    """Hashes of Kafka's own test of its murmur2 (UtilsTest)."""
+    hashes = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    held = Held(store, kafka)
+    held.topic = kafka.topic(7)
+    held.sink = held.made(transactions)
+    writer = held.writer(1)
+    content = {"__key": list(hashes), "__value": [b"1"] * len(hashes)}
+    writer.write(pa.record_batch(content, schema=MESSAGES))
+    held.commit(list(writer.prepare()))
+    found = {message.key(): message.partition() for message in kafka.messages(held.topic)}
+    assert found == {key: (hash & 0x7FFFFFFF) % 7 for key, hash in hashes.items()}
+
+
+def test_a_commit_is_cut_off_before_it_arrives_and_within_its_answer(
+    store: Store, kafka: KafkaWorld
+) -> None:
+    with network("held") as proxy:
+        held = Held(store, KafkaWorld(f"127.0.0.1:{proxy.port}"))
+        first, second = held.prepared(1, 10, 11), held.prepared(2, 20)
+
+        def cut_off(artifacts: list[Artifact]) -> None:
+            with pytest.raises(SinkUnavailableError, match="does not answer now"):
+                held.commit(artifacts)
+            assert proxy.is_cut
+
+        proxy.cut_after(1)
+        cut_off(first)
+        proxy.restore()
+        assert held.open() == {"0-0", "0-1"}, "nothing was committed"
+        proxy.cut_answer_to(is_end_of_transaction)
+        cut_off(first)
+        there = [row["v"] for row in kafka.rows(held.topic)]
+        assert sorted(there) == [10, 11], "the broker has committed, and nobody knows"
+        proxy.restore()
+        held.commit([*first, *second])
+        assert held.values() == [10, 11, 20] and not held.open()
+        everything = kafka.rows(held.topic, committed=False)
+        assert len(everything) == 3, "nothing was produced again"
+
+
+def is_end_of_transaction(request: bytes) -> bool:
+    """EndTxn: its number is behind the length of what is sent."""
+    return request[4:6] == (26).to_bytes(2, "big")
+
+
+def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
     topic = held.kafka.topic(2, max_message_bytes="4000000")
     markers = f"m-{uuid.uuid4().hex[:12]}"
 
     def make() -> Any:
         sink = sinks.kafka(
-            held.kafka.servers,
+            f"127.0.0.1:{proxy.port}",
             topic=topic,
             key="id",
             transactions="held",
             writers=3,
             marker_topic=markers,
+            options={
+                "sasl.username": "me",
+                "sasl.password": Secret(env="KAFKA_PASSWORD"),
+                "reconnect.backoff.max.ms": "500",
+            },
         )
         return sink.with_store(held.store)
 
-    check_sink(
-        make,
-        lambda: held.kafka.rows(topic),
-        spark=spark,
-        steps=(
-            "staging.put.before",
-            "staging.finished",
-            "kafka.held.begun",
-            "kafka.held.before",
-            "kafka.held.prepared",
-            "kafka.held.commit.before",
-            "kafka.held.commit.after",
-        ),
-    )
+    with network("held") as proxy:
+        check_sink(
+            make,
+            lambda: held.kafka.rows(topic),
+            spark=spark,
+            outages={"a connection that is cut": partial(away, proxy)},
+            secrets=["hush-hush"],
+            steps=(
+                "staging.put.before",
+                "staging.finished",
+                "kafka.held.begun",
+                "kafka.held.before",
+                "kafka.held.prepared",
+                "kafka.held.commit.before",
+                "kafka.held.commit.after",
+            ),
+        )
     assert Counter(row["id"] for row in held.kafka.rows(topic)).most_common(1)[0][1] == 1

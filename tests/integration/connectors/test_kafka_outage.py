@@ -19,16 +19,10 @@ from dagster_jet.execution.events import ExecutionRestarting, SourceUnavailable
 from dagster_jet.store import Store, StoreConfig
 from tests.long import long
 from tests.servers import wait_until
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import network
 from tests.servers.proxy import Proxy
 
 from .kafka_world import KafkaWorld
-
-
-def network() -> Proxy:
-    """Whoever connects through it is sent back through it."""
-    facts = kafka_server().facts
-    return Proxy(facts["proxied"], port=facts["proxy"])
 
 
 def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(
@@ -41,7 +35,7 @@ def test_a_job_that_starts_while_the_cluster_is_away_waits_in_place(
     kafka.send(read_from, [{"v": v} for v in range(100)])
     events: list[Any] = []
     with (
-        network() as proxy,
+        network("outage") as proxy,
         Jet(store=[f"file://{tmp_path}/store"], backup_count=0, show_progress=False) as jet,
     ):
         servers = f"127.0.0.1:{proxy.port}"
@@ -75,13 +69,37 @@ def test_a_question_that_is_cut_off_has_no_answer():
     kafka = KafkaWorld()
     partition = Partition(kafka.topic(), 0)
     kafka.send(partition.topic, [{"v": 1}])
-    with network() as proxy:
+    with network("outage") as proxy:
         cluster = Cluster(f"127.0.0.1:{proxy.port}")
         offsets = Offsets(cluster, Topics((partition.topic,)), "j", "rows")
         assert offsets.last([partition]) == {partition: 1}
         proxy.cut_after(10)
         with pytest.raises(SourceUnavailableError):
             offsets.last([partition])
+
+
+def test_a_poll_that_is_cut_off_does_not_forget_where_new_partitions_begin():
+    kafka = KafkaWorld()
+    topic = kafka.topic()
+    kafka.send(topic, [{"v": v} for v in range(3)])
+    asked: list[bytes] = []
+
+    def is_third(request: bytes) -> bool:
+        """ListOffsets: where to begin takes the first two."""
+        asked.extend([request] if request[4:6] == (2).to_bytes(2, "big") else [])
+        return len(asked) == 3
+
+    with network("outage") as proxy:
+        servers = f"127.0.0.1:{proxy.port}"
+        source = sources.kafka(servers, topics=[topic], schema="v long")
+        reader = source.open("j", "rows", None)
+        proxy.cut_answer_to(is_third)
+        with pytest.raises(SourceUnavailableError):
+            reader.poll()
+        proxy.restore()
+        reader.accept(reader.poll())
+        assert reader.waiting().items == 3
+        reader.close()
 
 
 @pytest.mark.parametrize("when", [pytest.param("opened", marks=long), "produced"])
@@ -96,7 +114,7 @@ def test_a_commit_that_is_cut_off_ends_soon_and_goes_on_where_it_was(
     kafka = KafkaWorld()
     topic = kafka.topic()
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
-    with network() as proxy, Store.open(config) as store:
+    with network("outage") as proxy, Store.open(config) as store:
         sink = sinks.kafka(f"127.0.0.1:{proxy.port}", topic=topic).with_store(store)
         sink.check("j", "out", is_new_job=True)
         writer = sink.open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a0"))

@@ -27,6 +27,7 @@ from dagster_jet.connectors.kafka.committer import KafkaCommitter
 from dagster_jet.connectors.kafka.coordinator import client_settings
 from dagster_jet.errors import ConfigurationError, JetError, Reaction, SinkError, SourceError
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.testing.servers import _self_signed
 from tests.long import long
 from tests.servers import wait_until
 from tests.servers.kafka import PASSWORD, USER, kafka_server
@@ -174,6 +175,53 @@ def test_held_transactions_of_a_user_who_signs_in(
         wrong.close()
     assert kafka.rows(topic) == [{"v": 1}]
     assert PASSWORD not in caplog.text and "kafka" in caplog.text
+
+
+def test_held_transactions_over_tls(kafka: KafkaWorld, options: dict[str, Any], tmp_path: Any):
+    """Both clients; and what is said of a certificate that nobody vouches for."""
+    facts = kafka_server().facts
+    options |= {"security.protocol": "SASL_SSL", "ssl.ca.location": facts["certificate"]}
+    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    kafka.create(f"{markers}-held", cleanup_policy="compact")
+    for one in (topic, markers, f"{markers}-held"):
+        grant(kafka, ResourceType.TOPIC, one, "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
+    with Store.open(config) as store:
+        prefix = f"dagster_jet/{store.store_id}/"
+        grant(kafka, ResourceType.TRANSACTIONAL_ID, prefix, "WRITE", prefix=True)
+
+        def made() -> Any:
+            made = sinks.kafka(
+                facts["tls_servers"],
+                topic=topic,
+                transactions="held",
+                marker_topic=markers,
+                options=options,
+            )
+            return made.with_store(store)
+
+        until_allowed(partial(made().check, "j", "out", is_new_job=True))
+        writer = made().open_writer(TransactionId("j", "out", 1, 1, 1, 0, "a"))
+        writer.write(pa.record_batch({"__key": [b"k"], "__value": [b'{"v": 1}']}))
+        artifacts, context = writer.prepare(), CommitContext("j", "out", 1, 1, recovering=False)
+        other = tmp_path / "other"
+        other.mkdir()
+        options["ssl.ca.location"] = str(_self_signed(other)[0])
+        words = "the broker's certificate cannot be verified: ssl.ca.location has to be"
+        wrong = made()
+        refused(partial(wrong.check, "j", "out", is_new_job=True), ConfigurationError, words)
+        committer = wrong.open_committer("j", "out")
+        refused(partial(committer.commit, artifacts, context), SinkError, words)
+        committer.close()
+        source = sources.kafka(
+            facts["tls_servers"], topics=[topic], schema="v long", options=options
+        )
+        refused(partial(source.at_start, "j", "s", on_one_host=True), SourceError, words)
+        options["ssl.ca.location"] = facts["certificate"]
+        committer = made().open_committer("j", "out")
+        committer.commit(artifacts, context)
+        committer.close()
+    assert kafka.rows(topic) == [{"v": 1}]
 
 
 def test_security_that_the_other_client_does_not_know_is_refused(kafka: KafkaWorld):

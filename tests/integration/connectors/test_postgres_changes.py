@@ -26,6 +26,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.system import failpoint
 from dagster_jet.testing.check_source import Typed, check_source
+from tests.integration.connectors.secret_urls import as_secret
 from tests.servers import launch, own_folder, stop, wait_until
 from tests.servers import postgres as server
 from tests.servers.postgres import PASSWORD, PostgresDatabase, new_database, postgres
@@ -64,7 +65,7 @@ def drop_slots(database: PostgresDatabase) -> None:
 
 
 def changes(database: PostgresDatabase, port: int | None = None, **options: Any) -> Any:
-    url = database.through(port or database.port)
+    url = as_secret(database.through(port or database.port))
     named = {"slot": f"s_{database.name}", "publication": "p", **options}
     return sources.postgres_changes(url, **named)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,16 @@ import pyarrow as pa
 import pytest
 
 from dagster_jet.connectors.contract import CommitContext, TransactionId
-from dagster_jet.errors import ArtifactLostError, ConfigurationError, SinkError
+from dagster_jet.errors import (
+    ArtifactLostError,
+    ConfigurationError,
+    SinkError,
+    SinkUnavailableError,
+)
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
-from tests.integration.connectors.sql_places import COLUMNS, MadeSink
+from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows
+from tests.integration.world import wait_until
 from tests.servers import SharedServer, launch, own_folder, shared_server, stop
 from tests.servers import mariadb as maria_server
 from tests.servers import postgres as postgres_server
@@ -154,6 +161,67 @@ def test_a_recover_that_lists_nothing_is_survived_by_probing(tmp_path: Path) -> 
     held.make.close()
 
 
+@pytest.fixture
+def blind_mariadb() -> Iterator[None]:
+    """`XA RECOVER` answers with a transaction of a stranger alone."""
+    import sqlalchemy as sa
+
+    def blind(c: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+        is_list = statement == "xa recover"
+        return ("select 1, 8, 0, 'stranger'" if is_list else statement), parameters
+
+    sa.event.listen(sa.engine.Engine, "before_cursor_execute", blind, retval=True)
+    yield
+    sa.event.remove(sa.engine.Engine, "before_cursor_execute", blind)
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_an_xa_recover_that_leaves_ours_out_is_survived_by_probing(
+    held: Held, blind_mariadb: None
+) -> None:
+    decided, _ = held.prepared(1, 10), held.prepared(2, 20)
+    assert len(held.left()) == 2
+    held.commit(decided, execution=2)
+    assert held.abort_orphans(execution=2) == 1
+    assert held.ids() == [10] and held.left() == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_a_transaction_that_is_a_connections_own_is_not_taken_for_lost(
+    held: Held, blind_mariadb: None
+) -> None:
+    """MariaDB gives it to nobody else meanwhile, and is silent about it here."""
+    import pymysql
+
+    name, database = held.writer(1)._name, held.database
+    connection = pymysql.connect(
+        host="127.0.0.1", port=database.port, user=database.user, password=database.password,
+        database=database.name, autocommit=True,
+    )  # fmt: skip
+    with connection.cursor() as cursor:
+        note = f"'{name}', '{name.partition('.')[0]}', '{JOB}', '{STAGE}', 1, 1"
+        for statement in (
+            f"insert into dagster_jet_held values ({note}, false)",
+            f"xa start 'jet.{name}'",
+            "insert into results (id) values (10)",
+            "update dagster_jet_held set is_committed = true",
+            f"xa end 'jet.{name}'",
+            f"xa prepare 'jet.{name}'",
+        ):
+            cursor.execute(statement)
+    decided = [Artifact(STAGE, 1, name, "table results", 1, 1, 0)]
+    with pytest.raises(SinkUnavailableError, match="among a connection's own"):
+        held.commit(decided)
+    connection.close()
+
+    def is_committed() -> bool:
+        with suppress(SinkUnavailableError):
+            held.commit(decided)
+        return held.ids() == [10]
+
+    wait_until(is_committed, "the server has seen it go")
+
+
 @KINDS
 def test_the_fate_of_a_committed_transaction_is_asked_of_its_marker(held: Held) -> None:
     t0 = held.prepared(1, 10)
@@ -200,10 +268,7 @@ def test_the_contract_is_kept(tmp_path: Path, spark: Any, kind: str) -> None:
         make = MadeSink.of(tmp_path, url, transactions="held", writers=3)
         check_sink(
             make,
-            lambda: [
-                {"id": id, "text": text}
-                for id, text in database.run("select id, text from results")
-            ],
+            lambda: all_rows(database.run),
             spark=spark,
             outages={"a connection that is cut": proxy.cut},
             steps=(

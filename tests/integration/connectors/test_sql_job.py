@@ -2,79 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from dagster_jet import Jet, JobConfig, JobResult
+from dagster_jet import Jet, JobConfig
 from dagster_jet.execution.events import ExecutionRestarting, SnapshotFailed
 from dagster_jet.snapshot.record import JobStatus
 from tests.integration import child
 from tests.integration.connectors import sql_child
-from tests.integration.connectors.kafka_world import KafkaWorld
-from tests.integration.oracle import input_rows, windowed
+from tests.integration.connectors.sql_job import SqliteDatabase, SqlWorld, new_tables
 from tests.integration.world import World, wait_until
-from tests.long import long
+from tests.long import long, long_but_for
 from tests.servers import launch, own_folder, stop
+from tests.servers import mariadb as maria_server
 from tests.servers import postgres as server
-from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
+from tests.servers.mariadb import mariadb
+from tests.servers.postgres import PASSWORD, postgres
 from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("interpreted")
-
-
-class SqlWorld(World):
-    driver = staticmethod(sql_child.main)
-    database: PostgresDatabase
-    transactions = "roll-forward"
-
-    def use(self, database: PostgresDatabase, port: int | None = None) -> None:
-        self.database = database
-        url = database.through(port or database.port)
-        (self.folder / "url").write_text(url)
-        os.environ[sql_child.URL] = self.spark.sparkContext.environment[sql_child.URL] = url
-
-    def send_to_kafka(self) -> None:
-        """What the files have; the job reads it from the topic then."""
-        kafka = KafkaWorld()
-        topic = kafka.topic()
-        kafka.send(topic, input_rows(self.folder / "in" / "left"), partition=0)
-        place = {"servers": kafka.servers, "in": topic}
-        (self.folder / "kafka.json").write_text(json.dumps(place))
-
-    def run(self, until: str = "completed", **config: Any) -> JobResult:
-        with self.jet() as jet:
-            return jet.run(
-                sql_child.sql_pipeline(self.folder, self.transactions),
-                JobConfig(**{**child.CONFIG, **config}),
-                until=until,
-                on_event=self.see,
-            )
-
-    def rows(self) -> Counter[tuple[Any, ...]]:
-        return Counter(self.database.run("select k, ts, v from rows"))
-
-    def counts(self) -> Counter[tuple[Any, ...]]:
-        return Counter(
-            self.database.run(
-                "select k, (extract(epoch from window_start) * 1000)::bigint, "
-                "(extract(epoch from window_end) * 1000)::bigint, n, total from counts"
-            )
-        )
-
-    def assert_exactly_once(self) -> None:
-        rows = list(input_rows(self.folder / "in" / "left"))
-        assert self.rows() == Counter((r["k"], r["ts"], r["v"]) for r in rows)
-        assert self.counts() == Counter(windowed(rows, child.WINDOW_MS))
-
-    def assert_nothing_doubled(self) -> None:
-        rows = input_rows(self.folder / "in" / "left")
-        assert not self.rows() - Counter((r["k"], r["ts"], r["v"]) for r in rows)
 
 
 @pytest.fixture
@@ -86,46 +36,34 @@ def world(world: World) -> Iterator[SqlWorld]:
     del os.environ[sql_child.URL], found.spark.sparkContext.environment[sql_child.URL]
 
 
-def new_tables(database: PostgresDatabase) -> PostgresDatabase:
-    database.run("create table rows (k text, ts bigint, v bigint)")
-    database.run(
-        "create table counts (k text, window_start timestamptz, window_end timestamptz, n bigint, "
-        "total bigint, primary key (k, window_start))"
-    )
-    return database
-
-
-KILLS = [
-    "epoch.acked:3=kill",
-    "record.snapshot.after:3=kill",
-    "sql.commit.fenced:3=kill",
-    "sql.commit.rows:4=kill",
-    "sql.commit.after:5=kill",
-    pytest.param("sql.commit.before:1=kill", marks=long),
-    pytest.param("sql.commit.rows:1=kill", marks=long),
-    pytest.param("staging.finished:2=kill", marks=long),
-    pytest.param("record.committed.before:2=kill", marks=long),
-]
-
-
-def test_killed_again_and_again_between_kafka_and_a_table(world: SqlWorld) -> None:
-    """Five deaths of one job, each in another moment of a commit."""
-    world.send_to_kafka()
-    config = {**child.CONFIG, "max_items_per_epoch": 12}
-    for rules in KILLS[:5]:
-        second = str(rules).replace(":3", ":2").replace(":4", ":2").replace(":5", ":2")
-        world.run_child(second, config=config)
-        world.assert_nothing_doubled()
-    assert world.run(max_items_per_epoch=12).status is JobStatus.COMPLETED
-    world.assert_exactly_once()
-
-
-@pytest.mark.parametrize("rules", [pytest.param(str(r), marks=long) for r in KILLS[:5]] + KILLS[5:])
+@pytest.mark.parametrize(
+    "rules",
+    long_but_for(
+        [
+            "staging.finished:2=kill",
+            "record.snapshot.after:3=kill",
+            "epoch.acked:3=kill",
+            "sql.commit.fenced:3=kill",
+            "sql.commit.rows:4=kill",
+            "sql.commit.after:5=kill",
+            "sql.commit.before:1=kill",
+            "sql.commit.rows:1=kill",
+            "record.committed.before:2=kill",
+        ],
+        "staging.finished",
+        "record.snapshot.after",
+    ),
+)
 def test_killed_once(world: SqlWorld, rules: str) -> None:
     world.run_child(rules)
     world.assert_nothing_doubled()
+    entries = world.assert_ledger_is_true()
+    if rules.startswith("record.snapshot.after"):
+        assert min(e.epoch_id or 0 for e in entries) < entries[0].decided_epoch_id
     world.run()
     world.assert_exactly_once()
+    decided = entries[0].decided_epoch_id
+    assert all((e.epoch_id or 0) >= decided for e in world.assert_ledger_is_true())
 
 
 @pytest.mark.parametrize(
@@ -144,6 +82,39 @@ def test_held_transactions_survive_their_driver(world: SqlWorld, rules: str) -> 
     world.assert_exactly_once()
     left = "select gid from pg_prepared_xacts where database = current_database()"
     assert world.database.run(left) == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
+def test_killed_once_between_files_and_another_database(
+    world: SqlWorld, kind: str, tmp_path: Path
+) -> None:
+    database = mariadb() if kind == "mariadb" else SqliteDatabase(tmp_path / "results.db")
+    world.use(new_tables(database))
+    world.run_child("sql.commit.rows:3=kill")
+    world.assert_nothing_doubled()
+    assert world.run().status is JobStatus.COMPLETED
+    world.assert_exactly_once()
+
+
+def test_a_mariadb_that_is_killed_in_the_middle_is_waited_for(world: SqlWorld) -> None:
+    folder = own_folder("mariadb")
+    running = launch("mariadb", folder, maria_server.prepared(folder))
+    try:
+        world.use(new_tables(maria_server.new_database(running)))
+        with world.jet() as jet:
+            job = jet.submit(
+                sql_child.sql_pipeline(world.folder), JobConfig(**child.CONFIG), on_event=world.see
+            )
+            wait_until(lambda: world.rows().total() > 0, "the job runs")
+            stop(running, signal.SIGKILL)
+            world.fill(files=3, first=6)
+            wait_until(lambda: bool(world.events_of(SnapshotFailed)), "the outage is met")
+            running = launch("mariadb", folder, maria_server.prepared(folder))
+            assert job.complete(60).status is JobStatus.COMPLETED
+        assert world.events_of(ExecutionRestarting) == []
+        world.assert_exactly_once()
+    finally:
+        stop(running)
 
 
 def test_a_connection_that_is_cut_costs_no_restart(world: SqlWorld) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dagster_jet.testing.check_sink import Row, check_sink
-from tests.integration.connectors.sql_places import COLUMNS, MadeSink
+from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
 from tests.servers.proxy import Proxy
@@ -33,8 +33,7 @@ def database() -> PostgresDatabase:
 
 def reader(database: Any, table: str = "results") -> Callable[[], list[Row]]:
     def read() -> list[Row]:
-        found = database.run(f"select id, text from {table}")
-        return [{"id": id, "text": text} for id, text in found]
+        return all_rows(database.run, table)
 
     return read
 
@@ -81,8 +80,7 @@ def test_a_table_of_sqlite_keeps_the_contract(tmp_path: Path) -> None:
 
     def read() -> list[Row]:
         with closing(sqlite3.connect(path)) as table:
-            found = table.execute("select id, text from results").fetchall()
-        return [{"id": id, "text": text} for id, text in found]
+            return all_rows(table.execute)
 
     @contextmanager
     def locked() -> Iterator[None]:

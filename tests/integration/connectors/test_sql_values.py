@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
-from dagster_jet import Reaction, Secret, sinks
+from dagster_jet import Reaction, Secret, sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.errors import (
     ConfigurationError,
     JetError,
@@ -21,6 +25,7 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
 )
+from tests.integration.connectors.secret_urls import as_secret
 from tests.integration.connectors.sql_places import MadeSink
 from tests.servers import free_port
 from tests.servers.mariadb import mariadb
@@ -145,6 +150,19 @@ def test_upserts_and_deletions(make: Any, kind: str, tmp_path: Path) -> None:
     assert [tuple(row) for row in found] == [(2, "B"), (3, "c"), (4, None)]
 
 
+def test_settings_of_a_session_are_made_once_it_is_open(database: PostgresDatabase) -> None:
+    """PgBouncer lets nobody in who gives `options` while connecting."""
+    with SqlPlace(as_secret(database.url), "t").connected() as connection:
+        asked = "select name, setting, source from pg_settings where name in "
+        names = "('lock_timeout', 'idle_in_transaction_session_timeout', 'TimeZone')"
+        found = connection.exec_driver_sql(f"{asked}{names} order by name").all()
+    assert [tuple(row) for row in found] == [
+        ("TimeZone", "UTC", "session"),
+        ("idle_in_transaction_session_timeout", "120000", "session"),
+        ("lock_timeout", "20000", "session"),
+    ]
+
+
 # --- what does not fit ----------------------------------------------------------------------------
 
 
@@ -159,6 +177,140 @@ def test_a_missing_table(make: Any, database: PostgresDatabase) -> None:
     error = told(make, database.url)
     assert isinstance(error, ConfigurationError)
     assert "there is no table 'results'" in str(error) and "create_table=True" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "kept"),
+    [
+        ("small smallint", 2**15, None),
+        ("small tinyint unsigned", -1, None),
+        ("small int unsigned", 2**15 - 1, 2**15 - 1),
+        ("small bigint unsigned not null auto_increment unique", 0, 0),
+        ("text varchar(3)", "four", None),
+        ("text varchar(3)", "\\_é", "\\_é"),
+        ("text enum('a', 'b')", "c", None),
+        ("text enum('a', 'b')", "b", "b"),
+        ("text char(4) character set latin1", "🜚", None),
+        ("at timestamp(6) null", datetime(2200, 1, 1, tzinfo=timezone.utc), None),
+        ("at datetime(6)", datetime(2200, 1, 1, 0, 0, 0, 1), datetime(2200, 1, 1, 0, 0, 0, 1)),
+    ],
+)
+def test_a_lax_mariadb_keeps_a_value_or_refuses_it(
+    make: Any, column: str, value: Any, kept: Any
+) -> None:
+    """Where the server's own settings would have it change the value, too."""
+    database = mariadb()
+    database.run(f"create table results (id bigint, {column})")
+    lax = "?init_command=" + quote("set sql_mode = 'NO_BACKSLASH_ESCAPES'")
+    sink = make(database.url + lax)
+    sink.start()
+    rows = pa.table({"id": [1], column.partition(" ")[0]: pa.array([value])})
+    if kept is not None:
+        sink.write(rows)
+        assert database.run("select * from results") == [(1, kept)]
+        return
+    with pytest.raises(SinkMismatchError):
+        sink.write(rows)
+    assert database.run("select * from results") == []
+
+
+TIMES = pa.schema([("at", pa.timestamp("us", "UTC")), ("number", pa.float64())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "says"),
+    [
+        ("mariadb", "at datetime, number double", r"at is datetime, .* datetime\(6\) keeps them"),
+        ("mariadb", "at timestamp(3), number double", r"fractions of a second would be rounded"),
+        ("mariadb", "at datetime(6), number double(10, 2)", "number is double.*rounds to 2 digits"),
+        ("mariadb", "at datetime(6), number double", None),
+        ("postgresql", "at timestamptz(3), number float8", r"would be rounded away"),
+        ("postgresql", "at timestamp, number float8", None),
+        ("postgresql", "at timestamptz(6), number float8", None),
+    ],
+)
+def test_what_would_be_rounded_is_refused(
+    make: Any, kind: str, columns: str, says: str | None
+) -> None:
+    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
+    database.run(f"create table results ({columns})")
+    sink = make(database.url).start()
+    if says is None:
+        assert sink.takes(TIMES)
+        return
+    with pytest.raises(PipelineError, match=says):
+        sink.takes(TIMES)
+
+
+LIST, STRUCT = pa.list_(pa.string()), pa.struct([("a", pa.int64())])
+PARSED: dict[str, tuple[Any, Any, Any]] = {
+    "tags text[]": (pa.string(), "{a,NULL}", ["a", None]),
+    "more jsonb": (STRUCT, {"a": 1}, {"a": 1}),
+    "list json": (LIST, ["a", None], ["a", None]),
+    "id uuid": (pa.string(), "0" * 31 + "1", UUID(int=1)),
+    "mood mood": (pa.string(), "sad", "sad"),
+    "at interval": (pa.string(), "1 day", timedelta(days=1)),
+}
+"""By column: what the rows have, and what a plain client finds."""
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "n"}, {"transactions": "held"}])
+def test_postgres_parses_what_has_a_type_of_its_own(
+    make: Any, database: PostgresDatabase, options: dict[str, Any]
+) -> None:
+    database.run("create type mood as enum ('sad', 'ok')")
+    database.run(f"create table results (n bigint primary key, {', '.join(PARSED)})")
+    sink = make(database.url, **options)
+    names = [column.partition(" ")[0] for column in PARSED]
+    kinds, written, wanted = zip(*PARSED.values(), strict=True)
+    schema = pa.schema([("n", pa.int64()), *zip(names, kinds, strict=True)])
+    sink.start().takes(schema)
+    nothing = dict.fromkeys(names)
+    rows = [{"n": 1, **dict(zip(names, written, strict=True))}, {"n": 2, **nothing}]
+    sink.write(pa.Table.from_pylist(rows, schema))
+    found = database.run("select * from results order by n")
+    assert found == [(1, *wanted), (2, *nothing.values())]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "rows"),
+    [
+        ("postgresql", "v text[]", LIST),
+        ("postgresql", "v bigint[]", pa.list_(pa.int64())),
+        ("postgresql", "v text[]", pa.int64()),
+        ("postgresql", "v uuid", pa.int64()),
+        ("postgresql", "v uuid", STRUCT),
+        ("postgresql", "v mood", pa.bool_()),
+        ("postgresql", "v jsonb", pa.float64()),
+        ("postgresql", "v interval", LIST),
+        ("mariadb", "v enum('a')", LIST),
+        ("mariadb", "v enum('a')", pa.int64()),
+    ],
+)
+def test_what_cannot_be_parsed_is_refused_at_the_start(
+    make: Any, kind: str, column: str, rows: pa.DataType
+) -> None:
+    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
+    if "mood" in column:
+        database.run("create type mood as enum ('sad', 'ok')")
+    database.run(f"create table results ({column})")
+    sink = make(database.url).start()
+    with pytest.raises(PipelineError, match=r"the column v is .*, and the rows have") as told:
+        sink.takes(pa.schema([("v", rows)]))
+    assert not pa.types.is_nested(rows) or "are written as JSON" in str(told.value)
+
+
+@pytest.mark.parametrize(("engine", "transactions"), [("MyISAM", "roll-forward"), ("Aria", "held")])
+def test_a_table_without_transactions_is_refused(make: Any, engine: str, transactions: str) -> None:
+    database = mariadb()
+    database.run(f"create table results (id bigint, text longtext) engine={engine}")
+    error = told(make, database.url, transactions=transactions)
+    assert f"'results' has the engine {engine}, which has no transactions" in str(error)
+    [cure] = re.findall("alter table .*", str(error))
+    database.run(cure)
+    assert make(database.url, transactions=transactions).start() is not None
+    database.run(f"alter table dagster_jet_epochs engine={engine}")
+    assert "'dagster_jet_epochs' has the engine" in str(told(make, database.url))
 
 
 @pytest.mark.parametrize(
@@ -205,6 +357,17 @@ def test_missing_rights(make: Any, database: PostgresDatabase) -> None:
     assert error.reaction is Reaction.FAIL
 
 
+def test_mariadb_takes_a_key_of_several_columns(make: Any) -> None:
+    # Failed before: what tries the rights left a column out that has no default.
+    database = mariadb()
+    database.run("create table results (id bigint, text varchar(9), primary key (id, text))")
+    sink = make(database.url, mode="upsert", key=["id", "text"])
+    sink.start()
+    for _ in range(2):
+        sink.write(pa.table({"id": [1], "text": ["a"]}))
+    assert database.run("select * from results") == [(1, "a")]
+
+
 def test_missing_rights_on_mariadb(make: Any) -> None:
     database = mariadb()
     database.run("create table results (id bigint primary key, text text)")
@@ -234,29 +397,34 @@ def test_an_unreachable_server_is_tried_again(make: Any, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("kind", "change", "says"),
     [
-        ("alter table results drop column text", 'column "text"'),
-        ("alter table results alter column id type int", "out of range"),
-        ("alter table results alter column text set not null", "null value"),
-        ("drop table results", "does not exist"),
+        ("postgresql", "drop column text", 'column "text"'),
+        ("postgresql", "alter column id type int", "out of range"),
+        ("postgresql", "alter column text set not null", "null value"),
+        ("postgresql", "", "does not exist"),
+        ("mariadb", "drop column text", "Unknown column 'text'"),
+        ("mariadb", "modify column id int", "Out of range"),
+        ("mariadb", "modify column text varchar(9) not null", "cannot be null"),
+        ("mariadb", "", "doesn't exist"),
     ],
 )
 def test_a_table_that_changes_while_it_runs_ends_the_job_and_loses_nothing(
-    make: Any, database: PostgresDatabase, change: str, says: str
+    make: Any, kind: str, change: str, says: str
 ) -> None:
+    database = {"mariadb": mariadb, "postgresql": postgres}[kind]()
     create = "create table results (id bigint, text text)"
     database.run(create)
     sink = make(database.url)
     sink.start()
     sink.write(pa.table({"id": [1], "text": ["a"]}, ROWS))
-    database.run(change)
+    database.run(f"alter table results {change}" if change else "drop table results")
     rows = pa.table({"id": [2, 2**40], "text": ["b", None]}, ROWS)
     with pytest.raises(SinkMismatchError) as caught:
         sink.write(rows)
     assert caught.value.reaction is Reaction.FAIL
     assert says in str(caught.value) and "Nothing of the epoch is written" in str(caught.value)
-    if not change.startswith("drop"):
+    if change:
         assert database.run("select id from results") == [(1,)], "nothing half-written"
     database.run("drop table if exists results")
     database.run(create)
@@ -296,9 +464,27 @@ def test_a_driver_that_is_missing_is_named() -> None:
         sink.at_start("j", "out", on_one_host=True)
 
 
-def test_no_password_in_what_is_shown() -> None:
-    for sink in (
-        sinks.sql(f"postgresql://me:{PASSWORD}@host/db", table="t"),
-        sinks.sql(Secret("RESULTS"), table="t"),
+SECRET = Secret("JET_TEST_NO_SUCH_DATABASE")
+CONNECTORS: dict[str, Any] = {
+    "sql": lambda url: sinks.sql(url, table="t"),
+    "sql_held": lambda url: sinks.sql(url, table="t", transactions="held"),
+    "table_rows": lambda url: sources.table_rows(url, table="t", column="id"),
+    "postgres_changes": lambda url: sources.postgres_changes(url, slot="s", publication="p"),
+}
+
+
+@pytest.mark.parametrize("kind", CONNECTORS)
+def test_no_password_in_what_is_shown_or_sent_to_tasks(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET.env, f"postgresql://me:{PASSWORD}@host/db")
+    made = CONNECTORS[kind](SECRET)
+    shown = f"{made!r} {made.describe()} {getattr(made, 'destination', dict)()}"
+    assert PASSWORD not in shown and PASSWORD.encode() not in pickle.dumps(made)
+    for written in (
+        f"postgresql://me:{PASSWORD}@host/db",
+        f"postgresql://me@host/db?sslmode=require&password={PASSWORD}",
     ):
-        assert PASSWORD not in f"{sink!r} {sink.describe()} {sink.destination()}"
+        with pytest.raises(ConfigurationError, match="written out with its password") as told:
+            CONNECTORS[kind](written)
+        assert PASSWORD not in str(told.value) and "me@host/db" in str(told.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 from contextlib import closing
 from datetime import date, datetime, timezone
@@ -14,8 +15,12 @@ import pytest
 
 from dagster_jet import Secret, sources
 from dagster_jet.connectors.sql.table_reader import TableRowsReader
-from dagster_jet.errors import ConfigurationError, JetError, Reaction
+from dagster_jet.errors import ConfigurationError, JetError, Reaction, SourceUnavailableError
 from dagster_jet.testing.check_source import check_source
+from tests.integration.connectors.secret_urls import as_secret
+from tests.servers import launch, own_folder, stop
+from tests.servers import mariadb as maria_server
+from tests.servers import postgres as postgres_server
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
 from tests.servers.proxy import Proxy
@@ -27,7 +32,9 @@ def database() -> PostgresDatabase:
 
 
 def rows_of(url: str | Secret, table: str = "t", column: str = "id") -> Any:
-    return sources.table_rows(url, table=table, column=column)
+    return sources.table_rows(
+        as_secret(url) if isinstance(url, str) else url, table=table, column=column
+    )
 
 
 def opened(url: str, *names: str) -> TableRowsReader:
@@ -165,3 +172,25 @@ def test_what_a_start_finds(database: PostgresDatabase) -> None:
     assert failure("found", "id", database.through(1)).reaction is Reaction.RETRY
     with pytest.raises(ConfigurationError, match="column"):
         rows_of(database.url, "t", "")
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_server_that_is_killed_in_the_middle_is_asked_again(kind: str) -> None:
+    """Between two pages of rows; what the reader has is kept, and nothing is read twice."""
+    server, folder = {"postgres": postgres_server, "mariadb": maria_server}[kind], own_folder(kind)
+    running = launch(kind, folder, server.prepared(folder))
+    try:
+        database = server.new_database(running)
+        database.run("create table t (id bigint primary key, text varchar(9))")
+        database.run("insert into t values (1, 'a'), (2, 'b')")
+        reader = opened(database.url)
+        reader.accept(reader.poll())
+        stop(running, signal.SIGKILL)
+        with pytest.raises(SourceUnavailableError, match="cannot be read"):
+            reader.poll()
+        running = launch(kind, folder, server.prepared(folder))
+        database.run("insert into t values (3, 'c')")
+        assert [row[0] for row in read(reader)] == [1, 2, 3]
+        reader.close()
+    finally:
+        stop(running)

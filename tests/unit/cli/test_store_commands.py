@@ -118,7 +118,7 @@ def test_an_interrupted_repair_says_how_to_go_on(run: Run, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dagster_jet.store.upkeep.administration.verify", interrupted)
+        patched.setattr("dagster_jet.store.upkeep.administration.verify_store", interrupted)
         shown = run("store", "repair")
     assert shown.exit_code == 1
     assert "'dagster-jet store repair' goes on from here" in shown.stdout

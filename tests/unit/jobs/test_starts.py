@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ class World:
     events: list[JobEvent] = field(default_factory=list)
     on_restarting: Callable[[], None] = lambda: None
 
-    def job(self, spark: Callable[[PipelineJob], None]) -> PipelineJob:
+    def job(self, spark: Callable[[PipelineJob], None], **settings: Any) -> PipelineJob:
         """Not started yet. `spark` raises, instead of returning a session."""
 
         def open_session() -> None:
@@ -54,7 +55,7 @@ class World:
         job = PipelineJob(
             name="j",
             graph=p.graph,
-            config=JobConfig(lease_ttl="1 second", restart_attempts_max=2),
+            config=JobConfig(**{"lease_ttl": "1 second", "restart_attempts_max": 2, **settings}),
             until=Until(input_ends=True, stop=StopKind.SHUTDOWN),
             store=self.store,
             open_session=open_session,
@@ -143,6 +144,26 @@ def test_a_start_that_fails_says_so_in_the_record(world: World) -> None:
     record = world.ended()
     assert (record.status, record.cause) == (JobStatus.FAILED, StopCause.ERROR)
     assert record.failure == "no Java" and record.lease is None
+
+
+def test_a_start_that_fails_suspends_where_that_is_wanted(world: World) -> None:
+    """And keeps its cause; what may be gone at the next attempt suspends nothing."""
+    no_java = world.job(raises(MissingEnvironmentError("no Java")), suspend_on_failure=True)
+    with pytest.raises(MissingEnvironmentError):
+        result_of(no_java)
+    record = world.ended()
+    assert (record.status, record.cause) == (JobStatus.SUSPENDED, StopCause.ERROR)
+    assert record.failure == "no Java" and record.lease is None
+    world.spark_starts.clear()
+    lost = world.job(
+        raises(ExecutorLostError("the JVM is gone")),
+        suspend_on_failure=True,
+        restart_attempts_max=0,
+    )
+    with pytest.raises(ExecutorLostError):
+        result_of(lost)
+    assert len(world.spark_starts) == 1, "a start resumes it"
+    assert (world.ended().status, world.ended().cause) == (JobStatus.NOT_RUNNING, StopCause.GAVE_UP)
 
 
 def test_starts_that_fail_until_the_job_gives_up_say_so_too(world: World) -> None:

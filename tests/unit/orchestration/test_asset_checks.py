@@ -12,9 +12,11 @@ import pytest
 
 from dagster_jet import Jet, JetResource, Pipeline, build_jet_asset_checks, jet_assets
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.jobs.supervision import Intent, Supervision
 from dagster_jet.orchestration import health
 from dagster_jet.orchestration.health import Limits
 from dagster_jet.ownership.lease import new_lease
+from dagster_jet.ownership.liveness import as_lost
 from dagster_jet.ownership.record_keeper import record_register
 from dagster_jet.snapshot.manifest import Counters, Manifest, checksum
 from dagster_jet.snapshot.record import (
@@ -23,7 +25,10 @@ from dagster_jet.snapshot.record import (
     ExecutionRecord,
     JobStatus,
     SnapshotRef,
+    StopCause,
 )
+
+from .damage import flip_in
 
 JOB = "shop"
 LIMITS = Limits(60_000, 30_000, 0.1, 0.1)
@@ -90,20 +95,23 @@ def run(
 
 def test_a_job_that_is_well_is_green(jet: Jet, pipeline: Pipeline, members: list[str]):
     ref = snapshot(jet, {"orders": Counters(rows_in=100), "revenue": Counters(rows_in=100)})
-    write(
-        jet, ExecutionRecord(JOB, 1, JobStatus.RUNNING, snapshots=(replace(ref, committed=True),))
-    )
+    running = ExecutionRecord(
+        JOB, 1, JobStatus.RUNNING, snapshots=(replace(ref, committed=True),),
+        lease=new_lease("me", 60_000, None),
+    )  # fmt: skip
+    write(jet, running)
     found = run(pipeline, members)
     assert set(found) == {
         "revenue:late_rows",
         *(
             f"{sink}:{check}"
             for sink in ("revenue_out", "large_out", "bad_orders")
-            for check in ("snapshot_age", "committed", "store_safe", "rejected_rows")
+            for check in ("alive", "snapshot_age", "committed", "store_safe", "rejected_rows")
         ),
     }
     assert all(each.passed for each in found.values()), found
     assert found["revenue_out:committed"].metadata["epoch"].value == 9
+    assert "RUNNING" in found["revenue_out:alive"].description
 
 
 def test_a_member_that_is_lost_turns_the_store_red(
@@ -123,6 +131,26 @@ def test_a_member_that_is_lost_turns_the_store_red(
     assert "10 of 100 rows did not fit" in rejected.description
     lag = found["revenue:watermark_lag"]
     assert not lag.passed and "held back by orders" in lag.description
+
+
+def test_a_damaged_copy_turns_the_store_red_until_all_are_verified(
+    jet: Jet, pipeline: Pipeline, members: list[str], tmp_path: Path
+):
+    ref = snapshot(jet, {"orders": Counters(rows_in=90)}, committed=True)
+    write(jet, ExecutionRecord(JOB, 1, JobStatus.RUNNING, snapshots=(ref,)))
+    state = jet.store.map(f"jobs/{JOB}/state")
+    key = state.key(ref.manifest_name)
+    manifest, first = state.get(key), jet.store.table.replicas[key.partition][0]
+    jet.close()
+    flip_in(tmp_path / first[-1], manifest)
+    for _ in range(2):
+        red = run(pipeline, members)["large_out:store_safe"]
+        assert not red.passed and red.severity is dg.AssetCheckSeverity.ERROR
+        assert f"Damaged copies were met on {first} (1)" in red.description
+        assert "store verify --repair" in red.description
+    with Jet(store=members, backup_count=1) as jet:
+        assert jet.store.verify(repair=True).is_whole
+    assert run(pipeline, members)["large_out:store_safe"].passed
 
 
 def test_a_job_that_never_ran(pipeline: Pipeline, members: list[str], jet: Jet):
@@ -150,6 +178,57 @@ def record(status: JobStatus = JobStatus.RUNNING, **lease: Any) -> ExecutionReco
     if not lease:
         return made
     return made.with_lease(replace(new_lease("me", 10_000, None), **lease))
+
+
+LIVING = record(activity=Activity(Doing.IDLE, 80_000))
+STUCK = Activity(Doing.COMMITTING, 400_000, "the database refuses: no such table")
+DOWN = ExecutionRecord(JOB, 3, JobStatus.NOT_RUNNING, snapshots=(REF,), updated_at_ms=NOW - 30_000)
+BY_ERROR = replace(DOWN, cause=StopCause.ERROR, failure="the disk is full")
+ALWAYS_ON = Supervision(JOB, 3, attempts=1, execution_id_seen=2, snapshot_id_seen=4)
+PAUSED = replace(ALWAYS_ON, intent=Intent.PAUSED)
+DRAINED = replace(ALWAYS_ON, intent=Intent.DRAINED)
+
+
+@pytest.mark.parametrize(
+    ("of", "wanted", "is_well", "says"),
+    [
+        (LIVING, ALWAYS_ON, True, "waiting for input"),
+        (record(activity=STUCK), ALWAYS_ON, False, "committing a snapshot for 400 s: the database"),
+        (record(activity=replace(STUCK, for_ms=200_000)), ALWAYS_ON, True, "for 200 s"),
+        (record(activity=STUCK), PAUSED, False, "the database refuses"),
+        (DOWN, DRAINED, True, "ts runs end by themselves"),
+        (BY_ERROR, DRAINED, False, "Its last run failed: the disk is full."),
+        (DOWN, PAUSED, True, "aused on a person's request"),
+        (BY_ERROR, PAUSED, True, "aused on a person's request"),
+        (replace(DOWN, status=JobStatus.COMPLETED), ALWAYS_ON, True, "COMPLETED"),
+        (replace(DOWN, cause=StopCause.CANCEL), ALWAYS_ON, True, "cancelled"),
+        (replace(DOWN, status=JobStatus.SUSPENDED, cause=StopCause.SUSPEND), ALWAYS_ON, True,
+         "SUSPENDED (on request)"),
+        (replace(BY_ERROR, status=JobStatus.SUSPENDED), ALWAYS_ON, False, "the disk is full"),
+        (replace(BY_ERROR, status=JobStatus.FAILED), ALWAYS_ON, False, "the disk is full"),
+        (BY_ERROR, replace(ALWAYS_ON, attempts=8), False, "has given up: 8 runs in a row"),
+        (replace(BY_ERROR, cause=StopCause.LOST), ALWAYS_ON, True, "the disk is full"),
+        (replace(DOWN, cause=StopCause.RESTART), ALWAYS_ON, True, "NOT_RUNNING"),
+        (replace(DOWN, updated_at_ms=NOW - 61_000), ALWAYS_ON, False, "for 61 s: is its"),
+        (replace(DOWN, updated_at_ms=NOW - 61_000), None, False, "for 61 s: is its"),
+        (None, None, False, "never run"),
+        (None, PAUSED, True, "aused on a person's request"),
+    ],
+    ids=["idle", "stuck", "busy", "paused, and stuck", "drained", "drained, and failed", "paused",
+         "paused after a failure", "completed", "cancelled", "suspended", "suspended by an error",
+         "failed", "given up", "just killed", "between two runs", "nobody takes it up",
+         "never supervised", "never ran", "paused before its first run"],
+)  # fmt: skip
+def test_alive_is_who_gets_on_and_what_is_wanted_down(of, wanted, is_well, says):
+    found = health.alive(of, wanted, NOW, LIMITS)
+    assert (found.is_well, says in found.why) == (is_well, True), found
+
+
+def test_a_job_whose_process_is_gone_has_been_down_since_its_last_sign_of_life():
+    idle = replace(LIVING, updated_at_ms=NOW - 900_000)
+    lost = as_lost(idle.with_lease(replace(idle.lease, renewed_at_ms=NOW - 30_000, pid=2**22 + 1)))
+    assert health.alive(lost, ALWAYS_ON, NOW, LIMITS).is_well
+    assert not health.alive(lost, ALWAYS_ON, NOW + 60_000, LIMITS).is_well
 
 
 @pytest.mark.parametrize(

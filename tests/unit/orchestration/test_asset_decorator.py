@@ -130,7 +130,7 @@ def test_what_a_pipeline_may_be_called_becomes_a_name_that_dagster_takes() -> No
         assets=[assets, *build_jet_source_assets(p)],
         jobs=[job],
         sensors=[sensor],
-        resources={"jet": JetResource(store=["memory://a"])},
+        resources={"jet": JetResource(store=["file:///nowhere/a"], backup_count=0)},
     )
     assert assets.op.name == "airport_delays_v2"
     assert definitions.resolve_job_def("airport_delays_v2_job")

@@ -34,7 +34,7 @@ def assets_of(pipeline: Pipeline) -> dg.AssetsDefinition:
 
 
 def definitions(*assets: dg.AssetsDefinition, **more: Any) -> dg.Definitions:
-    resources = {"jet": JetResource(store=["memory://a"], backup_count=0)}
+    resources = {"jet": JetResource(store=["file:///nowhere/a"], backup_count=0)}
     return dg.Definitions(assets=[*assets], resources=resources, **more)
 
 

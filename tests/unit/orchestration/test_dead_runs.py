@@ -17,7 +17,11 @@ from dagster_jet.orchestration.dead_runs import report_dead_runs
 from dagster_jet.orchestration.launches import Launches
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.orchestration.sensor import supervise
+from dagster_jet.orchestration.sightings import Moment
 from dagster_jet.orchestration.supervisor import RestartPolicy
+from dagster_jet.ownership.lease import new_lease
+from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 LAUNCHES = Launches("shop", "shop_job")
 STATUS = dg.DagsterRunStatus
@@ -137,3 +141,76 @@ def test_a_tick_reports_it_and_waits_for_it_no_longer(
         work_on(instance, run_id, dead_worker(run_id))
         assert [request.run_key for request in tick().run_requests or []] == ["shop:1"]
     assert status_of(instance, run_id) is STATUS.FAILURE
+
+
+def test_what_a_reboot_has_killed_is_reported_once_another_run_has_the_job(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    """It may only be slow: then its next heartbeat tells it, and it ends by itself in that time."""
+    names = ("rebooted", "over", "newer", "successor", "canceling")
+    runs = {
+        name: add_run(instance, STATUS.CANCELING if name == "canceling" else STATUS.STARTED)
+        for name in names
+    }
+    # Its lease is the second execution's; what the others have to do with the first one differs.
+    executions = {"rebooted": 1, "over": 0, "newer": 3, "successor": 1, "canceling": 1}
+    for name, run_id in runs.items():
+        worker = replace(RunWorker.here(run_id), execution_id=executions[name])
+        work_on(instance, run_id, replace(worker, scope="an earlier boot"))
+    here = add_run(instance)
+    work_on(instance, here, replace(RunWorker.here(here), execution_id=1))
+    policy, cursor = RestartPolicy(start_timeout_ms=60_000), None
+    with Jet(store=[f"file://{tmp_path}/store"], backup_count=0) as jet:
+        lease = new_lease("o", 10_000, runs["successor"])
+        register = jet.store.register(record_register("shop"))
+
+        def told_at(seconds: int) -> set[str]:
+            nonlocal cursor
+            clock = lambda: Moment("this boot", 1000 * seconds)  # noqa: E731
+            with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
+                cursor = supervise(context, jet, LAUNCHES, policy, {}, clock=clock).cursor
+            return {
+                name for name, run in runs.items() if status_of(instance, run) is STATUS.FAILURE
+            }
+
+        living = ExecutionRecord("shop", 1, JobStatus.RUNNING, lease=lease)
+        register.claim(1, "o").write(replace(living, execution_id=1).to_bytes())
+        assert told_at(0) == told_at(100) == set(), "it is not fenced: of the same execution"
+        register.claim(2, "o").write(replace(living, execution_id=2).to_bytes())
+        assert told_at(100) == told_at(159) == set(), "it has the time to find out"
+        assert told_at(160) == {"rebooted"}
+        assert status_of(instance, runs["canceling"]) is STATUS.CANCELED
+        assert told_at(1000) == {"rebooted"}
+    assert status_of(instance, here) is STATUS.STARTED, "its process lives, which we can see"
+
+
+def test_a_run_failure_sensor_goes_off(instance: dg.DagsterInstance) -> None:
+    """Dagster's own, as a user defines it, evaluated as its daemon does."""
+    alerts: list[str] = []
+
+    @dg.run_failure_sensor(monitor_all_code_locations=True)
+    def alert(context: dg.RunFailureSensorContext) -> None:
+        alerts.append(context.failure_event.message)
+
+    cursor: str | None = None
+
+    def tick() -> None:
+        nonlocal cursor
+        with dg.build_sensor_context(instance=instance, cursor=cursor) as context:
+            cursor = alert.evaluate_tick(context).cursor
+
+    other = add_run(instance)
+    failed = instance.get_run_by_id(other)
+    assert failed is not None
+    instance.report_run_failed(failed, "before the sensor was on")
+    tick()
+    run_id = add_run(instance)
+    worker = dead_worker(run_id)
+    work_on(instance, run_id, worker)
+    tick()
+    assert alerts == [], "nobody has found out"
+    assert len(report_dead_runs(instance, LAUNCHES)) == 1
+    for _ in range(3):
+        tick()
+    (told,) = alerts
+    assert f"Process {worker.pid} on {worker.host}" in told and "'shop' has found out" in told

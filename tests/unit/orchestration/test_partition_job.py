@@ -65,7 +65,7 @@ def job_of(assets: dg.AssetsDefinition) -> dg.JobDefinition:
     definitions = dg.Definitions(
         assets=[assets],
         jobs=[build_jet_job(assets)],
-        resources={"jet": JetResource(store=["memory://a"], backup_count=0)},
+        resources={"jet": JetResource(store=["file:///nowhere/a"], backup_count=0)},
     )
     return definitions.resolve_job_def("shop_partitions_job")
 

@@ -81,8 +81,14 @@ def test_all_that_a_pipeline_needs(sandbox: DefsFolderSandbox) -> None:
 
 
 def test_a_schedule_instead_of_a_supervisor(sandbox: DefsFolderSandbox) -> None:
-    attributes = {"arguments": {"folder": "/data"}, "schedule": "0 * * * *", "checks": False}
+    attributes = {
+        "arguments": {"folder": "/data"},
+        "schedule": "0 * * * *",
+        "checks": False,
+        "control": False,
+    }
     definitions = loaded(sandbox, {**attributes, "resource": RESOURCE})
+    assert not definitions.get_repository_def().has_job("shop_control")
     repository = definitions.get_repository_def()
     assert not repository.sensor_defs and not repository.asset_graph.asset_check_keys
     (schedule,) = repository.schedule_defs

@@ -38,6 +38,44 @@ def test_wrong_settings_are_refused_where_definitions_are_loaded(tmp_path: Path)
         resource(tmp_path, snapshot_interval="5 parsecs")
 
 
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"store": ["memory://a"]}, "memory://a keeps nothing beyond this process"),
+        ({"store": ["flie:///a"]}, "'flie' is not a known scheme of a store URL"),
+        ({"store": ["file://a"]}, "does not name an absolute folder"),
+        ({"store": ["file:///a", "file:///b/../a"]}, "is named more than once"),
+        ({"store": []}, "at least one member"),
+        ({"store": ["file:///a"], "backup_count": 1}, "needs 2 members, urls names 1"),
+        ({"store": [dg.EnvVar("A")], "backup_count": 1}, "needs 2 members, urls names 1"),
+        ({"backup_count": 7}, "backup_count: expected a number from 0 to 6, not 7"),
+        ({"namespace": ""}, "namespace: must not be empty"),
+        ({"namespace": "../other"}, "namespace: '../other' cannot be a part"),
+    ],
+    ids=str,
+)
+def test_a_wrong_store_is_refused_where_definitions_are_loaded(
+    settings: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        JetResource(**{"store": ["file:///a"], "backup_count": 0, **settings})
+    assert sentence in str(caught.value)
+
+
+def test_of_a_store_from_the_environment_the_rest_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [dg.EnvVar("JET_A"), f"file://{tmp_path}/b"]
+    own = JetResource(
+        store=names, backup_count=dg.EnvVar.int("JET_B"), namespace=dg.EnvVar("JET_N")
+    )
+    monkeypatch.setenv("JET_A", f"file://{tmp_path}/a")
+    monkeypatch.setenv("JET_B", "3")
+    monkeypatch.setenv("JET_N", "ours")
+    with pytest.raises(ConfigurationError, match="needs 4 members"):
+        own.process_config_and_initialize_cm().__enter__()
+
+
 def test_a_setting_from_the_environment_is_checked_when_it_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,10 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_health.asset_health import AssetHealthStatus
+from dagster._core.definitions.asset_health.asset_materialization_health import (
+    AssetMaterializationHealthState,
+)
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.definitions.freshness import FreshnessState
 from dagster._core.definitions.freshness_evaluator import TimeWindowFreshnessPolicyEvaluator
@@ -27,9 +31,12 @@ from dagster_jet import (
 )
 from dagster_jet.events import ExecutionStarted, SnapshotCommitted, SourceProgress, StageProgress
 from dagster_jet.orchestration.asset_reports import AssetReports
+from dagster_jet.orchestration.health import store_safe
 from dagster_jet.orchestration.reported_assets import asset_reports
 from dagster_jet.orchestration.resource import _until_of
 from dagster_jet.orchestration.store_watch import StoreWatch
+
+from .damage import flip_in, spoil_first_pages, spoil_page_of
 
 OUT, BAD = dg.AssetKey(["shop", "out"]), dg.AssetKey(["shop", "bad"])
 DIM = dg.AssetKey("airports")
@@ -127,6 +134,12 @@ class Site:
         context = LoadingContextForTest(self.instance)
         return CachingStaleStatusResolver(self.instance, graph, context).get_status(key)
 
+    def health(self, key: dg.AssetKey) -> AssetHealthStatus:
+        """Green or red in the UI, as far as runs and materializations go."""
+        context = LoadingContextForTest(self.instance)
+        computed = AssetMaterializationHealthState.compute_for_asset(key, None, context)
+        return asyncio.run(computed).health_status
+
     def freshness(self, key: dg.AssetKey) -> FreshnessState:
         node = self.definitions.resolve_asset_graph().get(key)
         context = LoadingContextForTest(self.instance)
@@ -186,11 +199,10 @@ def test_a_stream_that_dies_after_each_restart_is_failed(instance: dg.DagsterIns
         yield from to.restored(restored(1, **rows(5)), NOW_MS)
         raise dg.Failure("the disk is full")
 
+    assert site.health(OUT) is AssetHealthStatus.HEALTHY
     result = site.run(dies)
     assert not result.success
-    # What makes an asset red in the UI: its newest run failed and has not materialized it.
-    of_run = instance.fetch_materializations(OUT, limit=1).records[0].run_id
-    assert of_run != result.run_id
+    assert site.health(OUT) is AssetHealthStatus.DEGRADED, "its newest run has not materialized it"
 
 
 def test_a_commit_that_dagster_missed_is_news(instance: dg.DagsterInstance) -> None:
@@ -303,7 +315,7 @@ def test_materialize_all_ends(pipeline: Pipeline) -> None:
     assert [*seen.values()] == ["drained", "drained", "stopped"], seen
 
 
-def test_a_member_that_is_lost_or_damaged_is_a_warning(tmp_path: Path) -> None:
+def test_a_member_that_is_lost_is_a_warning(tmp_path: Path) -> None:
     urls = [f"file://{tmp_path}/{name}" for name in "abc"]
     with Jet(store=urls, backup_count=1) as jet:
         watch = StoreWatch(jet.store)
@@ -315,5 +327,61 @@ def test_a_member_that_is_lost_or_damaged_is_a_warning(tmp_path: Path) -> None:
         (warning,) = watch.take()
         assert "not safe" in warning and "does not answer" in warning
         shutil.move(tmp_path / "gone", tmp_path / "b")
+        watch.look()
+        assert watch.take() == ["The store is safe again."]
+
+
+def test_a_member_that_is_damaged_is_a_warning_until_all_copies_are_verified(
+    tmp_path: Path,
+) -> None:
+    urls = [f"file://{tmp_path}/{name}" for name in "abc"]
+    with Jet(store=urls, backup_count=1) as jet:
+        chunks = jet.store.map("chunks")
+        items = {chunks.key(f"{n}"): b"chunk %d " % n * 50 for n in range(20)}
+        chunks.put_all(items)
+        of_b = [key for key in items if jet.store.table.replicas[key.partition][0] == urls[1]]
+    flip_in(tmp_path / "b", items[of_b[0]])
+    with Jet(store=urls, backup_count=1) as jet, Jet(store=urls, backup_count=1) as elsewhere:
+        watch = StoreWatch(jet.store)
+        watch.look()
+        assert watch.take() == [], "nobody has read it yet"
+        # An executor: what it meets is seen in every process.
+        chunks = elsewhere.store.handle().map("chunks")
+        assert chunks.get_all([*items]) == [*items.values()]
+        watch.look()
+        (warning,) = watch.take()
+        assert f"Damaged copies were met on {urls[1]} (1)" in warning
+        assert "verify --repair" in warning and "does not answer" not in warning
+        assert not store_safe(jet.store.status()).is_well
+        assert store_safe(jet.store.status()).numbers["damaged_copies"] == 1
+        assert elsewhere.store.map("chunks").get_all([*items]) == [*items.values()]
+        assert not jet.store.is_safe(), "it is repaired, and there may be others"
+        assert jet.store.verify(repair=True).is_whole
+        watch.look()
+        assert watch.take() == ["The store is safe again."]
+
+
+def test_a_member_whose_file_is_damaged_is_a_warning(tmp_path: Path) -> None:
+    urls = [f"file://{tmp_path}/{name}" for name in "abc"]
+    with Jet(store=urls, backup_count=1) as jet:
+        chunks = jet.store.map("chunks")
+        items = {chunks.key(f"{n}"): b"chunk %d " % n * 50 for n in range(20)}
+        chunks.put_all(items)
+        of_b = [key for key in items if jet.store.table.replicas[key.partition][0] == urls[1]]
+    spoil_page_of(tmp_path / "b", items[of_b[0]])
+    with Jet(store=urls, backup_count=1) as jet:
+        watch = StoreWatch(jet.store)
+        assert jet.store.map("chunks").get_all([*items]) == [*items.values()]
+        watch.look()
+        (warning,) = watch.take()
+        assert f"Damaged copies were met on {urls[1]}" in warning, "it answers, and cannot read"
+        assert not jet.store.verify().is_undamaged and not jet.store.is_safe()
+    spoil_first_pages(tmp_path / "b")
+    with Jet(store=urls, backup_count=1) as jet:
+        watch = StoreWatch(jet.store)
+        watch.look()
+        (warning,) = watch.take()
+        assert f"{urls[1]} does not answer" in warning, "nothing of it can be opened"
+        assert jet.store.repair().left == [urls[1]]
         watch.look()
         assert watch.take() == ["The store is safe again."]

@@ -148,9 +148,22 @@ def copy_of(source: Any, out: str, name: str = "copy") -> Pipeline:
     return p
 
 
-def test_a_source_that_is_an_asset_stands_for_it():
-    flights = sources.files("/in", format="json", schema="id long", asset="raw/flights")
-    p = copy_of(flights, "/out")
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda **asset: sources.files("/in", format="json", schema="id long", **asset),
+        lambda **asset: sources.kafka("h:1", topics=["t"], schema="id long", **asset),
+        lambda **asset: sources.postgres_changes(
+            "postgresql://h/d", slot="s", publication="p", **asset
+        ),
+        lambda **asset: sources.table_rows("postgresql://h/d", table="t", column="id", **asset),
+        lambda **asset: sources.rabbitmq("amqp://h", queue="q", schema="id long", **asset),
+        lambda **asset: sources.sqs("https://h/1/q", schema="id long", **asset),
+    ],
+    ids=["files", "kafka", "postgres_changes", "table_rows", "rabbitmq", "sqs"],
+)
+def test_a_source_that_is_an_asset_stands_for_it(source: Any) -> None:
+    p = copy_of(source(asset="raw/flights"), "/out")
     assert [dep.asset_key for dep in stage_specs(p)["out"].deps] == [
         dg.AssetKey(["raw", "flights"])
     ]

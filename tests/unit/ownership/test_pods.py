@@ -64,11 +64,14 @@ class Pod:
         self.process = process
         assert process.stdout is not None
         self.execution, self.pid = map(int, process.stdout.readline().split())
+        (self.inner,) = psutil.Process(process.pid).children()
+        # As on another node: here the number of a namespace that is gone is given to the next one,
+        # which then rightly knows that all of the old one's processes are dead.
+        self.namespace = os.open(f"/proc/{self.inner.pid}/ns/pid", os.O_RDONLY)
 
     def send(self, number: int) -> None:
         """To the process in the namespace: `unshare` only waits for it."""
-        (inner,) = psutil.Process(self.process.pid).children()
-        inner.send_signal(number)
+        self.inner.send_signal(number)
         self.process.wait(30)
 
 
@@ -83,11 +86,15 @@ def pod(url: str) -> Iterator[Pod]:
         stdout=subprocess.PIPE,
         text=True,
     )
+    one = None
     try:
-        yield Pod(process)
+        one = Pod(process)
+        yield one
     finally:
         process.kill()
         process.wait()
+        if one is not None:
+            os.close(one.namespace)
 
 
 def found(store: Store) -> ExecutionRecord:

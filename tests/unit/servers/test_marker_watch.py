@@ -1,37 +1,148 @@
-"""The soak's watch sees a sink that is ahead of what is decided."""
+"""The soak's watch sees a sink that is ahead of what is decided, and a ledger ahead of a sink."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.soak.three_sinks_watch import MarkerWatch
+import pytest
+
+from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.jobs.ledger import LedgerEntry, Witness
+from tests.integration.connectors.plain_markers import FileMarkers
+from tests.soak import marker_watch
+from tests.soak.marker_watch import MarkerWatch
+
+ARTIFACTS: dict[int, list[Any]] = {
+    4: [SimpleNamespace(sink="table", epoch_id=4), SimpleNamespace(sink="files", epoch_id=4)],
+    5: [SimpleNamespace(sink="files", epoch_id=5)],  # nothing for the table
+    6: [SimpleNamespace(sink="table", epoch_id=6), SimpleNamespace(sink="files", epoch_id=6)],
+}
 
 
-def decided(epoch: int | None) -> Any:
-    """A `Jet` whose job has decided so much."""
-    snapshot = None if epoch is None else SimpleNamespace(epoch_id=epoch)
-    return SimpleNamespace(record=lambda name: SimpleNamespace(snapshot=snapshot))
+class Job:
+    """A `Jet` whose job has decided so much, and says so much of its sinks."""
+
+    def __init__(
+        self,
+        decided: int | None,
+        ledger: Mapping[str, int | None] | None = None,
+        consistent: int | None = None,
+        witness: Witness = Witness.MARKERS,
+    ) -> None:
+        self.decided, self.consistent = decided, consistent
+        self.entries = tuple(
+            LedgerEntry(sink, epoch, decided or 0, witness)
+            for sink, epoch in (ledger or {}).items()
+        )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def record(self, name: str) -> Any:
+        snapshot = None if self.decided is None else SimpleNamespace(epoch_id=self.decided)
+        return SimpleNamespace(snapshot=snapshot)
+
+    def ledger_entries(self, name: str) -> Any:
+        return self.entries
+
+    def consistent_epoch(self, name: str) -> int | None:
+        return self.consistent
+
+    def snapshots(self, name: str) -> Any:
+        return [SimpleNamespace(snapshot_id=10 * epoch) for epoch in ARTIFACTS]
+
+    def manifest(self, name: str, snapshot_id: int) -> Any:
+        epoch = snapshot_id // 10
+        return SimpleNamespace(epoch_id=epoch, artifacts=ARTIFACTS[epoch])
 
 
-def test_a_sink_that_is_ahead_is_told(tmp_path: Path) -> None:
-    watch = MarkerWatch((), "", "", tmp_path)
+def watch(**markers: int) -> MarkerWatch:
+    return MarkerWatch((), {sink: lambda epoch=epoch: epoch for sink, epoch in markers.items()})
+
+
+def test_a_sink_that_is_ahead_is_told() -> None:
+    watching = MarkerWatch((), {})
     for epoch in (0, 3, 4):
-        watch._compare("to_table", epoch, decided(4))
-    assert watch.ahead == [] and watch.looked == {"to_table": 2}, "0: no marker yet"
-    watch._compare("to_table", 5, decided(4))
-    watch._compare("to_kafka", 1, decided(None))
-    assert watch.ahead == [
+        watching._compare("to_table", epoch, Job(4))  # type: ignore[arg-type]
+    assert watching.ahead == [] and watching.looked == {"to_table": 2}, "0: no marker yet"
+    watching._compare("to_table", 5, Job(4))  # type: ignore[arg-type]
+    watching._compare("to_kafka", 1, Job(None))  # type: ignore[arg-type]
+    assert watching.ahead == [
         "to_table has epoch 5, the record 4",
         "to_kafka has epoch 1, the record 0",
     ]
 
 
+def test_a_ledger_that_is_as_far_as_the_markers_is_true() -> None:
+    watching = watch(table=4, files=6)
+    watching._look(Job(6, {"table": 5, "files": 6}, consistent=5))  # type: ignore[arg-type]
+    assert watching.broken() == [], "epoch 5 has nothing for the table"
+    assert watching.asked == {"table": 1, "files": 1}
+
+
+def test_a_ledger_that_is_ahead_of_a_sink_is_told() -> None:
+    watching = watch(table=4, files=6)
+    watching._look(Job(6, {"table": 6, "files": 6}, consistent=5))  # type: ignore[arg-type]
+    assert watching.ahead == ["the ledger says 6: table has to have epoch 6, and has 4 (markers)"]
+
+
+def test_a_consistent_epoch_that_is_ahead_of_a_sink_is_told() -> None:
+    watching = watch(table=4, files=6)
+    watching._look(Job(6, {"table": 5, "files": 6}, consistent=6))  # type: ignore[arg-type]
+    assert watching.ahead == [
+        "the consistent epoch says 6: table has to have epoch 6, and has 4 (markers)"
+    ]
+
+
+def test_what_the_record_says_for_a_sink_is_no_answer_of_it_and_has_to_be_true() -> None:
+    watching = watch(table=4)
+    said = Job(6, {"table": 6}, witness=Witness.RECORD)
+    watching._look(said)  # type: ignore[arg-type]
+    assert watching.asked == {}
+    ahead, unasked = watching.broken()
+    assert ahead.endswith("has 4 (record)")
+    assert unasked == "['table'] never told the ledger anything"
+
+
+def test_a_sink_that_hides_its_markers_is_not_compared_with_the_ledger() -> None:
+    watching = MarkerWatch((), {"table": lambda: 4}, hidden={"table"})
+    watching._look(Job(6, {"table": 6}, consistent=6))  # type: ignore[arg-type]
+    assert watching.broken() == []
+
+
+def test_a_store_that_does_not_answer_is_asked_again() -> None:
+    def fails(name: str) -> Any:
+        raise StoreUnavailableError("no majority")
+
+    watching, job = watch(table=4), Job(6, {"table": 5}, consistent=5)
+    job.snapshots = fails  # type: ignore[method-assign]
+    watching._look(job)  # type: ignore[arg-type]
+    assert watching.looked == {"table": 1} and watching.asked == {}
+
+
+def test_a_watch_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> int:
+        raise LookupError("a reader is wrong")
+
+    monkeypatch.setattr(marker_watch, "Jet", lambda store: Job(4))
+    watching = MarkerWatch((), {"table": fails})
+    watching.start()
+    watching.stop()
+    assert watching.broken()[0] == (
+        "the watch of the markers is dead: LookupError: a reader is wrong"
+    )
+
+
 def test_the_newest_epoch_of_a_folder_is_found(tmp_path: Path) -> None:
-    watch = MarkerWatch((), "", "", tmp_path)
-    assert watch._of_parquet() == 0
+    read = FileMarkers(tmp_path)
+    assert read() == 0
     (tmp_path / "_epochs").mkdir()
     for name in ("0000000009.json", "0000000010.json", ".owner.json"):
         (tmp_path / "_epochs" / name).touch()
-    assert watch._of_parquet() == 10
+    assert read() == 10

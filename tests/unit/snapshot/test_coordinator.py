@@ -656,6 +656,18 @@ def test_a_cancel_waits_for_the_decision_that_is_on_its_way() -> None:
     assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
 
 
+def test_a_failure_that_suspends_keeps_its_cause() -> None:
+    """Whoever looks at the job is to see what to repair before it is resumed."""
+    job = running_job(suspend_on_failure=True)
+    (stop,) = tell(job, Failed("row 3 does not fit", restartable=False))
+    assert stop == Stop(
+        JobStatus.SUSPENDED, StopCause.ERROR, "row 3 does not fit", write_status=True
+    )
+    again = running_job(suspend_on_failure=True)
+    (stop,) = tell(again, Failed("an executor is gone", restartable=True))
+    assert isinstance(stop, Stop) and stop.restart, "nobody has anything to repair"
+
+
 @pytest.mark.parametrize("restartable", [True, False])
 @pytest.mark.parametrize("steps", range(5))
 def test_a_cancel_in_recovery_stays_a_cancel(steps: int, restartable: bool) -> None:

@@ -178,6 +178,7 @@ def test_what_is_written_without_the_key_is_never_read(places: Any, keys: SetKey
         assert not store.verify().is_whole
         values = store.map("m")
         assert values.get(key) == items[key] and values.stats.repaired == 1
+        assert not store.is_safe() and store.verify().is_whole
         assert_readable(store, items)
         for member_id in (first, second):
             members[member_id].put_many({stored: seal(b"forged")})

@@ -1,0 +1,102 @@
+"""Runs that are well make room for the next one: too old, or of a definition that has changed.
+
+Real workers, started as the supervisor's tick asks for them; what counts are the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_jet import build_jet_supervisor_sensor
+from dagster_jet.jobs.supervision import Intent, read_supervision
+from dagster_jet.snapshot.record import JobStatus, StopCause
+
+from .run_worker import Host, Worker, open_host
+from .tiny import committed_rows, jet_resource, put_file, tiny
+
+
+class Supervisor:
+    """The sensor, ticked by hand; its definitions are reloaded between two ticks."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.cursor: str | None = None
+
+    def tick(self, max_age: float | None = None, *, more: bool = False) -> dg.SensorResult:
+        sensor = build_jet_supervisor_sensor(
+            job="tiny_job",
+            pipeline=tiny(self.host.folder, more=more),
+            jet=jet_resource(self.host.folder),
+            max_run_age_seconds=max_age,
+        )
+        with dg.build_sensor_context(instance=self.host.instance, cursor=self.cursor) as context:
+            result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
+        return result
+
+    def requests(self, run_key: str) -> Mapping[str, str]:
+        """The tags of the one run that a tick requests."""
+        requests = self.tick().run_requests
+        assert requests is not None and [request.run_key for request in requests] == [run_key]
+        return requests[0].tags
+
+    def retires(
+        self, worker: Worker, why: str, max_age: float | None = None, *, more: bool = False
+    ) -> None:
+        """A tick asks the run to make room, and it ends as one that is well does."""
+
+        def is_asked() -> bool:
+            said = self.tick(max_age, more=more).skip_reason
+            assert said is not None and said.skip_message is not None
+            assert said.skip_message.startswith("adopt"), said.skip_message
+            return why in said.skip_message and "asked to make room" in said.skip_message
+
+        worker.wait_for(f"a tick that says: {why}", is_asked)
+        worker.end()
+        assert worker.run().status is dg.DagsterRunStatus.SUCCESS
+        record = worker.record()
+        assert (record.status, record.cause) == (JobStatus.NOT_RUNNING, StopCause.SHUTDOWN)
+        assert record.lease is None
+        wanted = read_supervision(worker.jet.store, "tiny")
+        assert wanted is not None and wanted.intent is Intent.ALWAYS_ON
+
+
+def has_copied(folder: Path, files: int) -> bool:
+    return len(committed_rows(folder / "copy")) == 60 * files
+
+
+def test_too_old_and_then_of_another_definition(tmp_path: Path) -> None:
+    put_file(tmp_path, 0)
+    with open_host(tmp_path) as host:
+        supervisor = Supervisor(host)
+        with host.worker(tags=supervisor.requests("tiny:1")) as first:
+            first.wait_for("the first file", lambda: has_copied(tmp_path, 1))
+            put_file(tmp_path, 1)  # it comes while the run is asked to end, or is left to the next
+            supervisor.retires(first, "hours old", max_age=0.5)
+        with host.worker(tags=supervisor.requests("tiny:2")) as second:
+            put_file(tmp_path, 2)
+            second.wait_for("three files", lambda: has_copied(tmp_path, 3))
+            second.wait_for("a snapshot of its own", second.is_running)
+            supervisor.retires(second, "the pipeline's definition has changed", more=True)
+        put_file(tmp_path, 3)
+        with host.worker(tags=supervisor.requests("tiny:3"), TINY_MORE="1") as third:
+            third.wait_for("four files", lambda: has_copied(tmp_path, 4))
+            third.wait_for("three hours", lambda: len(committed_rows(tmp_path / "per_hour")) == 9)
+            assert third.record().execution_id == 3
+            said = supervisor.tick(max_age=3600, more=True).skip_reason
+            assert said is not None and "make room" not in (said.skip_message or "")
+        statuses = Counter(run.status for run in host.instance.get_runs())
+        assert statuses[dg.DagsterRunStatus.SUCCESS] == 2
+    copied = Counter(row["v"] for row in committed_rows(tmp_path / "copy"))
+    assert copied == Counter({float(v): 4 for v in range(60)}), "each row once"
+    added = Counter(row["v"] for row in committed_rows(tmp_path / "more"))
+    assert added == Counter(float(v) for v in range(30, 60)), "what came since it is there"
+    rows = committed_rows(tmp_path / "per_hour")
+    hours = Counter((row["k"], row["n"], row["total"]) for row in rows)
+    totals = {f"k{k}": float(sum(range(k, 60, 3))) for k in range(3)}
+    assert hours == Counter({(k, 20, total): 3 for k, total in totals.items()}), "open: hour 3"
