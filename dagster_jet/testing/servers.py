@@ -305,9 +305,11 @@ def counted(environ, start_response):
         return moto(environ, start_response)
 
 def received(environ, start_response):
-    asked = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
-    until = time.monotonic() + asked.pop("WaitTimeSeconds", 0)
-    body = json.dumps({**asked, "WaitTimeSeconds": 0}).encode()
+    body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+    asked = json.loads(body)
+    until = time.monotonic() + asked.get("WaitTimeSeconds", 0)
+    if asked.get("WaitTimeSeconds"):  # what does not wait keeps its signature
+        body = json.dumps({**asked, "WaitTimeSeconds": 0}).encode()
     while True:
         again = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         head = []

@@ -46,14 +46,17 @@ class RabbitReader(MessageReader[Message]):
     """Of one execution. `_subscription` belongs to the source's own thread."""
 
     def __init__(self, reading: Reading, job: str, stage: str, bad_rows: BadRowRule | None) -> None:
-        super().__init__(job, stage, bad_rows, reading.values, REMEMBERED_MAX)
+        # A quorum queue hands out no more than `prefetch` before it has written acknowledgements
+        # down: so many may come again after its leader is killed.
+        remembered_max = max(REMEMBERED_MAX, reading.prefetch)
+        super().__init__(job, stage, bad_rows, reading.values, remembered_max)
         self.reading = reading
         self._subscription: Subscription | None = None
 
     def poll(self) -> Found[Message]:
         with self._server_errors():
             subscription = self._subscribed()
-            if subscription.is_cancelled:
+            if subscription.has_ended:
                 self._hang_up()
                 raise SourceUnavailableError(
                     f"the server has ended the subscription to {self.reading.queue!r}.",

@@ -43,7 +43,7 @@ class Subscription:
         """All tags that are not acknowledged, in order."""
         self._backlog: int | None = None
         """How many of the messages that were there when it was counted have not come yet."""
-        self.is_cancelled = False
+        self._is_cancelled = False
         self._connection = server.connect()
         try:
             ask_queue(self._connection, queue)
@@ -55,6 +55,12 @@ class Subscription:
             self.close()
             raise
 
+    @property
+    def has_ended(self) -> bool:
+        """The server has ended it: nothing comes any more. Of a channel that it has closed, because
+        a message was held for too long, pika says nothing where only deliveries are waited for."""
+        return self._is_cancelled or not self._channel.is_open
+
     def receive(self, *, wait: bool = True) -> list[Delivery]:
         """What has come; if nothing has, waits for about half a second."""
         self._connection.process_data_events(_WAIT_S if wait and not self._came else 0)
@@ -65,14 +71,17 @@ class Subscription:
         """What has come, and what is left of what was there at the first call. A full window is
         not waited for: nothing comes before something is acknowledged."""
         if self._backlog is None:
-            self._backlog = self._ready() + len(self._came)
+            ready = self._ready()
+            if ready is None:
+                return self.receive(), Backlog.WAITING
+            self._backlog = ready + len(self._came)
         came = self.receive(wait=not self._is_full)
         self._backlog -= len(came)
         if self._backlog <= 0:
             return came, Backlog.READ
         if self._is_full:
             return came, Backlog.HELD
-        if came or self._ready() or self._came:
+        if came or self._ready() != 0 or self._came:
             return came, Backlog.WAITING
         return came, Backlog.READ  # the others have expired, or were taken by somebody else
 
@@ -80,16 +89,18 @@ class Subscription:
     def _is_full(self) -> bool:
         return len(self._open) >= self._prefetch
 
-    def _ready(self) -> int:
+    def _ready(self) -> int | None:
         """How many messages the queue has handed to nobody; what it has handed to us has come then.
+        None: it does not say. Where a quorum queue's leader does not answer at once, the server
+        says that there are no messages, and no consumers: but we are one.
 
         The queue answers while deliveries wait for our channel, which may pass its answer on before
         them; it passes on an answer to a second question behind them.
         """
-        count = self._channel.queue_declare(self._queue, passive=True).method.message_count
+        found = self._channel.queue_declare(self._queue, passive=True).method
         self._channel.queue_declare(self._queue, passive=True)
         self._connection.process_data_events(0)
-        return int(count)
+        return int(found.message_count) if found.consumer_count else None
 
     def belongs_to(self, message_id: str, delivery: Delivery) -> None:
         """Notes whose delivery it is."""
@@ -134,4 +145,4 @@ class Subscription:
 
     def _cancelled(self, frame: Any) -> None:
         """The queue was deleted, or has moved to another node."""
-        self.is_cancelled = True
+        self._is_cancelled = True
