@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import dagster as dg
+
 from dagster_jet import JobStatus, StopKind
 from demo.dagster_process import REPOSITORY
 from demo.observer import PIPELINE
@@ -35,9 +37,15 @@ def main() -> None:
 def take(project: Project, page: Page) -> None:
     project.wait_for("the first files are committed", lambda: project.rows_committed() > 1000)
     page.open(SINK).click("Hide navigation", "*")
+    for asset in (*STAGES, *SINKS):
+        check(page, asset)
+    observe_tables(project)
     for _ in range(4):
         fly_and_see(project, page)
-    page.click("Plots").wait_for("snapshot_ms")
+    page.click("Plots").wait_for("snapshot_ms", "Columns")
+    # Not to the plot of `lag_s`: the flights are of 2013.
+    (plot,) = page.find("*", "rows_read")[-1:]
+    page.browser.execute_script("arguments[0].scrollIntoView()", plot)
     picture(page, "live")
 
     page.open("/asset-groups").wait_for(*STAGES, *SINKS)
@@ -46,7 +54,9 @@ def take(project: Project, page: Page) -> None:
 
     before = project.record().execution_id
     kill_and_see(project, page)
+    page.browser.set_window_size(WIDTH, 500)  # the dialog is as high as the page
     picture(page, "tick")
+    page.browser.set_window_size(WIDTH, HEIGHT)
     project.wait_for("it is running again", lambda: project.is_running(before))
     page.open("/runs").wait_for("Failure", "Started")
     picture(page, "runs")
@@ -54,10 +64,29 @@ def take(project: Project, page: Page) -> None:
     project.jet.request(PIPELINE, StopKind.COMPLETE)
     project.wait_for("it is completed", lambda: project.record().status is JobStatus.COMPLETED)
     (project.data / "store" / "c").rename(project.data / "c")
-    page.open(f"{SINK}?view=checks").wait_for("Not Evaluated").click("Execute all")
+    page.open(f"{SINK}?view=checks").wait_for("Succeeded").click("Execute all")
     page.click("store_safe", "*").wait_for("does not answer")
     page.wait_until(lambda: "In Progress" not in page.text, "all checks have been made")
     picture(page, "checks")
+
+
+def check(page: Page, asset: str) -> None:
+    page.open(f"/assets/airport_delays/{asset}?view=checks").wait_for("Not Evaluated")
+    page.click("Execute all")
+    page.wait_until(
+        lambda: (
+            "Succeeded" in page.text
+            and not any(state in page.text for state in ("Not Evaluated", "In Progress"))
+        ),
+        f"the checks of {asset} have been made",
+    )
+
+
+def observe_tables(project: Project) -> None:
+    """As what writes the tables that flights are enriched with would report them."""
+    with dg.DagsterInstance.from_config(str(project.folder / "home")) as instance:
+        for table in ("airlines", "weather"):
+            instance.report_runless_asset_event(dg.AssetObservation(["reference", table]))
 
 
 def picture(page: Page, name: str) -> None:
