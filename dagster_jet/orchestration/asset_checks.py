@@ -64,7 +64,7 @@ def build_jet_asset_checks(
         max_rejected_ratio: of the sources' rows since the job began.
         name: of the op; the pipeline's name plus ``_checks`` by default.
         automation_condition: of all of these checks, for example
-            ``AutomationCondition.cron_tick_passed("*/5 * * * *")``.
+            ``AutomationCondition.cron_tick_passed("*/30 * * * *")``.
 
     Raises:
         ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; a limit cannot
