@@ -73,7 +73,7 @@ def build_jet_asset_checks(
         give_up_after: as the supervisor has it.
         name: of the op; the pipeline's name plus ``_checks`` by default.
         automation_condition: of all of these checks, for example
-            ``AutomationCondition.cron_tick_passed("*/5 * * * *")``.
+            ``AutomationCondition.cron_tick_passed("*/30 * * * *")``.
 
     Raises:
         ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; a limit cannot

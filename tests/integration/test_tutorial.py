@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,10 @@ def run_blocks(page: str, **replaced: str) -> dict[str, Any]:
 
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as of a session in that folder
     names = run_blocks("docs/tutorial.md")
     assert len(names["results"]()) == 2
+    assert names["process"].returncode == -signal.SIGKILL
 
 
 def test_the_readme(

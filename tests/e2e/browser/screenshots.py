@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import dagster as dg
+
 from dagster_jet import JobStatus, StopKind
 from demo.dagster_process import REPOSITORY
 from demo.observer import PIPELINE
@@ -16,6 +18,7 @@ from .project import Project, started_project
 from .test_ui import SINK, SINKS, STAGES, fly_and_see, kill_and_see
 
 PICTURES = REPOSITORY / "docs" / "images"
+RUNS = "/locations/jet/jobs/airport_delays_job/runs"
 WIDTH, HEIGHT = 1600, 1000  # in less, the lineage is cut off
 
 
@@ -35,29 +38,64 @@ def main() -> None:
 def take(project: Project, page: Page) -> None:
     project.wait_for("the first files are committed", lambda: project.rows_committed() > 1000)
     page.open(SINK).click("Hide navigation", "*")
+    observe_tables(project)
     for _ in range(4):
         fly_and_see(project, page)
-    page.click("Plots").wait_for("snapshot_ms")
+    # Of the newest rows: a check of earlier ones counts as not made.
+    for asset in (*STAGES, *SINKS):
+        check(page, asset)
+    resize(page, 1300, 1150)
+    page.open(SINK).wait_for("Row count", "Columns").click("Columns", "*")  # folds them
+    page.click("Plots").wait_for("rows_read", "snapshot_ms")
     picture(page, "live")
 
+    resize(page, WIDTH, HEIGHT)
     page.open("/asset-groups").wait_for(*STAGES, *SINKS)
     page.wait_until(lambda: page.text.count("Materialized") == 4, "all are materialized")
+    page.wait_for("4 / 4 Passed", "1 / 1 Passed")
     picture(page, "lineage")
 
     before = project.record().execution_id
     kill_and_see(project, page)
+    resize(page, 1300, 420)  # the dialog is as high as the page; what is empty is cut off by hand
     picture(page, "tick")
+    resize(page, 1300, 520)
     project.wait_for("it is running again", lambda: project.is_running(before))
-    page.open("/runs").wait_for("Failure", "Started")
+    page.open(RUNS).wait_for("Failure", "Started")
     picture(page, "runs")
 
     project.jet.request(PIPELINE, StopKind.COMPLETE)
     project.wait_for("it is completed", lambda: project.record().status is JobStatus.COMPLETED)
     (project.data / "store" / "c").rename(project.data / "c")
-    page.open(f"{SINK}?view=checks").wait_for("Not Evaluated").click("Execute all")
+    resize(page, 1300, 700)
+    page.open(f"{SINK}?view=checks").wait_for("store_safe").click("Execute all")
     page.click("store_safe", "*").wait_for("does not answer")
     page.wait_until(lambda: "In Progress" not in page.text, "all checks have been made")
     picture(page, "checks")
+
+
+def resize(page: Page, width: int, height: int) -> None:
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def check(page: Page, asset: str) -> None:
+    page.open(f"/assets/airport_delays/{asset}?view=checks").wait_for("Not Evaluated")
+    page.click("Execute all")
+    page.wait_until(
+        lambda: (
+            "Succeeded" in page.text
+            and not any(state in page.text for state in ("Not Evaluated", "In Progress"))
+        ),
+        f"the checks of {asset} have been made",
+    )
+
+
+def observe_tables(project: Project) -> None:
+    """As what writes the tables that flights are enriched with would report them."""
+    with dg.DagsterInstance.from_config(str(project.folder / "home")) as instance:
+        for table in ("airlines", "weather"):
+            instance.report_runless_asset_event(dg.AssetObservation(["reference", table]))
 
 
 def picture(page: Page, name: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -32,6 +34,7 @@ from tests.servers import postgres as server
 from tests.servers.postgres import PASSWORD, PostgresDatabase, new_database, postgres
 from tests.servers.proxy import Proxy
 
+ROOT = Path(__file__).parents[3]
 TYPES = {
     "boolean": "boolean",
     "short": "smallint",
@@ -101,6 +104,21 @@ def test_the_contract_is_kept(database: PostgresDatabase, spark: Any) -> None:
             row_of=row_of,
             outages={"a connection that is cut": proxy.cut},
         )
+
+
+def test_what_the_page_says_to_do_first(database: PostgresDatabase) -> None:
+    """The server takes its statements, and then a job finds the table by its publication."""
+    page = (ROOT / "docs" / "connectors" / "postgres-changes.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    (publication,) = re.findall(r'publication="(\w+)"', page)
+    database.run("create table orders (id bigint primary key)")
+    for statement in re.sub(r"--.*", "", block).split(";"):
+        if statement.strip():
+            database.run(statement)
+    reader = changes(database, publication=publication).open("j", "in", None)
+    insert(database, "orders", [{"id": 1}])
+    assert [(row["op"], row["id"]) for row in read(reader)] == [("insert", 1)]
+    reader.close()
 
 
 def test_values_of_every_type() -> None:

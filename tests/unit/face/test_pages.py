@@ -1,5 +1,6 @@
 """What the pages show is run: every block of Python and YAML, every `dagster-jet` command as far as
-its words go. What needs Spark is run by tests/integration/test_tutorial.py."""
+its words go. What needs Spark is run by tests/integration/test_tutorial.py, what needs PostgreSQL
+by tests/integration/connectors/test_postgres_changes.py."""
 
 from __future__ import annotations
 
