@@ -411,7 +411,7 @@ def test_what_the_server_does_not_allow_is_refused_in_a_sentence(queue: RabbitQu
     control(server, "add_user", user, "hush")
     control(server, "set_permissions", user, "", "", "^nothing$")
     url = f"amqp://{user}:hush@127.0.0.1:{queue.port}/%2F"
-    theirs = sources.rabbitmq(url, queue=queue.name, schema="id long, text string")
+    theirs = sources.rabbitmq(as_secret(url), queue=queue.name, schema="id long, text string")
     assert re.search("the user may not read the queue .* set_permissions USER", refused(theirs))
     control(server, "set_permissions", user, "", "", ".*")
     theirs.at_start("j", "in", on_one_host=True)
@@ -431,7 +431,7 @@ def test_what_the_server_does_not_allow_is_refused_in_a_sentence(queue: RabbitQu
         channel = connection.channel()
         own = f"{queue.name}-own"
         channel.queue_declare(own, exclusive=True)
-        named = sources.rabbitmq(queue.url, queue=own, schema="id long")
+        named = sources.rabbitmq(as_secret(queue.url), queue=own, schema="id long")
         assert re.search("belongs to another connection.* without `exclusive`", refused(named))
         channel.basic_consume(queue.name, lambda *_: None, exclusive=True)
         with pytest.raises(SourceError, match=r"another consumer reads the queue .* alone"):
