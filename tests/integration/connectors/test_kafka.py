@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources
+from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.connectors.kafka.reader import KafkaReader
 from dagster_jet.connectors.trial import forget
 from dagster_jet.errors import (
     BadRowError,
@@ -27,16 +29,22 @@ from dagster_jet.errors import (
     PipelineError,
     SourceError,
 )
-from dagster_jet.execution.events import ExecutionRestarting, ItemsLost, SourceUnavailable
+from dagster_jet.execution.events import (
+    ExecutionRestarting,
+    ItemsLost,
+    SnapshotCommitted,
+    SourceUnavailable,
+)
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing import check_sink, check_source, collected
+from dagster_jet.testing.check_source import Typed
 from tests.long import long, long_but_for
 from tests.servers import SharedServer, launch, stop, wait_until
 from tests.servers.kafka import prepared
 
 from ..world import World
 from .kafka_job import KafkaPipelineWorld
-from .kafka_world import KafkaWorld
+from .kafka_world import KafkaWorld, as_json
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +79,22 @@ def values(rows: list[dict[str, Any]]) -> list[Any]:
 # --- the contracts --------------------------------------------------------------------------------
 
 
-def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any):
-    topic = kafka.topic(2, max_message_bytes="4000000")
+def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, monkeypatch: pytest.MonkeyPatch):
+    """With a password, which a listener without SASL does not ask for."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
+    monkeypatch.setitem(spark.sparkContext.environment, "KAFKA_PASSWORD", "hush-hush")
+    options = {"sasl.username": "me", "sasl.password": Secret(env="KAFKA_PASSWORD")}
+    topic, of_types = kafka.topic(2, max_message_bytes="4000000"), kafka.topic(2)
+
+    def source(topic: str, schema: str) -> Any:
+        return sources.kafka(kafka.servers, topics=[topic], schema=schema, options=options)
+
     check_source(
-        partial(sources.kafka, kafka.servers, topics=[topic], schema="id long, text string"),
+        partial(source, topic, "id long, text string"),
         partial(kafka.send, topic),
         spark,
+        secrets=["hush-hush"],
+        typed=Typed(partial(source, of_types), lambda r: kafka.send(of_types, map(as_json, r))),
     )
 
 
@@ -290,6 +308,79 @@ def test_messages_that_retention_has_removed_end_the_job_or_are_counted(
     rows = read(jet, source(lost="skip"), on_event=events.append)
     assert values(rows) == [4, 5]
     assert [event.lost for event in events if isinstance(event, ItemsLost)] == [3]
+
+
+def test_messages_that_retention_removes_while_a_task_is_about_to_read_them(
+    kafka: KafkaWorld, jet: Jet, monkeypatch: pytest.MonkeyPatch
+):
+    topic = kafka.topic()
+    source = partial(sources.kafka, kafka.servers, topics=[topic], schema="v long")
+    kafka.send(topic, [{"v": 0}])
+    assert values(read(jet, source())) == [0]
+    plan, expired = KafkaReader.plan, [4, 9]
+
+    def overtaken(reader: KafkaReader, max_rows: int) -> Any:
+        split = plan(reader, max_rows)
+        if split is not None and expired and split[0].stop > expired[0]:
+            expire(kafka, topic, expired.pop(0))
+        return split
+
+    monkeypatch.setattr(KafkaReader, "plan", overtaken)
+    kafka.send(topic, [{"v": v} for v in range(1, 6)])
+    events: list[Any] = []
+    rows = read(jet, source(lost="skip"), on_event=events.append)
+    assert values(rows) == [4, 5], "from its last snapshot, without them"
+    assert [event.lost for event in events if isinstance(event, ItemsLost)] == [3]
+    assert any(isinstance(event, ExecutionRestarting) for event in events)
+    kafka.send(topic, [{"v": v} for v in range(6, 12)])
+    with pytest.raises(InputLostError, match=rf"'{topic}/0@6': retention has removed messages"):
+        read(jet, source())
+    assert not expired
+
+
+def test_uneven_partitions_and_a_new_one_while_the_job_runs(kafka: KafkaWorld, jet: Jet):
+    """Without an allowed lag a row is late as soon as another partition has closed its window."""
+    from confluent_kafka.admin import NewPartitions
+
+    topic = kafka.topic(2)
+    sent: list[tuple[int, int]] = []
+
+    def send(partition: int, count: int, from_s: int, until_s: int) -> None:
+        """In the order of event time, by ever so many in a second."""
+        times = [1000 * from_s + n * 1000 * (until_s - from_s) // count for n in range(count)]
+        texts = [datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat() for ms in times]
+        rows = [{"p": partition, "at": text} for text in texts]
+        kafka.send(topic, rows, partition=partition)
+        sent.extend((partition, ms // 1000) for ms in times)
+
+    send(0, 120, 0, 40)
+    send(1, 12, 0, 40)
+    forget("all"), forget("windows")
+    p = Pipeline("uneven")
+    source = sources.kafka(kafka.servers, topics=[topic], schema="p int, at timestamp")
+    rows = p.read_from(source, name="topic").with_timestamps("at", allowed_lag="0 ms")
+    rows.write_to(sinks.collect("all"), name="all")
+    rows.group_by("p").window(windows.tumbling("1 second")).aggregate(
+        n=agg.count(), name="counts"
+    ).write_to(sinks.collect("windows"), name="windows")
+    events: list[Any] = []
+    config = JobConfig(snapshot_interval="0 ms", max_items_per_epoch=12)
+    job = jet.submit(p, config, on_event=events.append)
+    wait_until(lambda: collected("all").num_rows == len(sent), within=60)
+    kafka.admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    wait_until(lambda: kafka.has(topic, 3), within=10)
+    send(2, 30, 41, 50)
+    send(0, 5, 40, 50)
+    wait_until(lambda: collected("all").num_rows == len(sent), within=60)
+    job.cancel()
+    job.join(timeout=60)
+    jet.run(p, until="completed", on_event=events.append)
+    found = collected("windows").to_pylist()
+    assert Counter((r["p"], int(r["window_start"].timestamp()), r["n"]) for r in found) == Counter(
+        (partition, second, count) for (partition, second), count in Counter(sent).items()
+    )
+    last = [event for event in events if isinstance(event, SnapshotCommitted)][-1]
+    assert last.stages["counts"].late == 0
 
 
 def test_a_topic_that_was_made_anew_ends_the_job(kafka: KafkaWorld, jet: Jet):

@@ -97,7 +97,12 @@ def test_a_poll_that_is_cut_off_does_not_forget_where_new_partitions_begin():
         with pytest.raises(SourceUnavailableError):
             reader.poll()
         proxy.restore()
-        reader.accept(reader.poll())
+
+        def polled() -> bool:
+            reader.accept(reader.poll())  # made again, until the client has connected again
+            return True
+
+        wait_until(polled, within=30)
         assert reader.waiting().items == 3
         reader.close()
 
