@@ -258,11 +258,12 @@ class JetResource(dg.ConfigurableResource[Any]):
     ) -> Generator[AssetEvent, None, None]:
         """The job that a supervisor, a schedule or a person wants."""
         self._note_worker(context, pipeline.name, {})
-        # "Materialize all" says nothing of what is wanted of the job afterwards: `said` is None.
         said = until or _until_from(context)
         until = said or _until_of(context, pipeline)
+        # "Materialize all" says nothing of what is wanted of the job afterwards.
+        wish = None if said is None and _is_made_up(context) else until
         job_config = self._job_config(config)
-        if not self._is_wanted(context, pipeline.name, said or "stopped"):
+        if not self._is_wanted(context, pipeline.name, wish):
             context.log.warning(
                 f"{pipeline.name!r} is paused: a schedule does not start it. Resume it with "
                 f"'dagster-jet job {pipeline.name} resume', or launch it by hand."
@@ -271,7 +272,7 @@ class JetResource(dg.ConfigurableResource[Any]):
 
         def started(execution_id: int) -> None:
             self._note_execution(context, execution_id)
-            self._note_start(context, pipeline.name, said or "stopped")
+            self._note_start(context, pipeline.name, wish)
 
         yield from self._drive(
             context,
@@ -371,22 +372,22 @@ class JetResource(dg.ConfigurableResource[Any]):
         worker = replace(RunWorker.here(run_id), execution_id=execution_id)
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
 
-    def _is_wanted(self, context: RunContext, job: str, until: Until) -> bool:
+    def _is_wanted(self, context: RunContext, job: str, until: Until | None) -> bool:
         """Does anything speak against this run? Launching by hand lifts a pause and forgets
-        failures; a schedule does not."""
+        failures; a schedule does not, nor does a run that says nothing of the job (None)."""
         wanted = read_supervision(self.jet.store, job)
         now = Intent.ALWAYS_ON if wanted is None else wanted.intent
         if keys.DAGSTER_SCHEDULE_NAME in context.run.tags:
             return now is not Intent.PAUSED
-        if is_launched_by_hand(context.instance, context.run, job):
+        if until is not None and is_launched_by_hand(context.instance, context.run, job):
             always = until == "stopped" or now is Intent.ALWAYS_ON
             set_intent(self.jet.store, job, Intent.ALWAYS_ON if always else Intent.DRAINED)
         return True
 
-    def _note_start(self, context: RunContext, job: str, until: Until) -> None:
+    def _note_start(self, context: RunContext, job: str, until: Until | None) -> None:
         """A run that ends by itself has the job: when it has ended, only the next such run is to
         start it."""
-        if until == "stopped":
+        if until is None or until == "stopped":
             return
         try:
             set_intent(self.jet.store, job, Intent.DRAINED, unless_paused=True)
@@ -468,12 +469,16 @@ def _until_from(context: RunContext) -> str | None:
     return until if isinstance(until, str) else None
 
 
+def _is_made_up(context: RunContext) -> bool:
+    return context.run.job_name.startswith(_MADE_UP_JOBS)
+
+
 def _until_of(context: RunContext, pipeline: Pipeline) -> str:
     """A run that nobody has set up as a stream ends, instead of running for ever.
 
     "Materialize all" and `dg.materialize` run a job that Dagster has made up.
     """
-    if not context.run.job_name.startswith(_MADE_UP_JOBS):
+    if not _is_made_up(context):
         return "stopped"
     context.log.info(
         f"{pipeline.name!r} reads what is there, and ends: this run is of no job of its own. To "

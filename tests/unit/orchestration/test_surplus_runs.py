@@ -21,6 +21,7 @@ from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Store, StoreConfig
 
 GENERATION = {keys.TAG_PIPELINE: "shop", keys.TAG_GENERATION: "4"}
+AS_A_STREAM = {"ops": {"shop": {"config": {"until": "stopped"}}}}
 
 
 @pytest.fixture
@@ -108,7 +109,10 @@ def test_a_cancel_of_it_does_not_pause_the_job(
     terminator.start()
     with pytest.raises(dg.DagsterExecutionInterruptedError):
         dg.materialize(
-            [assets(pipeline)], instance=instance, resources={"jet": resource(tmp_path, drain=0.5)}
+            [assets(pipeline)],
+            instance=instance,
+            resources={"jet": resource(tmp_path, drain=0.5)},
+            run_config=AS_A_STREAM,
         )
     done.set()
     terminator.join()
@@ -164,11 +168,31 @@ def test_re_executing_a_terminated_run_lifts_the_pause(
         [assets(pipeline)],
         instance=instance,
         resources={"jet": resource(tmp_path)},
+        run_config=AS_A_STREAM,
         tags=GENERATION,
     )
     assert result.success
     supervision = read_supervision(store, "shop")
     assert supervision is not None and supervision.intent is Intent.ALWAYS_ON
+
+
+@pytest.mark.parametrize("intent", Intent)
+def test_materialize_all_changes_nothing_of_what_is_wanted(
+    instance: dg.DagsterInstance,
+    store: Store,
+    owner: RecordKeeper,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    intent: Intent,
+) -> None:
+    """Failed before: a job that a person had paused was always-on afterwards."""
+    set_intent(store, "shop", intent)
+    before = read_supervision(store, "shop")
+    result = dg.materialize(
+        [assets(pipeline)], instance=instance, resources={"jet": resource(tmp_path)}
+    )
+    assert result.success
+    assert read_supervision(store, "shop") == before
 
 
 def _job() -> dg.JobDefinition:
