@@ -18,7 +18,6 @@ import pytest
 
 from dagster_jet import JobConfig, sources
 from dagster_jet.connectors.contract import BadRowRule
-from dagster_jet.connectors.sqs import queue as queue_calls
 from dagster_jet.connectors.sqs import receivers
 from dagster_jet.connectors.sqs.probe import probe
 from dagster_jet.connectors.sqs.reader import SqsReader
@@ -100,12 +99,11 @@ def rows(*ids: int) -> list[dict[str, Any]]:
 
 
 def test_the_contract_is_kept(
-    server: AwsServer, queue: SqsQueue, spark: Any, monkeypatch: pytest.MonkeyPatch
+    server: AwsServer, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receivers, "BACKLOG_MIN", 20)  # moto counts them
-    # It is one server, which need not be waited for: the suite asks an empty queue often.
-    monkeypatch.setattr(queue_calls, "LONG_POLL_S", 0)
-    of_types = new_queue(server)
+    # What a connection that is cut was about to deliver is hidden for so long.
+    queue, of_types = new_queue(server, VisibilityTimeout=8), new_queue(server)
     with Proxy(queue.port) as proxy:
         made = source(queue, endpoint_url=f"http://127.0.0.1:{proxy.port}")
         check_source(
