@@ -139,12 +139,13 @@ def test_every_kind_of_block_is_looked_at() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
-def test_the_component_of_a_page_loads() -> None:
+def test_the_component_of_a_page_loads(tmp_path: Path) -> None:
     """Beside the pipeline of the README, as the page says, in a project with a resource."""
     (pipeline,) = (code for _, code in blocks("README.md") if "def airport_delays(" in code)
     (block,) = (block for _, block in fenced("yaml") if "JetPipelineComponent" in block)
     contents = yaml.safe_load(block)
-    contents["attributes"]["resource"] = {"store": ["memory://a"], "backup_count": 0}
+    store = [f"file://{tmp_path}/store"]
+    contents["attributes"]["resource"] = {"store": store, "backup_count": 0}
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(JetPipelineComponent, defs_yaml_contents=contents)
         (path / "pipeline.py").write_text(pipeline.partition("\nwith ")[0], encoding="utf-8")
