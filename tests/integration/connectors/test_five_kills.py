@@ -67,8 +67,6 @@ def database() -> Iterator[Server]:
 def test_kafka_to_kafka(world: World, broker: Server) -> None:
     """The driver three times, a worker, the broker."""
     made = KafkaPipelineWorld(world.folder, world.fail_points, world.spark)
-    # An epoch is a batch then. Of two partitions it may take half of one: the rest would be late.
-    made.partitions = 1
     made.set_up(KafkaWorld(broker.running.facts["servers"]))
     # In a transaction that nobody will commit; committed, the record does not know; fenced.
     for number, moment in enumerate(("commit.produced", "commit.after", "fenced")):
