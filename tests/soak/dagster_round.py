@@ -74,6 +74,7 @@ class DagsterRound(Round):
                 self._count(victim)
 
     def _complete(self) -> None:
+        self._write_files()  # by now all others may have been read
         self._wait_for_progress()
         self._watch.stop()
         self._services.stop()

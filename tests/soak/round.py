@@ -138,10 +138,13 @@ class Round:
         while not self._fed.wait(0.1):
             if self._files > 2 * self._epochs() + FILES_AHEAD:
                 continue
-            for side, name in enumerate(("left", "right")):
-                rows = random_rows(self._files, ROWS, 2 * self.setting.seed + side)
-                write_input(self.folder / "in" / name, self._files, rows)
-            self._files += 1
+            self._write_files()
+
+    def _write_files(self) -> None:
+        for side, name in enumerate(("left", "right")):
+            rows = random_rows(self._files, ROWS, 2 * self.setting.seed + side)
+            write_input(self.folder / "in" / name, self._files, rows)
+        self._files += 1
 
     def _start(self, until: str) -> None:
         order = {
