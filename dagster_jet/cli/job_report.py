@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dagster_jet.cli.output import say, show, show_json
+from dagster_jet.cli.output import say, show, show_json, show_one
 from dagster_jet.execution.events import SourceProgress, StageProgress
 from dagster_jet.jobs.explanation import Explanation
 from dagster_jet.jobs.run_progress import count, event_time
@@ -21,7 +21,7 @@ def show_job(row: Mapping[str, Any], explanation: Explanation, *, as_json: bool)
     if as_json:
         show_json([{**row, **explanation.to_json(), "status": row["status"]}])
         return
-    show([row], title=f"Job {explanation.job}", as_json=False)
+    show_one(row, title=f"Job {explanation.job}")
     if explanation.sources:
         rows = [_source_row(*source) for source in explanation.sources.items()]
         show(rows, title="Sources", as_json=False)

@@ -10,30 +10,55 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
 from dagster_jet.store import OnProgress, UpkeepProgress
 
+_PIPED_WIDTH = 200
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> None:
-    """Prints rows that share their keys."""
+    """Prints rows that share their keys; to people, no column in which there is nothing."""
     if as_json:
         show_json(list(rows))
         return
-    console = Console()
+    console = _console()
     if not rows:
         console.print(f"{title}: nothing there")
         return
+    filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     table = Table(title=title, title_justify="left")
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "))
+    for name in filled:
+        table.add_column(_label(name))
     for row in rows:
-        table.add_row(*["" if value is None else str(value) for value in row.values()])
+        table.add_row(*[_text(row[name]) for name in filled])
     console.print(table)
+
+
+def show_one(row: Mapping[str, Any], *, title: str) -> None:
+    """Prints one row to people: a line for each value that there is."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in row.items():
+        if value is not None:
+            table.add_row(_label(name), _text(value))
+    _console().print(table)
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else escape(str(value))
+
+
+def _console() -> Console:
+    """A program that reads what it prints has no lines that are too long."""
+    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
 def show_json(document: Any) -> None:
@@ -43,7 +68,7 @@ def show_json(document: Any) -> None:
 
 def say(sentence: str) -> None:
     """Prints a sentence for people, as it is."""
-    Console().print(sentence, markup=False, highlight=False)
+    _console().print(sentence, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 @contextmanager
