@@ -317,6 +317,25 @@ class LimitsSnapshotInterval(Protocol):
 
 
 @runtime_checkable
+class PreparesFrames(Protocol):
+    """A reader that can make the frame of a small split before it knows the split: the frame is
+    made once and run in every epoch, and its task is told what to read when it runs."""
+
+    def prepared_frame(self, spark: SparkSession, split: Callable[[], Any]) -> SourceFrame | None:
+        """Returns a frame of one partition, or None: each split needs a frame of its own.
+
+        Args:
+            split: to be called in the task; returns what `told` has returned for the split.
+        """
+        ...
+
+    def told(self, split: Any) -> Any | None:
+        """Returns what the task of a prepared frame is to know of a split: something small that can
+        be pickled. None: this split needs a frame of its own."""
+        ...
+
+
+@runtime_checkable
 class ReadsFewerColumns(Protocol):
     """A reader that saves work where nobody looks at a column, or at a field of a struct."""
 

@@ -13,7 +13,7 @@ import csv
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -22,7 +22,7 @@ from dagster_jet.connectors.files.bad_rows import FILE_COLUMN
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.files.slices import Slice, row_groups
+from dagster_jet.connectors.files.slices import Slice, is_compressed, row_groups
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError
 
@@ -54,7 +54,7 @@ def unknown_options(options: Mapping[str, str]) -> list[str]:
 def rows_by_tasks(
     spark: SparkSession,
     place: tuple[str, StorageOptions],
-    wanted: Sequence[Slice],
+    dealt: Dealt,
     *,
     format: str,
     schema: str,
@@ -64,6 +64,7 @@ def rows_by_tasks(
 
     Args:
         place: what `open_input` takes.
+        dealt: what each task reads.
         schema: as DDL.
         options: as for Spark's reader of this format.
     """
@@ -71,8 +72,7 @@ def rows_by_tasks(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    dealt = divided(wanted, format, spark.sparkContext.defaultParallelism)
-    numbers = spark.range(0, len(dealt), 1, len(dealt))
+    numbers = spark.range(0, dealt.tasks, 1, dealt.tasks)
     if format == "parquet":
         columns = cast(StructType, StructType.fromDDL(schema))
         read_tables = ReadTables(place, dealt, to_arrow_schema(columns, timezone="UTC"))
@@ -111,15 +111,52 @@ def _header(schema: str, given: Mapping[str, str]) -> Header | None:
     return Header(names, given.get("sep", given.get("delimiter", ",")), is_checked)
 
 
-def divided(
-    wanted: Sequence[Slice], format: str, parallelism: int
-) -> tuple[tuple[Slice, ...], ...]:
-    """What each task reads."""
+class Dealt(Protocol):
+    """What each of some tasks reads."""
+
+    @property
+    def tasks(self) -> int: ...
+
+    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
+        """What a task reads whose rows are the numbers of its shares."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Known when the tasks are made."""
+
+    each: tuple[tuple[Slice, ...], ...]
+
+    @property
+    def tasks(self) -> int:
+        return len(self.each)
+
+    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.each[number]
+
+
+@dataclass(frozen=True)
+class OneShare:
+    """One task reads it all, and asks when it runs what that is."""
+
+    wanted: Callable[[], Sequence[Slice]]
+    tasks: int = 1
+
+    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
+        for _ in batches:
+            yield from self.wanted()
+
+
+def divided(wanted: Sequence[Slice], format: str, parallelism: int) -> Shares:
+    """Shares of about the same size."""
     tasks = _TASKS_PER_CORE * parallelism
     even = sum(part.size for part in wanted) // tasks + 1
     size = max(_LEAST_TASK_BYTES, min(even, _TASK_BYTES))
     parts = [part for one in wanted for part in _parts(one, format, size)]
-    return tuple(tuple(parts[task::tasks]) for task in range(min(tasks, len(parts))))
+    return Shares(tuple(tuple(parts[task::tasks]) for task in range(min(tasks, len(parts)))))
 
 
 def _parts(one: Slice, format: str, size: int) -> Iterator[Slice]:
@@ -135,15 +172,13 @@ class ReadLines:
     """A task: the lines of its slices that are not blank."""
 
     place: tuple[str, StorageOptions]
-    dealt: tuple[tuple[Slice, ...], ...]
+    dealt: Dealt
     comment: str | None
     header: Header | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for part in self.dealt[number]:
-                    yield from self._read(part)
+        for part in self.dealt.to(batches):
+            yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         with open_lines(self.place, part.file) as stream:
@@ -171,14 +206,12 @@ class ReadTables:
     """A task: the row groups of Parquet files that begin in its slices."""
 
     place: tuple[str, StorageOptions]
-    dealt: tuple[tuple[Slice, ...], ...]
+    dealt: Dealt
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for part in self.dealt[number]:
-                    yield from self._read(part)
+        for part in self.dealt.to(batches):
+            yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         path = part.file.path
@@ -207,6 +240,11 @@ class ReadTables:
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
             return column.cast(field.type, safe=False)  # Spark's times have no finer parts
         return column.cast(field.type)
+
+
+def is_readable(path: str) -> bool:
+    """Tasks can read the text of such a file; some compressed ones only Spark's readers can."""
+    return not is_compressed(path) or path.endswith(tuple(_COMPRESSED))
 
 
 def open_lines(place: tuple[str, StorageOptions], file: InputFile) -> BinaryIO:

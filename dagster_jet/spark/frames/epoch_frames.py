@@ -8,11 +8,17 @@ All branches end in frames of acks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, Partitioned, SourceFrame
+from dagster_jet.connectors.contract import (
+    SOURCE_PARTITION_COLUMN,
+    Partitioned,
+    SourceFrame,
+)
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     MergeNode,
@@ -40,6 +46,7 @@ from dagster_jet.spark.planning.wiring import ACK_TYPE
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
+from dagster_jet.spark.tasks.told import ToldTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,8 +55,20 @@ if TYPE_CHECKING:
 class EpochFrames:
     """The frames of one epoch of a plan."""
 
-    def __init__(self, plan: ExecutionPlan, epoch: EpochInput, runtime: SparkRuntime) -> None:
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        epoch: EpochInput,
+        runtime: SparkRuntime,
+        prepared: Mapping[str, SourceFrame] | None = None,
+    ) -> None:
+        """
+        Args:
+            prepared: by source, frames for the rows of any epoch. These frames are for any epoch,
+                too, then: their tasks are told what is of one.
+        """
         self._plan, self._epoch, self._runtime = plan, epoch, runtime
+        self._prepared = prepared
         self.observations = Observations()
         self.shared = SharedFrames()
         self.written_sinks: dict[str, DataFrame | None] = {}
@@ -69,9 +88,11 @@ class EpochFrames:
         self._late: dict[tuple[str, int], DataFrame] = {}
         """By stage and input."""
 
-    def acks(self) -> list[DataFrame]:
-        """The frames whose union is the epoch's one action."""
-        return [frame for node in self._plan.graph for frame in self._acks_of(node)]
+    @cached_property
+    def action(self) -> DataFrame | None:
+        """The acks of all tasks; None if the epoch has none."""
+        acked = [frame for node in self._plan.graph for frame in self._acks_of(node)]
+        return reduce(lambda a, b: a.union(b), acked) if acked else None
 
     def release(self) -> None:
         self.shared.release()
@@ -98,7 +119,8 @@ class EpochFrames:
         if key not in self._frames:
             with planning_of(self._plan.job, node.name):
                 frame = self._make(node, early)
-            if frame is not None and node.name in self._plan.shared:
+            # What is prepared keeps nothing of a run: so little is read again by each branch.
+            if frame is not None and node.name in self._plan.shared and self._prepared is None:
                 frame = self.shared.add(frame)
             if frame is not None and node.name in self._plan.partition_columns:
                 self._whole[node.name] = frame
@@ -141,7 +163,11 @@ class EpochFrames:
         if split is None:
             return None
         reader = self._runtime.readers[node.name]
-        source = self._sources[node.name] = reader.frame(self._runtime.session, split)
+        if self._prepared is None:
+            source = reader.frame(self._runtime.session, split)
+        else:
+            source = self._prepared[node.name]
+        self._sources[node.name] = source
         if source.shared is not None:
             self.shared.add(source.shared)
         rows = source.rows
@@ -189,7 +215,12 @@ class EpochFrames:
                 own_sinks = self._plan.stages[stage.vertex].own_sinks
                 self.written_sinks.update(dict.fromkeys(own_sinks))
             self._fusion_frames[plan.name] = fusion_frames(
-                plan, inputs, self._epoch, self._runtime, self.shared
+                plan,
+                inputs,
+                self._epoch,
+                self._runtime,
+                self.shared,
+                is_told=self._prepared is not None,
             )
         return self._fusion_frames[plan.name]
 
@@ -226,7 +257,8 @@ class EpochFrames:
         task = SinkTask(self._epoch.barrier, node.name, node.sink)
         with planning_of(self._plan.job, node.name):
             rendered = node.sink.render(self._gathered(frame))
-        return [rendered.mapInArrow(task, ACK_TYPE)]
+        run = task if self._prepared is None else ToldTask(task)
+        return [rendered.mapInArrow(run, ACK_TYPE)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
         """What the sink gets through a task of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,7 @@ from dagster_jet.spark.tasks.fusion import Fusion, InputRef
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import StageInput
 from dagster_jet.spark.tasks.stage_task import ShardRun, StageTask
+from dagster_jet.spark.tasks.told import Told
 from dagster_jet.state import upload as saving
 from dagster_jet.state.runs import delete_runs
 from dagster_jet.system.failpoint import fail_point
@@ -46,6 +47,9 @@ class FusedTask:
     @property
     def shard_count(self) -> int:
         return len(self.given[self.fusion.stages[0].vertex].shards)
+
+    def in_epoch(self, told: Told) -> FusedTask:
+        return replace(self, barrier=told.barrier, given=told.stages)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = new_attempt()

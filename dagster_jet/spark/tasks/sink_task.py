@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -11,6 +11,7 @@ from dagster_jet.connectors.contract import HoldsTransactions, Sink
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import OwnSink
+from dagster_jet.spark.tasks.told import Told
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,9 @@ class SinkTask:
     barrier: Barrier
     sink_name: str
     sink: Sink
+
+    def in_epoch(self, told: Told) -> SinkTask:
+        return replace(self, barrier=told.barrier)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

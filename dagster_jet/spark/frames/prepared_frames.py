@@ -1,0 +1,119 @@
+"""Frames of small epochs, made once and run again in every epoch that is like the first.
+
+To make a frame takes longer than to run it where it has a thousand rows: functions are pickled,
+plans analysed and planned anew. Epochs of a job that keeps up differ in nothing but what their
+tasks read, the state that they find and the watermarks; so that is what tasks are told late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dagster_jet.connectors.contract import PreparesFrames, SourceFrame
+from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
+from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.epoch_frames import EpochFrames
+from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.planning.repeatable import is_repeatable
+from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.told import TOLD_BY, Told, ToldSplit
+
+_KEPT = 16
+"""So many kinds of epochs; a pipeline with many sources has no end of them."""
+
+
+class PreparedFrames:
+    """Of one execution."""
+
+    def __init__(self, plan: ExecutionPlan, runtime: SparkRuntime) -> None:
+        self._plan, self._runtime = plan, runtime
+        self._can_be = _can_be_prepared(plan)
+        self._kept: dict[frozenset[str], EpochFrames | None] = {}
+        """By the sources that have something to read; None: these have to be made each time."""
+        self._told_in: Path | None = None
+
+    def of(self, epoch: EpochInput) -> EpochFrames | None:
+        """The frames of an epoch, whose tasks have been told; None if it needs some of its own."""
+        if not self._can_be or not _is_small(epoch):
+            return None
+        splits = self._told(epoch)
+        if splits is None:
+            return None
+        kind = frozenset(splits)
+        if kind not in self._kept:
+            if len(self._kept) == _KEPT:
+                return None
+            self._kept[kind] = self._made(epoch)
+        frames = self._kept[kind]
+        if frames is not None:
+            self._tell(Told(epoch.barrier, epoch.stages, splits))
+        return frames
+
+    def _told(self, epoch: EpochInput) -> dict[str, Any] | None:
+        """By source, what its tasks are told."""
+        splits = {}
+        for name, split in epoch.splits.items():
+            reader = self._runtime.readers[name]
+            told = reader.told(split) if isinstance(reader, PreparesFrames) else None
+            if told is None:
+                return None
+            splits[name] = told
+        return splits
+
+    def _made(self, epoch: EpochInput) -> EpochFrames | None:
+        sources = self._sources(epoch)
+        if sources is None:
+            return None
+        frames = EpochFrames(self._plan, epoch, self._runtime, sources)
+        action = frames.action
+        if action is None or is_repeatable(action, several_readers=bool(self._plan.shared)):
+            return frames
+        frames.release()
+        return None
+
+    def _sources(self, epoch: EpochInput) -> Mapping[str, SourceFrame] | None:
+        frames = {}
+        for name in epoch.splits:
+            reader = self._runtime.readers[name]
+            assert isinstance(reader, PreparesFrames)
+            frame = reader.prepared_frame(self._runtime.session, ToldSplit(name))
+            if frame is None:
+                return None
+            frames[name] = frame
+        return frames
+
+    def _tell(self, told: Told) -> None:
+        before = self._told_in
+        self._told_in = told.write(Path(told.barrier.work_dir))
+        self._runtime.session.sparkContext.setLocalProperty(TOLD_BY, str(self._told_in))
+        if before is not None and before != self._told_in:
+            before.unlink(missing_ok=True)
+
+
+def _is_small(epoch: EpochInput) -> bool:
+    """One task does it, and nothing but what tasks are told is of this epoch."""
+    early = any(stage.early for stage in epoch.stages.values())
+    return epoch.few_rows and epoch.few_groups and not early
+
+
+def _can_be_prepared(plan: ExecutionPlan) -> bool:
+    """The driver has nothing to say of an epoch that would be part of its frames."""
+    late = (
+        wiring.takes_out_late(ordinal)
+        for wiring in plan.stages.values()
+        for ordinal in range(len(wiring.plan.late))
+    )
+    return not (any(late) or any(map(_is_of_each_epoch, plan.graph)))
+
+
+def _is_of_each_epoch(node: object) -> bool:
+    match node:
+        case TransformNode():
+            return not node.is_constant  # its function may look at the clock, or at a table
+        case TimestampsNode():
+            return node.timestamps.of_ingestion
+        case EnrichNode():
+            return True
+    return False

@@ -1,0 +1,91 @@
+"""What the tasks of one epoch are told when they run: by a file that a property of the job names.
+
+Frames of small epochs are made once and run again and again (`spark/frames/prepared_frames.py`).
+Whatever is different in each epoch cannot be in their closures.
+
+The file lies in the execution's private folder, and the next epoch's takes its place: a task that
+is late by an epoch fails, before it has written anything.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.spark.tasks.stage_input import StageInput
+
+TOLD_BY = "dagster_jet.epoch"
+"""The property: which file."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of one epoch."""
+
+    barrier: Barrier
+    stages: Mapping[str, StageInput]
+    splits: Mapping[str, Any]
+    """By source, what its reader tells its tasks (`PreparesFrames.told`)."""
+
+    def write(self, folder: Path) -> Path:
+        """A crash leaves a file in the folder of an execution that is over."""
+        path = folder / f"epoch-{self.barrier.epoch_id}.pickle"
+        path.write_bytes(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        return path
+
+
+def told() -> Told:
+    """Inside of a task of an epoch."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    path = context.getLocalProperty(TOLD_BY)
+    assert path is not None
+    return _read(path, os.stat(path).st_mtime_ns)  # another file may have had the name
+
+
+@lru_cache(maxsize=1)
+def _read(path: str, mtime_ns: int) -> Told:
+    read = pickle.loads(Path(path).read_bytes())  # this execution's driver wrote it
+    assert isinstance(read, Told)
+    return read
+
+
+Rows = Iterable[pa.RecordBatch]
+
+
+class EpochTask(Protocol):
+    """A task that was made for one epoch."""
+
+    def in_epoch(self, told: Told) -> Callable[[Rows], Iterator[pa.RecordBatch]]:
+        """The same one for another."""
+        ...
+
+
+@dataclass(frozen=True)
+class ToldTask:
+    """A task of whatever epoch it runs in."""
+
+    task: EpochTask
+
+    def __call__(self, batches: Rows) -> Iterator[pa.RecordBatch]:
+        return self.task.in_epoch(told())(batches)
+
+
+@dataclass(frozen=True)
+class ToldSplit:
+    """A source's split, as its tasks know it, of whatever epoch they run in."""
+
+    source: str
+
+    def __call__(self) -> Any:
+        return told().splits[self.source]
