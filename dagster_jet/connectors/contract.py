@@ -68,6 +68,16 @@ class SourceFrame:
 
 
 @dataclass(frozen=True)
+class ToldSplit:
+    """A split as the task of a prepared frame knows it (`PreparesFrames`)."""
+
+    what: Any
+    """Something small that can be pickled."""
+    partitions: tuple[str, ...] = ()
+    """As `SourceFrame.partitions`."""
+
+
+@dataclass(frozen=True)
 class BadRowRule:
     """Says which rows are bad: they become dead letters instead of failing the job."""
 
@@ -321,17 +331,19 @@ class PreparesFrames(Protocol):
     """A reader that can make the frame of a small split before it knows the split: the frame is
     made once and run in every epoch, and its task is told what to read when it runs."""
 
-    def prepared_frame(self, spark: SparkSession, split: Callable[[], Any]) -> SourceFrame | None:
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], Any], partitions: int
+    ) -> SourceFrame | None:
         """Returns a frame of one partition, or None: each split needs a frame of its own.
 
         Args:
-            split: to be called in the task; returns what `told` has returned for the split.
+            split: to be called in the task; returns `ToldSplit.what`.
+            partitions: the length of `ToldSplit.partitions`, or more.
         """
         ...
 
-    def told(self, split: Any) -> Any | None:
-        """Returns what the task of a prepared frame is to know of a split: something small that can
-        be pickled. None: this split needs a frame of its own."""
+    def told(self, split: Any) -> ToldSplit | None:
+        """Returns what the task is told of a split; None: this one needs a frame of its own."""
         ...
 
 

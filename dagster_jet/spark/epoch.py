@@ -54,7 +54,7 @@ class EpochRunner:
             clock.end(Phase.ACTION)
             self._check_sinks(frames, acks)
             placement.check()
-            seen = frames.observations.seen(action, acks)
+            seen = frames.seen(acks)
             return EpochOutput(acks, seen.event_times, seen.source_rows, seen.late_rows)
         except JetError:
             raise

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.files import json_rows
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.task_rows import (
     BYTE_ORDER_MARK,
     LINE_COLUMN,
-    Dealt,
     as_text,
     blocks,
     end_of,
@@ -33,7 +33,7 @@ _PARSED_COLUMN = "__parsed"
 def json_rows_by_tasks(
     spark: SparkSession,
     place: tuple[str, StorageOptions],
-    dealt: Dealt,
+    dealt: Dealt[Slice],
     schema: StructType,
     options: Mapping[str, str],
 ) -> DataFrame:
@@ -74,13 +74,14 @@ class ReadJson:
     """A task: the rows of its slices by columns, or the text of their lines in `LINE_COLUMN`."""
 
     place: tuple[str, StorageOptions]
-    dealt: Dealt
+    dealt: Dealt[Slice]
     schema: pa.Schema
     is_utc: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for part in self.dealt.to(batches):
-            yield from self._read(part)
+        for parts in self.dealt.to(batches):
+            for part in parts:
+                yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         with open_lines(self.place, part.file) as stream:

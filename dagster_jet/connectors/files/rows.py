@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
+from dagster_jet.connectors.dealt import Dealt, OneShare
 from dagster_jet.connectors.files.bad_rows import FILE_COLUMN, first_bad_row, forgiving
 from dagster_jet.connectors.files.fewer_columns import filling
 from dagster_jet.connectors.files.json_rows import can_parse
@@ -15,8 +16,6 @@ from dagster_jet.connectors.files.places.location import StorageOptions, literal
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.task_rows import (
-    Dealt,
-    OneShare,
     divided,
     is_readable,
     rows_by_tasks,
@@ -104,15 +103,15 @@ class Rows:
             return self._parsed(spark, dealt)
         return self._by_tasks(spark, dealt).drop(FILE_COLUMN)
 
-    def _dealt(self, spark: SparkSession, wanted: Sequence[Slice]) -> Dealt:
+    def _dealt(self, spark: SparkSession, wanted: Sequence[Slice]) -> Dealt[Slice]:
         return divided(wanted, self.format, spark.sparkContext.defaultParallelism)
 
-    def _parsed(self, spark: SparkSession, dealt: Dealt) -> DataFrame:
+    def _parsed(self, spark: SparkSession, dealt: Dealt[Slice]) -> DataFrame:
         assert self.columns is not None
         place = self.path, self.storage_options
         return self._filled_up(json_rows_by_tasks(spark, place, dealt, self.columns, self.options))
 
-    def _by_tasks(self, spark: SparkSession, dealt: Dealt) -> DataFrame:
+    def _by_tasks(self, spark: SparkSession, dealt: Dealt[Slice]) -> DataFrame:
         assert self.schema is not None
         return rows_by_tasks(
             spark,

@@ -34,6 +34,7 @@ from dagster_jet.connectors.contract import (
     Lag,
     SourceFrame,
     SourceReader,
+    ToldSplit,
 )
 from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, forgiving
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -344,15 +345,15 @@ class FilesReader(SourceReader):
         return SourceFrame(good, dead_letters, shared)
 
     def prepared_frame(
-        self, spark: SparkSession, split: Callable[[], Sequence[Slice]]
+        self, spark: SparkSession, split: Callable[[], Sequence[Slice]], partitions: int
     ) -> SourceFrame | None:
         if self._keeps_dead_letters:
             return None
         rows = self._rows.prepared_frame(spark, split)
         return None if rows is None else SourceFrame(rows)
 
-    def told(self, split: tuple[Slice, ...]) -> tuple[Slice, ...] | None:
-        return split if all(is_readable(part.path) for part in split) else None
+    def told(self, split: tuple[Slice, ...]) -> ToldSplit | None:
+        return ToldSplit(split) if all(is_readable(part.path) for part in split) else None
 
     def read_only(self, columns: StructType) -> None:
         # A dead letter is the whole row. CSV goes by position, and Parquet leaves out by itself.

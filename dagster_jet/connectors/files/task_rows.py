@@ -13,11 +13,12 @@ import csv
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet
 
+from dagster_jet.connectors.dealt import Dealt, Shares
 from dagster_jet.connectors.files.bad_rows import FILE_COLUMN
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
@@ -54,7 +55,7 @@ def unknown_options(options: Mapping[str, str]) -> list[str]:
 def rows_by_tasks(
     spark: SparkSession,
     place: tuple[str, StorageOptions],
-    dealt: Dealt,
+    dealt: Dealt[Slice],
     *,
     format: str,
     schema: str,
@@ -111,46 +112,7 @@ def _header(schema: str, given: Mapping[str, str]) -> Header | None:
     return Header(names, given.get("sep", given.get("delimiter", ",")), is_checked)
 
 
-class Dealt(Protocol):
-    """What each of some tasks reads."""
-
-    @property
-    def tasks(self) -> int: ...
-
-    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-        """What a task reads whose rows are the numbers of its shares."""
-        ...
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Known when the tasks are made."""
-
-    each: tuple[tuple[Slice, ...], ...]
-
-    @property
-    def tasks(self) -> int:
-        return len(self.each)
-
-    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self.each[number]
-
-
-@dataclass(frozen=True)
-class OneShare:
-    """One task reads it all, and asks when it runs what that is."""
-
-    wanted: Callable[[], Sequence[Slice]]
-    tasks: int = 1
-
-    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-        for _ in batches:
-            yield from self.wanted()
-
-
-def divided(wanted: Sequence[Slice], format: str, parallelism: int) -> Shares:
+def divided(wanted: Sequence[Slice], format: str, parallelism: int) -> Shares[Slice]:
     """Shares of about the same size."""
     tasks = _TASKS_PER_CORE * parallelism
     even = sum(part.size for part in wanted) // tasks + 1
@@ -172,13 +134,14 @@ class ReadLines:
     """A task: the lines of its slices that are not blank."""
 
     place: tuple[str, StorageOptions]
-    dealt: Dealt
+    dealt: Dealt[Slice]
     comment: str | None
     header: Header | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for part in self.dealt.to(batches):
-            yield from self._read(part)
+        for parts in self.dealt.to(batches):
+            for part in parts:
+                yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         with open_lines(self.place, part.file) as stream:
@@ -206,12 +169,13 @@ class ReadTables:
     """A task: the row groups of Parquet files that begin in its slices."""
 
     place: tuple[str, StorageOptions]
-    dealt: Dealt
+    dealt: Dealt[Slice]
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for part in self.dealt.to(batches):
-            yield from self._read(part)
+        for parts in self.dealt.to(batches):
+            for part in parts:
+                yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         path = part.file.path

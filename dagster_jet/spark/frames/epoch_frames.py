@@ -8,7 +8,7 @@ All branches end in frames of acks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
@@ -29,9 +29,10 @@ from dagster_jet.pipeline.graph import (
     TransformNode,
 )
 from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.fusion_frames import FusionFrames, fusion_frames
-from dagster_jet.spark.frames.observations import Observations
+from dagster_jet.spark.frames.observations import Observations, Seen
 from dagster_jet.spark.frames.shared import SharedFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import FusionPlan
@@ -69,7 +70,9 @@ class EpochFrames:
         """
         self._plan, self._epoch, self._runtime = plan, epoch, runtime
         self._prepared = prepared
-        self.observations = Observations()
+        self.partitions: Mapping[str, Sequence[str]] = {}
+        """By source, `SourceFrame.partitions` of the epoch that runs, where it is another one."""
+        self._observations = Observations()
         self.shared = SharedFrames()
         self.written_sinks: dict[str, DataFrame | None] = {}
         """What each sink was given; None where the stage's own task writes."""
@@ -93,6 +96,12 @@ class EpochFrames:
         """The acks of all tasks; None if the epoch has none."""
         acked = [frame for node in self._plan.graph for frame in self._acks_of(node)]
         return reduce(lambda a, b: a.union(b), acked) if acked else None
+
+    def seen(self, acks: Sequence[Ack]) -> Seen:
+        """What was counted beside the action, which has returned `acks`."""
+        assert self.action is not None
+        own = {name: source.partitions for name, source in self._sources.items()}
+        return self._observations.seen(self.action, acks, {**own, **self.partitions})
 
     def release(self) -> None:
         self.shared.release()
@@ -174,7 +183,7 @@ class EpochFrames:
         if isinstance(reader, Partitioned) and node.name not in self._plan.partition_columns:
             rows = rows.drop(SOURCE_PARTITION_COLUMN)
         if node.name in self._plan.counted_sources:
-            rows = self.observations.count_source(node.name, rows)
+            rows = self._observations.count_source(node.name, rows)
         return rows
 
     def _transform(self, node: TransformNode, early: bool) -> DataFrame | None:
@@ -196,15 +205,15 @@ class EpochFrames:
             rows = with_ingestion_time(node, rows, self._epoch.ingestion_ms[node.name])
         plan = self._plan.timestamps[node.name]
         if plan.counted_by is not None:
-            self.observations.expect_report(node.name, plan.counted_by)
+            self._observations.expect_report(node.name, plan.counted_by)
             return rows
-        partitions: tuple[str, ...] = ()
+        partitions = 0
         if plan.partitions_of is not None:
-            partitions = self._sources[plan.partitions_of].partitions
+            partitions = len(self._sources[plan.partitions_of].partitions)
         if not partitions:
-            return self.observations.observe_times(node.name, plan, rows, ())
+            return self._observations.observe_times(node.name, plan, rows, 0)
         whole = self._whole[upstream]
-        seen = self.observations.observe_times(node.name, plan, whole, partitions)
+        seen = self._observations.observe_times(node.name, plan, whole, partitions)
         return seen.drop(SOURCE_PARTITION_COLUMN)
 
     def _of_fusion(self, plan: FusionPlan) -> FusionFrames:
@@ -245,7 +254,7 @@ class EpochFrames:
         late = F.coalesce(wiring.plan.late[head.ordinal](before_ms), F.lit(False))
         if head.ordinal in wiring.late_inputs:
             self._late[head.stage, head.ordinal] = self.shared.add(rows).where(late)
-        return self.observations.count_late(head.stage, head.ordinal, rows, late).where(~late)
+        return self._observations.count_late(head.stage, head.ordinal, rows, late).where(~late)
 
     # --- sinks ----------------------------------------------------------------------------------
 

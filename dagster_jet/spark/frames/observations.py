@@ -37,8 +37,8 @@ class Observations:
         self._source_rows: dict[str, str] = {}
         """By source, the name that Spark knows its counter by."""
         self._late_rows: dict[tuple[str, int], str] = {}
-        self._timestamps: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """With the partitions that are observed one by one."""
+        self._timestamps: dict[str, tuple[str, str | None]] = {}
+        """With the source whose partitions are observed one by one."""
         self._reported: dict[str, InputRef] = {}
         """Timestamps nodes whose rows a stage's tasks count."""
 
@@ -51,15 +51,15 @@ class Observations:
         return rows.observe(name, F.count_if(late).alias("late"))
 
     def observe_times(
-        self, node: str, plan: TimestampsPlan, rows: DataFrame, partitions: tuple[str, ...]
+        self, node: str, plan: TimestampsPlan, rows: DataFrame, partitions: int
     ) -> DataFrame:
         """
         Args:
-            partitions: those to observe one by one: `rows` have the partition's column.
+            partitions: so many are observed one by one: `rows` have the partition's column.
         """
         name = f"times {node}"
-        self._timestamps[node] = name, partitions
-        return rows.observe(name, *plan.columns(len(partitions)))
+        self._timestamps[node] = name, plan.partitions_of if partitions else None
+        return rows.observe(name, *plan.columns(partitions))
 
     def expect_report(self, node: str, counted_by: InputRef) -> None:
         """The rows of this timestamps node are counted in the acks."""
@@ -67,15 +67,18 @@ class Observations:
 
     # --- after the action -----------------------------------------------------------------------
 
-    def seen(self, action: DataFrame, acks: Sequence[Ack]) -> Seen:
+    def seen(
+        self, action: DataFrame, acks: Sequence[Ack], partitions: Mapping[str, Sequence[str]]
+    ) -> Seen:
         """
         Args:
             action: what has run, with all of these frames in it.
             acks: all of the epoch's.
+            partitions: by source, `SourceFrame.partitions`.
         """
         counters = _Counters(action)
         return Seen(
-            event_times=self._event_times(counters, acks),
+            event_times=self._event_times(counters, acks, partitions),
             source_rows={source: counters[name][0] for source, name in self._source_rows.items()},
             late_rows=self._late(counters),
         )
@@ -86,15 +89,18 @@ class Observations:
             late[stage] += counters[name][0]
         return late
 
-    def _event_times(self, counters: _Counters, acks: Sequence[Ack]) -> dict[str, Observed]:
+    def _event_times(
+        self, counters: _Counters, acks: Sequence[Ack], partitions: Mapping[str, Sequence[str]]
+    ) -> dict[str, Observed]:
         results = {}
         for node, ref in self._reported.items():
             parts = [ack.arrived[ref.ordinal] for ack in acks if ack.vertex == ref.stage]
             results[node] = Observed(total_of(parts))
-        for node, (name, partitions) in self._timestamps.items():
+        for node, (name, source) in self._timestamps.items():
             rows, timed, top, *tops = counters[name]
+            names = () if source is None else partitions[source]
             # There may be more columns than partitions; see `TimestampsPlan.columns`.
-            seen = {p: top for p, top in zip(partitions, tops, strict=False) if top is not None}
+            seen = {p: top for p, top in zip(names, tops, strict=False) if top is not None}
             results[node] = Observed(Arrived(rows, timed, top), seen)
         return results
 

@@ -7,19 +7,20 @@ tasks read, the state that they find and the watermarks; so that is what tasks a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from dagster_jet.connectors.contract import PreparesFrames, SourceFrame
+from dagster_jet.connectors.contract import PreparesFrames, SourceFrame, ToldSplit
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.repeatable import is_repeatable
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.told import TOLD_BY, Told, ToldSplit
+from dagster_jet.spark.tasks.told import TOLD_BY, SplitOf, Told
 
+_Kind = frozenset[tuple[str, int]]
+"""The sources that have something to read; with each, how many partitions can be observed."""
 _KEPT = 16
 """So many kinds of epochs; a pipeline with many sources has no end of them."""
 
@@ -30,8 +31,8 @@ class PreparedFrames:
     def __init__(self, plan: ExecutionPlan, runtime: SparkRuntime) -> None:
         self._plan, self._runtime = plan, runtime
         self._can_be = _can_be_prepared(plan)
-        self._kept: dict[frozenset[str], EpochFrames | None] = {}
-        """By the sources that have something to read; None: these have to be made each time."""
+        self._kept: dict[_Kind, EpochFrames | None] = {}
+        """None: those of this kind have to be made each time."""
         self._told_in: Path | None = None
 
     def of(self, epoch: EpochInput) -> EpochFrames | None:
@@ -41,18 +42,19 @@ class PreparedFrames:
         splits = self._told(epoch)
         if splits is None:
             return None
-        kind = frozenset(splits)
+        kind = frozenset((name, _places(split.partitions)) for name, split in splits.items())
         if kind not in self._kept:
             if len(self._kept) == _KEPT:
                 return None
-            self._kept[kind] = self._made(epoch)
+            self._kept[kind] = self._made(epoch, dict(kind))
         frames = self._kept[kind]
         if frames is not None:
-            self._tell(Told(epoch.barrier, epoch.stages, splits))
+            frames.partitions = {name: split.partitions for name, split in splits.items()}
+            what = {name: split.what for name, split in splits.items()}
+            self._tell(Told(epoch.barrier, epoch.stages, what))
         return frames
 
-    def _told(self, epoch: EpochInput) -> dict[str, Any] | None:
-        """By source, what its tasks are told."""
+    def _told(self, epoch: EpochInput) -> dict[str, ToldSplit] | None:
         splits = {}
         for name, split in epoch.splits.items():
             reader = self._runtime.readers[name]
@@ -62,8 +64,8 @@ class PreparedFrames:
             splits[name] = told
         return splits
 
-    def _made(self, epoch: EpochInput) -> EpochFrames | None:
-        sources = self._sources(epoch)
+    def _made(self, epoch: EpochInput, places: Mapping[str, int]) -> EpochFrames | None:
+        sources = self._sources(places)
         if sources is None:
             return None
         frames = EpochFrames(self._plan, epoch, self._runtime, sources)
@@ -73,12 +75,12 @@ class PreparedFrames:
         frames.release()
         return None
 
-    def _sources(self, epoch: EpochInput) -> Mapping[str, SourceFrame] | None:
+    def _sources(self, places: Mapping[str, int]) -> Mapping[str, SourceFrame] | None:
         frames = {}
-        for name in epoch.splits:
+        for name, partitions in places.items():
             reader = self._runtime.readers[name]
             assert isinstance(reader, PreparesFrames)
-            frame = reader.prepared_frame(self._runtime.session, ToldSplit(name))
+            frame = reader.prepared_frame(self._runtime.session, SplitOf(name), partitions)
             if frame is None:
                 return None
             frames[name] = frame
@@ -90,6 +92,11 @@ class PreparedFrames:
         self._runtime.session.sparkContext.setLocalProperty(TOLD_BY, str(self._told_in))
         if before is not None and before != self._told_in:
             before.unlink(missing_ok=True)
+
+
+def _places(partitions: Sequence[str]) -> int:
+    """Rounded up, so that there are few kinds."""
+    return 1 << (len(partitions) - 1).bit_length() if partitions else 0
 
 
 def _is_small(epoch: EpochInput) -> bool:

@@ -19,8 +19,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from dagster_jet.errors import ExecutorLostError
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import StageInput
+from dagster_jet.system.scratch import make_private
 
 TOLD_BY = "dagster_jet.epoch"
 """The property: which file."""
@@ -33,12 +35,25 @@ class Told:
     barrier: Barrier
     stages: Mapping[str, StageInput]
     splits: Mapping[str, Any]
-    """By source, what its reader tells its tasks (`PreparesFrames.told`)."""
+    """By source, `ToldSplit.what`."""
 
     def write(self, folder: Path) -> Path:
-        """A crash leaves a file in the folder of an execution that is over."""
+        """A crash leaves a file in the folder of an execution that is over.
+
+        Raises:
+            ConfigurationError: the folder is somebody else's (`scratch.py`).
+            ExecutorLostError: it cannot be written to.
+        """
         path = folder / f"epoch-{self.barrier.epoch_id}.pickle"
-        path.write_bytes(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        try:
+            make_private(folder)
+            path.write_bytes(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        except OSError as error:
+            raise ExecutorLostError(
+                f"the work folder {folder} cannot be written to: {error}.",
+                cure="Free some space, or give another work_dir; meanwhile the job restarts from "
+                "its last snapshot.",
+            ) from error
         return path
 
 
@@ -82,7 +97,7 @@ class ToldTask:
 
 
 @dataclass(frozen=True)
-class ToldSplit:
+class SplitOf:
     """A source's split, as its tasks know it, of whatever epoch they run in."""
 
     source: str
