@@ -94,6 +94,9 @@ class EpochFrames:
     @cached_property
     def action(self) -> DataFrame | None:
         """The acks of all tasks; None if the epoch has none."""
+        return self._plan_action()
+
+    def _plan_action(self) -> DataFrame | None:
         acked = [frame for node in self._plan.graph for frame in self._acks_of(node)]
         return reduce(lambda a, b: a.union(b), acked) if acked else None
 

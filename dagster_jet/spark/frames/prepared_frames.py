@@ -30,7 +30,7 @@ class PreparedFrames:
 
     def __init__(self, plan: ExecutionPlan, runtime: SparkRuntime) -> None:
         self._plan, self._runtime = plan, runtime
-        self._can_be = _can_be_prepared(plan)
+        self._can_be = can_be_prepared(plan)
         self._kept: dict[_Kind, EpochFrames | None] = {}
         """None: those of this kind have to be made each time."""
         self._told_in: Path | None = None
@@ -105,12 +105,12 @@ def _is_small(epoch: EpochInput) -> bool:
     return epoch.few_rows and epoch.few_groups and not early
 
 
-def _can_be_prepared(plan: ExecutionPlan) -> bool:
+def can_be_prepared(plan: ExecutionPlan) -> bool:
     """The driver has nothing to say of an epoch that would be part of its frames."""
     late = (
-        wiring.takes_out_late(ordinal)
-        for wiring in plan.stages.values()
-        for ordinal in range(len(wiring.plan.late))
+        plan.stages[head.stage].takes_out_late(head.ordinal)
+        for task in plan.by_level.each
+        for head in task.fusion.heads
     )
     return not (any(late) or any(map(_is_of_each_epoch, plan.graph)))
 
