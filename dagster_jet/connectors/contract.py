@@ -68,7 +68,7 @@ class SourceFrame:
 
 
 @dataclass(frozen=True)
-class ToldSplit:
+class SplitParameters:
     """A split as the task of a prepared frame knows it (`PreparesFrames`)."""
 
     what: Any
@@ -329,7 +329,7 @@ class LimitsSnapshotInterval(Protocol):
 @runtime_checkable
 class PreparesFrames(Protocol):
     """A reader that can make the frame of a small split before it knows the split: the frame is
-    made once and run in every epoch, and its task is told what to read when it runs."""
+    made once and run in every epoch, and its task learns what to read when it runs."""
 
     def prepared_frame(
         self, spark: SparkSession, split: Callable[[], Any], partitions: int
@@ -337,13 +337,13 @@ class PreparesFrames(Protocol):
         """Returns a frame of one partition, or None: each split needs a frame of its own.
 
         Args:
-            split: to be called in the task; returns `ToldSplit.what`.
-            partitions: the length of `ToldSplit.partitions`, or more.
+            split: to be called in the task; returns `SplitParameters.what`.
+            partitions: the length of `SplitParameters.partitions`, or more.
         """
         ...
 
-    def told(self, split: Any) -> ToldSplit | None:
-        """Returns what the task is told of a split; None: this one needs a frame of its own."""
+    def split_parameters(self, split: Any) -> SplitParameters | None:
+        """Returns what the task gets of a split; None: this one needs a frame of its own."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What each of some tasks reads of a split: known when they are made, or told when they run."""
+"""What each of some tasks reads of a split: known when they are made, or learnt when they run."""
 
 from __future__ import annotations
 

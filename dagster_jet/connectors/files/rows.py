@@ -95,7 +95,7 @@ class Rows:
     def prepared_frame(
         self, spark: SparkSession, wanted: Callable[[], Sequence[Slice]]
     ) -> DataFrame | None:
-        """Of what one task is told when it runs; None if only Spark's own readers read it."""
+        """Of what one task learns when it runs; None if only Spark's own readers read it."""
         if not self.can_be_cut:
             return None
         dealt = OneShare(wanted)

@@ -34,7 +34,7 @@ from dagster_jet.connectors.contract import (
     Lag,
     SourceFrame,
     SourceReader,
-    ToldSplit,
+    SplitParameters,
 )
 from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, forgiving
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -352,8 +352,8 @@ class FilesReader(SourceReader):
         rows = self._rows.prepared_frame(spark, split)
         return None if rows is None else SourceFrame(rows)
 
-    def told(self, split: tuple[Slice, ...]) -> ToldSplit | None:
-        return ToldSplit(split) if all(is_readable(part.path) for part in split) else None
+    def split_parameters(self, split: tuple[Slice, ...]) -> SplitParameters | None:
+        return SplitParameters(split) if all(is_readable(part.path) for part in split) else None
 
     def read_only(self, columns: StructType) -> None:
         # A dead letter is the whole row. CSV goes by position, and Parquet leaves out by itself.

@@ -20,7 +20,7 @@ from dagster_jet.connectors.contract import (
     Lag,
     SourceFrame,
     SourceReader,
-    ToldSplit,
+    SplitParameters,
 )
 from dagster_jet.connectors.dealt import Dealt, OneShare, Shares
 from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library
@@ -247,8 +247,8 @@ class KafkaReader(SourceReader):
         places = tuple(map(str, range(partitions)))
         return self._frame(spark, self._task(OneShare(split), None, with_position=False), places)
 
-    def told(self, split: tuple[Range, ...]) -> ToldSplit | None:
-        return ToldSplit(split, names_of(split))
+    def split_parameters(self, split: tuple[Range, ...]) -> SplitParameters | None:
+        return SplitParameters(split, names_of(split))
 
     def _frame(self, spark: SparkSession, task: ReadTask, names: tuple[str, ...]) -> SourceFrame:
         from pyspark.sql import functions as F

@@ -45,9 +45,9 @@ from dagster_jet.spark.planning.stateless import (
 )
 from dagster_jet.spark.planning.wiring import ACK_TYPE
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
-from dagster_jet.spark.tasks.told import ToldTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ class EpochFrames:
         """
         Args:
             prepared: by source, frames for the rows of any epoch. These frames are for any epoch,
-                too, then: their tasks are told what is of one.
+                too, then: their tasks learn when they run what is of one.
         """
         self._plan, self._epoch, self._runtime = plan, epoch, runtime
         self._prepared = prepared
@@ -232,7 +232,7 @@ class EpochFrames:
                 self._epoch,
                 self._runtime,
                 self.shared,
-                is_told=self._prepared is not None,
+                is_prepared=self._prepared is not None,
             )
         return self._fusion_frames[plan.name]
 
@@ -269,7 +269,7 @@ class EpochFrames:
         task = SinkTask(self._epoch.barrier, node.name, node.sink)
         with planning_of(self._plan.job, node.name):
             rendered = node.sink.render(self._gathered(frame))
-        run = task if self._prepared is None else ToldTask(task)
+        run = task if self._prepared is None else PreparedTask(task)
         return [rendered.mapInArrow(run, ACK_TYPE)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:

@@ -108,7 +108,7 @@ class Observations:
 class _Counters:
     """What Spark counted in the last run of a frame: whole numbers, as all that is asked for are.
 
-    Read from the plan. `pyspark.sql.Observation` is told by a listener, and of the first run only.
+    Read from the plan. `pyspark.sql.Observation` hears from a listener, and of the first run only.
     """
 
     def __init__(self, action: DataFrame) -> None:

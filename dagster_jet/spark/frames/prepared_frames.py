@@ -2,7 +2,7 @@
 
 To make a frame takes longer than to run it where it has a thousand rows: functions are pickled,
 plans analysed and planned anew. Epochs of a job that keeps up differ in nothing but what their
-tasks read, the state that they find and the watermarks; so that is what tasks are told late.
+tasks read, the state that they find and the watermarks; so that is what tasks learn late.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dagster_jet.connectors.contract import PreparesFrames, SourceFrame, ToldSplit
+from dagster_jet.connectors.contract import PreparesFrames, SourceFrame, SplitParameters
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.repeatable import is_repeatable
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.told import TOLD_BY, SplitOf, Told
+from dagster_jet.spark.tasks.epoch_parameters import (
+    PARAMETERS_PROPERTY,
+    CurrentSplit,
+    EpochParameters,
+)
 
 _Kind = frozenset[tuple[str, int]]
 """The sources that have something to read; with each, how many partitions can be observed."""
@@ -33,13 +37,13 @@ class PreparedFrames:
         self._can_be = can_be_prepared(plan)
         self._kept: dict[_Kind, EpochFrames | None] = {}
         """None: those of this kind have to be made each time."""
-        self._told_in: Path | None = None
+        self._written: Path | None = None
 
     def of(self, epoch: EpochInput) -> EpochFrames | None:
-        """The frames of an epoch, whose tasks have been told; None if it needs some of its own."""
+        """The frames of an epoch, whose tasks will find its parameters; None: it needs its own."""
         if not self._can_be or not _is_small(epoch):
             return None
-        splits = self._told(epoch)
+        splits = self._split_parameters(epoch)
         if splits is None:
             return None
         kind = frozenset((name, _places(split.partitions)) for name, split in splits.items())
@@ -51,17 +55,17 @@ class PreparedFrames:
         if frames is not None:
             frames.partitions = {name: split.partitions for name, split in splits.items()}
             what = {name: split.what for name, split in splits.items()}
-            self._tell(Told(epoch.barrier, epoch.stages, what))
+            self._pass(EpochParameters(epoch.barrier, epoch.stages, what))
         return frames
 
-    def _told(self, epoch: EpochInput) -> dict[str, ToldSplit] | None:
+    def _split_parameters(self, epoch: EpochInput) -> dict[str, SplitParameters] | None:
         splits = {}
         for name, split in epoch.splits.items():
             reader = self._runtime.readers[name]
-            told = reader.told(split) if isinstance(reader, PreparesFrames) else None
-            if told is None:
+            own = reader.split_parameters(split) if isinstance(reader, PreparesFrames) else None
+            if own is None:
                 return None
-            splits[name] = told
+            splits[name] = own
         return splits
 
     def _made(self, epoch: EpochInput, places: Mapping[str, int]) -> EpochFrames | None:
@@ -80,17 +84,17 @@ class PreparedFrames:
         for name, partitions in places.items():
             reader = self._runtime.readers[name]
             assert isinstance(reader, PreparesFrames)
-            frame = reader.prepared_frame(self._runtime.session, SplitOf(name), partitions)
+            frame = reader.prepared_frame(self._runtime.session, CurrentSplit(name), partitions)
             if frame is None:
                 return None
             frames[name] = frame
         return frames
 
-    def _tell(self, told: Told) -> None:
-        before = self._told_in
-        self._told_in = told.write(Path(told.barrier.work_dir))
-        self._runtime.session.sparkContext.setLocalProperty(TOLD_BY, str(self._told_in))
-        if before is not None and before != self._told_in:
+    def _pass(self, parameters: EpochParameters) -> None:
+        before = self._written
+        self._written = parameters.write(Path(parameters.barrier.work_dir))
+        self._runtime.session.sparkContext.setLocalProperty(PARAMETERS_PROPERTY, str(self._written))
+        if before is not None and before != self._written:
             before.unlink(missing_ok=True)
 
 
@@ -100,7 +104,7 @@ def _places(partitions: Sequence[str]) -> int:
 
 
 def _is_small(epoch: EpochInput) -> bool:
-    """One task does it, and nothing but what tasks are told is of this epoch."""
+    """One task does it, and nothing but its tasks' parameters is of this epoch."""
     early = any(stage.early for stage in epoch.stages.values())
     return epoch.few_rows and epoch.few_groups and not early
 

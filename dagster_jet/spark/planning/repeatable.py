@@ -45,13 +45,13 @@ def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
     execution = frame._jdf.queryExecution()
     logical = execution.analyzed()
     # `rand()` has its seed, and `current_timestamp()` its time, from the plan.
-    if not logical.deterministic() or _tells_time(frame, logical):
+    if not logical.deterministic() or _reads_clock(frame, logical):
         return False
     known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
     return _are_all(known, execution.executedPlan())
 
 
-def _tells_time(frame: DataFrame, logical: Any) -> bool:
+def _reads_clock(frame: DataFrame, logical: Any) -> bool:
     jvm: Any = frame.sparkSession._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     return bool(logical.containsPattern(patterns.CURRENT_LIKE()))

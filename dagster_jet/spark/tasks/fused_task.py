@@ -16,11 +16,11 @@ from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.errors import at_stage
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN, Barrier, ack_batch, new_attempt
+from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.fusion import Fusion, InputRef
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import StageInput
 from dagster_jet.spark.tasks.stage_task import ShardRun, StageTask
-from dagster_jet.spark.tasks.told import Told
 from dagster_jet.state import upload as saving
 from dagster_jet.state.runs import delete_runs
 from dagster_jet.system.failpoint import fail_point
@@ -48,8 +48,8 @@ class FusedTask:
     def shard_count(self) -> int:
         return len(self.given[self.fusion.stages[0].vertex].shards)
 
-    def in_epoch(self, told: Told) -> FusedTask:
-        return replace(self, barrier=told.barrier, given=told.stages)
+    def in_epoch(self, parameters: EpochParameters) -> FusedTask:
+        return replace(self, barrier=parameters.barrier, given=parameters.stages)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = new_attempt()

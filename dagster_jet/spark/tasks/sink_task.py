@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import HoldsTransactions, Sink
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
+from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import OwnSink
-from dagster_jet.spark.tasks.told import Told
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class SinkTask:
     sink_name: str
     sink: Sink
 
-    def in_epoch(self, told: Told) -> SinkTask:
-        return replace(self, barrier=told.barrier)
+    def in_epoch(self, parameters: EpochParameters) -> SinkTask:
+        return replace(self, barrier=parameters.barrier)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

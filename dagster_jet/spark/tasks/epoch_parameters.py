@@ -1,4 +1,4 @@
-"""What the tasks of one epoch are told when they run: by a file that a property of the job names.
+"""What is of one epoch, for tasks that were made for any: a file that a property of the job names.
 
 Frames of small epochs are made once and run again and again (`spark/frames/prepared_frames.py`).
 Whatever is different in each epoch cannot be in their closures.
@@ -24,18 +24,18 @@ from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import StageInput
 from dagster_jet.system.scratch import make_private
 
-TOLD_BY = "dagster_jet.epoch"
+PARAMETERS_PROPERTY = "dagster_jet.epoch"
 """The property: which file."""
 
 
 @dataclass(frozen=True)
-class Told:
+class EpochParameters:
     """Of one epoch."""
 
     barrier: Barrier
     stages: Mapping[str, StageInput]
     splits: Mapping[str, Any]
-    """By source, `ToldSplit.what`."""
+    """By source, `SplitParameters.what`."""
 
     def write(self, folder: Path) -> Path:
         """A crash leaves a file in the folder of an execution that is over.
@@ -57,21 +57,21 @@ class Told:
         return path
 
 
-def told() -> Told:
+def current_parameters() -> EpochParameters:
     """Inside of a task of an epoch."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    path = context.getLocalProperty(TOLD_BY)
+    path = context.getLocalProperty(PARAMETERS_PROPERTY)
     assert path is not None
     return _read(path, os.stat(path).st_mtime_ns)  # another file may have had the name
 
 
 @lru_cache(maxsize=1)
-def _read(path: str, mtime_ns: int) -> Told:
+def _read(path: str, mtime_ns: int) -> EpochParameters:
     read = pickle.loads(Path(path).read_bytes())  # this execution's driver wrote it
-    assert isinstance(read, Told)
+    assert isinstance(read, EpochParameters)
     return read
 
 
@@ -81,26 +81,26 @@ Rows = Iterable[pa.RecordBatch]
 class EpochTask(Protocol):
     """A task that was made for one epoch."""
 
-    def in_epoch(self, told: Told) -> Callable[[Rows], Iterator[pa.RecordBatch]]:
+    def in_epoch(self, parameters: EpochParameters) -> Callable[[Rows], Iterator[pa.RecordBatch]]:
         """The same one for another."""
         ...
 
 
 @dataclass(frozen=True)
-class ToldTask:
+class PreparedTask:
     """A task of whatever epoch it runs in."""
 
     task: EpochTask
 
     def __call__(self, batches: Rows) -> Iterator[pa.RecordBatch]:
-        return self.task.in_epoch(told())(batches)
+        return self.task.in_epoch(current_parameters())(batches)
 
 
 @dataclass(frozen=True)
-class SplitOf:
+class CurrentSplit:
     """A source's split, as its tasks know it, of whatever epoch they run in."""
 
     source: str
 
     def __call__(self) -> Any:
-        return told().splits[self.source]
+        return current_parameters().splits[self.source]
