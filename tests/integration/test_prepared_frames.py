@@ -82,6 +82,12 @@ def test_plans_that_begin_from_nothing_in_each_run(rows: DataFrame) -> None:
                          several_readers=True)  # fmt: skip
 
 
+def test_a_table_is_joined_as_it_was_read(spark: SparkSession, rows: DataFrame) -> None:
+    table = spark.range(10).localCheckpoint().withColumnRenamed("id", "n")
+    joined = rows.join(F.broadcast(table), rows.id == table.n)
+    assert is_repeatable(joined, several_readers=True)
+
+
 LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a seed": lambda rows: rows.select(F.rand()),
     "an id": lambda rows: rows.select(F.monotonically_increasing_id()),

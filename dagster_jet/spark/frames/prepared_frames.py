@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.contract import PreparesFrames, SourceFrame, SplitParameters
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
@@ -22,6 +23,9 @@ from dagster_jet.spark.tasks.epoch_parameters import (
     CurrentSplit,
     EpochParameters,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _Kind = frozenset[tuple[str, int]]
 """The sources that have something to read; with each, how many partitions can be observed."""
@@ -37,6 +41,7 @@ class PreparedFrames:
         self._can_be = can_be_prepared(plan)
         self._kept: dict[_Kind, EpochFrames | None] = {}
         """None: those of this kind have to be made each time."""
+        self._tables: list[DataFrame] = []
         self._written: Path | None = None
 
     def of(self, epoch: EpochInput) -> EpochFrames | None:
@@ -46,6 +51,7 @@ class PreparedFrames:
         splits = self._split_parameters(epoch)
         if splits is None:
             return None
+        self._look_at_tables()
         kind = frozenset((name, _places(split.partitions)) for name, split in splits.items())
         if kind not in self._kept:
             if len(self._kept) == _KEPT:
@@ -57,6 +63,17 @@ class PreparedFrames:
             what = {name: split.what for name, split in splits.items()}
             self._pass(EpochParameters(epoch.barrier, epoch.stages, what))
         return frames
+
+    def _look_at_tables(self) -> None:
+        """Frames are joined with tables as they were read last, of which Spark keeps broadcasts."""
+        tables = [
+            self._runtime.tables.frame(node, self._plan.stream_columns[node.name])
+            for node in self._plan.graph
+            if isinstance(node, EnrichNode)
+        ]
+        if list(map(id, tables)) != list(map(id, self._tables)):
+            self._kept.clear()
+        self._tables = tables
 
     def _split_parameters(self, epoch: EpochInput) -> dict[str, SplitParameters] | None:
         splits = {}
@@ -125,6 +142,4 @@ def _is_of_each_epoch(node: object) -> bool:
             return not node.is_constant  # its function may look at the clock, or at a table
         case TimestampsNode():
             return node.timestamps.of_ingestion
-        case EnrichNode():
-            return True
     return False

@@ -25,12 +25,15 @@ _RUN_ANEW = frozenset(
         ),
         *("HashAggregate", "ObjectHashAggregate", "SortAggregate", "Sort", "Expand", "Generate"),
         *("WholeStageCodegen", "InputAdapter", "ColumnarToRow", "RowToColumnar"),
+        "BroadcastHashJoin",
     )
 )
 """Physical nodes, without `Exec`, that begin from nothing in each run. What is not known is taken
 for one that does not: exchanges and caches keep what they have made, scans what they have listed.
 """
 
+_OF_TABLES = frozenset(("RDDScan", "Project", "Filter", "WholeStageCodegen", "InputAdapter"))
+"""What is broadcast is kept: a table that was read before, and nothing of the stream."""
 _FUNCTIONS = frozenset(("BatchEvalPython", "ArrowEvalPython"))
 """Users' functions of values: said to be deterministic by default."""
 
@@ -59,4 +62,6 @@ def _reads_clock(frame: DataFrame, logical: Any) -> bool:
 
 def _are_all(known: frozenset[str], physical: Any) -> bool:
     kind = physical.getClass().getSimpleName().removesuffix("Exec")
+    if kind == "BroadcastExchange":
+        return all(_are_all(_OF_TABLES, child) for child in children(physical))
     return kind in known and all(_are_all(known, child) for child in children(physical))
