@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
 from benchmarks.ratios import ratio
+from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import Range
@@ -75,7 +76,9 @@ def _measure(
 
 def _ours(servers: str, topic: str, messages: int) -> int:
     ranges = (Range(Partition(topic, 0), 0, messages),)
-    task = ReadTask(Cluster(servers), (ranges,), (ranges[0].partition.name,), "s", False, False)
+    task = ReadTask(
+        Cluster(servers), Shares((ranges,)), (ranges[0].partition.name,), "s", False, False
+    )
     return sum(batch.num_rows for batch in task._read(ranges))
 
 

@@ -32,7 +32,7 @@ from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.spark.epoch import EpochRunner
 from dagster_jet.spark.frames import fusion_frames
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
-from dagster_jet.spark.frames.observations import Observations
+from dagster_jet.spark.frames.prepared_frames import PreparedFrames
 
 WARM_UP = 40
 EPOCH = "epoch, wall between two ends"
@@ -42,6 +42,7 @@ PHASES = (
     "run epoch",
     "  stage inputs, delete runs",
     "  runner",
+    "    write parameters",
     "    build frames (py4j)",
     "    collect",
     "      before the job is submitted",
@@ -53,7 +54,7 @@ PHASES = (
     "        Python task waits for its input",
     "        Python task works",
     "        Python task ended -> collect returns",
-    "    wait for observation",
+    "    read observations",
     "    release",
     "  account",
     "(journal write, beside)",
@@ -68,8 +69,9 @@ CALLS: tuple[tuple[type, str, str], ...] = (
     (EpochDriver, "run", "run epoch"),
     (EpochDriver, "_stage_inputs", "  stage inputs, delete runs"),
     (EpochRunner, "run", "  runner"),
-    (EpochFrames, "acks", "    build frames (py4j)"),
-    (Observations, "event_times", "    wait for observation"),
+    (PreparedFrames, "of", "    write parameters"),
+    (EpochFrames, "_plan_action", "    build frames (py4j)"),
+    (EpochFrames, "seen", "    read observations"),
     (EpochFrames, "release", "    release"),
     (EpochAccounting, "account", "  account"),
     (SnapshotStore, "write_journal", "(journal write, beside)"),

@@ -68,6 +68,16 @@ class SourceFrame:
 
 
 @dataclass(frozen=True)
+class SplitParameters:
+    """A split as the task of a prepared frame knows it (`PreparesFrames`)."""
+
+    what: Any
+    """Something small that can be pickled."""
+    partitions: tuple[str, ...] = ()
+    """As `SourceFrame.partitions`."""
+
+
+@dataclass(frozen=True)
 class BadRowRule:
     """Says which rows are bad: they become dead letters instead of failing the job."""
 
@@ -313,6 +323,27 @@ class LimitsSnapshotInterval(Protocol):
         Raises:
             ConfigurationError: the place does not wait that long.
         """
+        ...
+
+
+@runtime_checkable
+class PreparesFrames(Protocol):
+    """A reader that can make the frame of a small split before it knows the split: the frame is
+    made once and run in every epoch, and its task learns what to read when it runs."""
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], Any], partitions: int
+    ) -> SourceFrame | None:
+        """Returns a frame of one partition, or None: each split needs a frame of its own.
+
+        Args:
+            split: to be called in the task; returns `SplitParameters.what`.
+            partitions: the length of `SplitParameters.partitions`, or more.
+        """
+        ...
+
+    def split_parameters(self, split: Any) -> SplitParameters | None:
+        """Returns what the task gets of a split; None: this one needs a frame of its own."""
         ...
 
 

@@ -69,6 +69,10 @@ class EpochDriver:
             bytes_max=self.context.runtime.epoch_bytes_max,
         )
 
+    @cached_property
+    def _runner(self) -> EpochRunner:
+        return EpochRunner(self.context.plan, self.context.runtime)
+
     # --- between epochs -------------------------------------------------------------------------
 
     def look(self, look: Look) -> protocol.Event | Looked:
@@ -132,14 +136,13 @@ class EpochDriver:
         epoch = self._epoch(command, view, splits, few_rows=few_rows)
         clock.end(Phase.PLANNING)
         try:
-            runner = EpochRunner(context.plan, context.runtime)
 
             def meanwhile() -> None:
                 journals.begin_epoch(command, chains)
                 if not command.terminal:
                     context.polling.ask()
 
-            output = runner.run(epoch, meanwhile, clock)
+            output = self._runner.run(epoch, meanwhile, clock)
             journals.begun()
             counted = self._accounting.account(command, epoch, output, view)
         except JetError as raised:

@@ -85,6 +85,8 @@ class TransformNode:
     """`function` may be called with the names of further columns to keep."""
     per_epoch: bool = False
     """`function` may look at several rows at once, although it sees one epoch only."""
+    is_constant: bool = False
+    """`function` does the same in every epoch: its frames may be run again for other rows."""
     kind: ClassVar = StageKind.TRANSFORM
 
 

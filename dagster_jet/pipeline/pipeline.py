@@ -342,7 +342,11 @@ class Stage:
             >>> late = rows.filter("delay > 15", name="late")
         """
         name = name or self._pipeline._fresh("filter")
-        return self.transform(lambda frame: frame.where(condition), name=name)
+
+        def keep(frame: DataFrame) -> DataFrame:
+            return frame.where(condition)
+
+        return self._append(TransformNode(name, (self._node,), keep, is_constant=True))
 
     def select(self, *columns: str | Column, name: str | None = None) -> Stage:
         """Replaces the columns of the stream.
@@ -367,7 +371,8 @@ class Stage:
             selected = [functions.expr(c) if isinstance(c, str) else c for c in columns]
             return frame.select(*selected, *more)
 
-        return self._append(TransformNode(name, (self._node,), project, is_projection=True))
+        node = TransformNode(name, (self._node,), project, is_projection=True, is_constant=True)
+        return self._append(node)
 
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
         """Merges this stream and `others` into one. Columns are matched by name.

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, field
 
 from dagster_jet.core.phases import Phase, PhaseClock
 from dagster_jet.errors import ExecutorLostError, JetError
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
 from dagster_jet.spark.frames.epoch_frames import EpochFrames
+from dagster_jet.spark.frames.prepared_frames import PreparedFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime, collect_acks
 
 
-@dataclass(frozen=True)
+@dataclass
 class EpochRunner:
     """Runs the epochs of one execution, all from the same plan."""
 
     plan: ExecutionPlan
     runtime: SparkRuntime
+    _prepared: PreparedFrames = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._prepared = PreparedFrames(self.plan, self.runtime)
 
     def run(
         self, epoch: EpochInput, meanwhile: Callable[[], None], clock: PhaseClock
@@ -35,28 +39,30 @@ class EpochRunner:
         Raises:
             JetError: translated from Spark's error, with the reaction it asks for.
         """
-        frames = EpochFrames(self.plan, epoch, self.runtime)
+        frames = None
         try:
             placement = self.runtime.placement  # before the first job: it watches over all of them
-            acked = frames.acks()
+            frames = self._prepared.of(epoch) or EpochFrames(self.plan, epoch, self.runtime)
+            action = frames.action
             meanwhile()
             clock.end(Phase.BUILDING)
-            if not acked:
+            if action is None:
                 return EpochOutput()
             frames.shared.fill(placement)
             clock.end(Phase.SHARING)
-            acks = collect_acks(reduce(lambda a, b: a.union(b), acked))
+            acks = collect_acks(action)
             clock.end(Phase.ACTION)
             self._check_sinks(frames, acks)
             placement.check()
-            seen = frames.observations
-            return EpochOutput(acks, seen.event_times(acks), seen.source_rows(), seen.late_rows())
+            seen = frames.seen(acks)
+            return EpochOutput(acks, seen.event_times, seen.source_rows, seen.late_rows)
         except JetError:
             raise
         except Exception as error:
             raise self.runtime.failure(error, self.plan.transforms) from error
         finally:
-            frames.release()
+            if frames is not None:
+                frames.release()
 
     def _check_sinks(self, frames: EpochFrames, acks: tuple[Ack, ...]) -> None:
         """Every sink that was given rows answered; shards of stages are counted elsewhere."""

@@ -19,6 +19,9 @@ from dagster_jet import aggregates as agg
 from dagster_jet.execution import epoch_driver
 from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 from dagster_jet.pipeline import Stage
+from dagster_jet.spark import epoch
+from dagster_jet.spark.frames import prepared_frames
+from dagster_jet.spark.frames.epoch_frames import EpochFrames
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
@@ -165,8 +168,8 @@ def test_a_computed_column_wants_spark(spark: SparkSession) -> None:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def every_kind(rows: Stage) -> dict[str, Stage]:
-    """Each kind of stage behind another, through selects and without."""
+def linked(rows: Stage) -> dict[str, Stage]:
+    """Stages behind others, through selects and without, all of them in one task."""
 
     def running(state: State[int], row: Row) -> Row:
         state.value += row["n"]
@@ -177,11 +180,6 @@ def every_kind(rows: Stage) -> dict[str, Stage]:
     longer = per_key.window(windows.sliding("3 seconds", "1 second")).aggregate(
         rows_of=agg.sum("rows_of"), kinds=agg.approx_count_distinct("g"), name="longer"
     )
-    visits = counts.group_by("g").window(windows.session("1500 ms")).aggregate(
-        n=agg.sum("n"), top=agg.top_n(1, "n", by="n"), name="visits"
-    )  # fmt: skip
-    totals = visits.group_by("g").rolling_aggregate(n=agg.sum("n"), last=agg.last("n"),
-                                                    name="totals")  # fmt: skip
     summed = counts.group_by("k", "g").map_stateful(
         running, create=int, output_schema="k string, g int, at timestamp, total long",
         name="summed",
@@ -190,8 +188,18 @@ def every_kind(rows: Stage) -> dict[str, Stage]:
     sizes = rows.group_by("k").window(SECOND).aggregate(size=agg.sum("v"), name="sizes")
     met = counts.join(sizes.select("k", "window_start", "size", "window_end"),
                       on=("k", "window_start"), within="0 ms", how="left", name="met")  # fmt: skip
-    return {"longer": longer, "totals": totals, "summed": summed, "first": first,
+    return {"longer": longer, "summed": summed, "first": first,
             "met": met.select("k", "g", "window_start", "n", "size")}  # fmt: skip
+
+
+def every_kind(rows: Stage) -> dict[str, Stage]:
+    """Each kind of stage behind another; one is behind rows that only Spark can hand on."""
+    stages = linked(rows)
+    visits = counted(rows, "per_g", "g").group_by("g").window(windows.session("1500 ms"))
+    visits = visits.aggregate(n=agg.sum("n"), top=agg.top_n(1, "n", by="n"), name="visits")
+    totals = visits.group_by("g").rolling_aggregate(n=agg.sum("n"), last=agg.last("n"),
+                                                    name="totals")  # fmt: skip
+    return {**stages, "totals": totals}
 
 
 def written(folder: Path, name: str) -> Counter[str]:
@@ -215,10 +223,9 @@ class Alternating:
         return self.asked % 2 == 0
 
 
-def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two executions each, the second from the state of the first: fused, apart, in turns."""
+def input_files() -> list[list[Row]]:
     rng = random.Random(1)
-    files = [
+    return [
         [
             {"k": rng.choice("abc"), "g": rng.randrange(4), "v": rng.randrange(9),
              "ts": number * 700 + rng.randrange(900)}
@@ -226,23 +233,61 @@ def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.Monk
         ]
         for number in range(6)
     ]  # fmt: skip
+
+
+def played(
+    world: World, way: str, build: Callable[[Stage], dict[str, Stage]]
+) -> dict[str, Counter[str]]:
+    """Two executions, the second from the state of the first: what they have written."""
+    folder, files = world.folder / way, input_files()
+    p = Pipeline(f"job_{way}")
+    source = sources.files(f"{folder}/in", format="json", schema=SCHEMA)
+    rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
+    stages = build(rows)
+    for name, stage in stages.items():
+        stage.write_to(sinks.files(f"{folder}/{name}", format="json"), name=f"{name}_out")
+    with world.jet() as jet:
+        for until, part in {"drained": range(3), "completed": range(3, 6)}.items():
+            for number in part:
+                write_input(folder / "in", number, files[number])
+            config = JobConfig(max_items_per_epoch=30, parallelism=2)
+            assert jet.run(p, config, until=until).epochs >= 3
+    return {name: written(folder, name) for name in stages}
+
+
+def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused, apart, in turns."""
     found = {}
     for way, limit in {"apart": -1, "fused": 10**9, "turns": Alternating()}.items():
         monkeypatch.setattr(epoch_driver, "FEW_GROUPS", limit)
-        folder = world.folder / way
-        p = Pipeline(f"job_{way}")
-        source = sources.files(f"{folder}/in", format="json", schema=SCHEMA)
-        rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
-        stages = every_kind(rows)
-        for name, stage in stages.items():
-            stage.write_to(sinks.files(f"{folder}/{name}", format="json"), name=f"{name}_out")
-        with world.jet() as jet:
-            for until, part in {"drained": range(3), "completed": range(3, 6)}.items():
-                for number in part:
-                    write_input(folder / "in", number, files[number])
-                config = JobConfig(max_items_per_epoch=30, parallelism=2)
-                assert jet.run(p, config, until=until).epochs >= 3
-        found[way] = {name: written(folder, name) for name in stages}
+        found[way] = played(world, way, every_kind)
     assert all(found["apart"].values())
     assert found["fused"] == found["apart"]
     assert found["turns"] == found["apart"]
+
+
+class CountedFrames(EpochFrames):
+    """Counts for how many epochs, or kinds of epochs, frames were made."""
+
+    made = 0
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        CountedFrames.made += 1
+
+
+def test_rows_are_those_of_frames_made_in_each_epoch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of frames that are made for an execution; two stages read the source."""
+    for module in (epoch, prepared_frames):
+        monkeypatch.setattr(module, "EpochFrames", CountedFrames)
+    found, made = {}, {}
+    for way, is_prepared in {"once": True, "each_time": False}.items():
+        monkeypatch.setattr(prepared_frames, "can_be_prepared", lambda plan, can=is_prepared: can)
+        CountedFrames.made = 0
+        found[way] = played(world, way, linked)
+        made[way] = CountedFrames.made
+    assert all(found["once"].values())
+    assert found["once"] == found["each_time"]
+    assert made["once"] <= 4 < 6 <= made["each_time"], "in both executions: with rows, without"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.files import json_rows
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.slices import Slice
@@ -16,7 +17,6 @@ from dagster_jet.connectors.files.task_rows import (
     LINE_COLUMN,
     as_text,
     blocks,
-    divided,
     end_of,
     lines_of,
     open_lines,
@@ -33,7 +33,7 @@ _PARSED_COLUMN = "__parsed"
 def json_rows_by_tasks(
     spark: SparkSession,
     place: tuple[str, StorageOptions],
-    wanted: Sequence[Slice],
+    dealt: Dealt[Slice],
     schema: StructType,
     options: Mapping[str, str],
 ) -> DataFrame:
@@ -41,6 +41,7 @@ def json_rows_by_tasks(
 
     Args:
         place: what `open_input` takes.
+        dealt: what each task reads.
         schema: one that `json_rows.can_parse`.
         options: as for Spark's reader.
     """
@@ -48,7 +49,6 @@ def json_rows_by_tasks(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 
-    dealt = divided(wanted, "json", spark.sparkContext.defaultParallelism)
     read = ReadJson(
         place,
         dealt,
@@ -56,7 +56,7 @@ def json_rows_by_tasks(
         is_utc=spark.conf.get("spark.sql.session.timeZone") == "UTC",
     )
     columns = [*schema.fields, StructField(LINE_COLUMN, StringType())]
-    rows = spark.range(0, len(dealt), 1, len(dealt)).mapInArrow(read, StructType(columns))
+    rows = spark.range(0, dealt.tasks, 1, dealt.tasks).mapInArrow(read, StructType(columns))
     # A line that is null costs nothing here; the others are parsed once, whatever is read of them.
     rows = rows.withColumn(_PARSED_COLUMN, F.from_json(LINE_COLUMN, schema, dict(options)))
     is_read = F.col(LINE_COLUMN).isNull()
@@ -74,15 +74,14 @@ class ReadJson:
     """A task: the rows of its slices by columns, or the text of their lines in `LINE_COLUMN`."""
 
     place: tuple[str, StorageOptions]
-    dealt: tuple[tuple[Slice, ...], ...]
+    dealt: Dealt[Slice]
     schema: pa.Schema
     is_utc: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for part in self.dealt[number]:
-                    yield from self._read(part)
+        for parts in self.dealt.to(batches):
+            for part in parts:
+                yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         with open_lines(self.place, part.file) as stream:

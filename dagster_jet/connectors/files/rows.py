@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
+from dagster_jet.connectors.dealt import Dealt, OneShare
 from dagster_jet.connectors.files.bad_rows import FILE_COLUMN, first_bad_row, forgiving
 from dagster_jet.connectors.files.fewer_columns import filling
 from dagster_jet.connectors.files.json_rows import can_parse
@@ -14,7 +15,12 @@ from dagster_jet.connectors.files.json_tasks import json_rows_by_tasks
 from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.slices import Slice
-from dagster_jet.connectors.files.task_rows import rows_by_tasks, unknown_options
+from dagster_jet.connectors.files.task_rows import (
+    divided,
+    is_readable,
+    rows_by_tasks,
+    unknown_options,
+)
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -75,28 +81,46 @@ class Rows:
 
         spark_reaches = not self.is_remote and all(part.is_whole for part in wanted)
         is_small = sum(part.size for part in wanted) < LARGE_BYTES
-        if not with_file and self._parses_itself and not (spark_reaches and is_small):
-            assert self.columns is not None
-            return self._filled_up(
-                json_rows_by_tasks(
-                    spark, (self.path, self.storage_options), wanted, self.columns, self.options
-                )
-            )
+        by_spark = spark_reaches and (is_small or not all(is_readable(p.path) for p in wanted))
+        if not with_file and self._parses_itself and not by_spark:
+            return self._parsed(spark, self._dealt(spark, wanted))
         if spark_reaches:
             frame = self._local_reader(spark).load([literally(part.path) for part in wanted])
             if not with_file:
                 return self._filled_up(frame)
             return frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
+        frame = self._by_tasks(spark, self._dealt(spark, wanted))
+        return frame if with_file else frame.drop(FILE_COLUMN)
+
+    def prepared_frame(
+        self, spark: SparkSession, wanted: Callable[[], Sequence[Slice]]
+    ) -> DataFrame | None:
+        """Of what one task learns when it runs; None if only Spark's own readers read it."""
+        if not self.can_be_cut:
+            return None
+        dealt = OneShare(wanted)
+        if self._parses_itself:
+            return self._parsed(spark, dealt)
+        return self._by_tasks(spark, dealt).drop(FILE_COLUMN)
+
+    def _dealt(self, spark: SparkSession, wanted: Sequence[Slice]) -> Dealt[Slice]:
+        return divided(wanted, self.format, spark.sparkContext.defaultParallelism)
+
+    def _parsed(self, spark: SparkSession, dealt: Dealt[Slice]) -> DataFrame:
+        assert self.columns is not None
+        place = self.path, self.storage_options
+        return self._filled_up(json_rows_by_tasks(spark, place, dealt, self.columns, self.options))
+
+    def _by_tasks(self, spark: SparkSession, dealt: Dealt[Slice]) -> DataFrame:
         assert self.schema is not None
-        frame = rows_by_tasks(
+        return rows_by_tasks(
             spark,
             (self.path, self.storage_options),
-            wanted,
+            dealt,
             format=self.format,
             schema=self.schema,
             options=self.options,
         )
-        return frame if with_file else frame.drop(FILE_COLUMN)
 
     @cached_property
     def _parses_itself(self) -> bool:

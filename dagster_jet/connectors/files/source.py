@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -34,6 +34,7 @@ from dagster_jet.connectors.contract import (
     Lag,
     SourceFrame,
     SourceReader,
+    SplitParameters,
 )
 from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, forgiving
 from dagster_jet.connectors.files.cluster import check_reachable
@@ -49,6 +50,7 @@ from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Lis
 from dagster_jet.connectors.files.row_size import RowSize, row_size
 from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice, cut
+from dagster_jet.connectors.files.task_rows import is_readable
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import (
     ConfigurationError,
@@ -341,6 +343,17 @@ class FilesReader(SourceReader):
         )
         good = shared.where(F.col(REASON_COLUMN).isNull()).select(*columns)
         return SourceFrame(good, dead_letters, shared)
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], Sequence[Slice]], partitions: int
+    ) -> SourceFrame | None:
+        if self._keeps_dead_letters:
+            return None
+        rows = self._rows.prepared_frame(spark, split)
+        return None if rows is None else SourceFrame(rows)
+
+    def split_parameters(self, split: tuple[Slice, ...]) -> SplitParameters | None:
+        return SplitParameters(split) if all(is_readable(part.path) for part in split) else None
 
     def read_only(self, columns: StructType) -> None:
         # A dead letter is the whole row. CSV goes by position, and Parquet leaves out by itself.

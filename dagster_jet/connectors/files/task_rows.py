@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet
 
+from dagster_jet.connectors.dealt import Dealt, Shares
 from dagster_jet.connectors.files.bad_rows import FILE_COLUMN
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.files.slices import Slice, row_groups
+from dagster_jet.connectors.files.slices import Slice, is_compressed, row_groups
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError
 
@@ -54,7 +55,7 @@ def unknown_options(options: Mapping[str, str]) -> list[str]:
 def rows_by_tasks(
     spark: SparkSession,
     place: tuple[str, StorageOptions],
-    wanted: Sequence[Slice],
+    dealt: Dealt[Slice],
     *,
     format: str,
     schema: str,
@@ -64,6 +65,7 @@ def rows_by_tasks(
 
     Args:
         place: what `open_input` takes.
+        dealt: what each task reads.
         schema: as DDL.
         options: as for Spark's reader of this format.
     """
@@ -71,8 +73,7 @@ def rows_by_tasks(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    dealt = divided(wanted, format, spark.sparkContext.defaultParallelism)
-    numbers = spark.range(0, len(dealt), 1, len(dealt))
+    numbers = spark.range(0, dealt.tasks, 1, dealt.tasks)
     if format == "parquet":
         columns = cast(StructType, StructType.fromDDL(schema))
         read_tables = ReadTables(place, dealt, to_arrow_schema(columns, timezone="UTC"))
@@ -111,15 +112,13 @@ def _header(schema: str, given: Mapping[str, str]) -> Header | None:
     return Header(names, given.get("sep", given.get("delimiter", ",")), is_checked)
 
 
-def divided(
-    wanted: Sequence[Slice], format: str, parallelism: int
-) -> tuple[tuple[Slice, ...], ...]:
-    """What each task reads."""
+def divided(wanted: Sequence[Slice], format: str, parallelism: int) -> Shares[Slice]:
+    """Shares of about the same size."""
     tasks = _TASKS_PER_CORE * parallelism
     even = sum(part.size for part in wanted) // tasks + 1
     size = max(_LEAST_TASK_BYTES, min(even, _TASK_BYTES))
     parts = [part for one in wanted for part in _parts(one, format, size)]
-    return tuple(tuple(parts[task::tasks]) for task in range(min(tasks, len(parts))))
+    return Shares(tuple(tuple(parts[task::tasks]) for task in range(min(tasks, len(parts)))))
 
 
 def _parts(one: Slice, format: str, size: int) -> Iterator[Slice]:
@@ -135,15 +134,14 @@ class ReadLines:
     """A task: the lines of its slices that are not blank."""
 
     place: tuple[str, StorageOptions]
-    dealt: tuple[tuple[Slice, ...], ...]
+    dealt: Dealt[Slice]
     comment: str | None
     header: Header | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for part in self.dealt[number]:
-                    yield from self._read(part)
+        for parts in self.dealt.to(batches):
+            for part in parts:
+                yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         with open_lines(self.place, part.file) as stream:
@@ -171,14 +169,13 @@ class ReadTables:
     """A task: the row groups of Parquet files that begin in its slices."""
 
     place: tuple[str, StorageOptions]
-    dealt: tuple[tuple[Slice, ...], ...]
+    dealt: Dealt[Slice]
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for part in self.dealt[number]:
-                    yield from self._read(part)
+        for parts in self.dealt.to(batches):
+            for part in parts:
+                yield from self._read(part)
 
     def _read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         path = part.file.path
@@ -207,6 +204,11 @@ class ReadTables:
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
             return column.cast(field.type, safe=False)  # Spark's times have no finer parts
         return column.cast(field.type)
+
+
+def is_readable(path: str) -> bool:
+    """Tasks can read the text of such a file; some compressed ones only Spark's readers can."""
+    return not is_compressed(path) or path.endswith(tuple(_COMPRESSED))
 
 
 def open_lines(place: tuple[str, StorageOptions], file: InputFile) -> BinaryIO:

@@ -24,6 +24,11 @@ class Range:
         return self.stop - self.start
 
 
+def names_of(ranges: Sequence[Range]) -> tuple[str, ...]:
+    """Of their partitions, each once."""
+    return tuple(sorted({one.partition.name for one in ranges}))
+
+
 def share(waiting: Mapping[Partition, int], most: int) -> dict[Partition, int]:
     """How many of each partition make about `most` in all: the same of each, as far as it has so
     many. So that none runs ahead of the others in event time."""

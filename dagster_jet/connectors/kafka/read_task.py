@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.kafka.cluster import (
     Cluster,
     Troubles,
@@ -24,7 +25,7 @@ from dagster_jet.connectors.kafka.cluster import (
 )
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.polled import Places, Polled, without_collections
-from dagster_jet.connectors.kafka.ranges import Range
+from dagster_jet.connectors.kafka.ranges import Range, names_of
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN
 from dagster_jet.errors import ExecutorLostError, InputLostError, SourceError
@@ -56,12 +57,13 @@ _consumers: dict[str, tuple[Any, Troubles]] = {}
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Reads the ranges of each task whose number comes in."""
+    """Reads ranges."""
 
     cluster: Cluster
-    ranges: tuple[tuple[Range, ...], ...]
-    names: tuple[str, ...]
-    """Of the partitions whose event time is observed: what `SOURCE_PARTITION_COLUMN` counts."""
+    dealt: Dealt[Range]
+    names: tuple[str, ...] | None
+    """Of the partitions whose event time is observed: what `SOURCE_PARTITION_COLUMN` counts. None:
+    those of the ranges, all of which come to one task."""
     stage: str
     with_metadata: bool
     with_position: bool
@@ -76,13 +78,13 @@ class ReadTask:
         return f"{VALUE_COLUMN} binary, {SOURCE_PARTITION_COLUMN} int{metadata}{position}"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self._read(self.ranges[number])
+        for ranges in self.dealt.to(batches):
+            yield from self._read(ranges)
 
     def _read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         consumer, troubles = _consumer(self.cluster)
-        places = Places([Partition.named(name) for name in self.names])
+        names = names_of(ranges) if self.names is None else self.names
+        places = Places([Partition.named(name) for name in names])
         try:
             # One range of a partition at a time: a consumer has one place in each.
             for some in _rounds(ranges):

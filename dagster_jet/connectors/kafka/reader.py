@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,12 @@ from dagster_jet.connectors.contract import (
     Lag,
     SourceFrame,
     SourceReader,
+    SplitParameters,
 )
+from dagster_jet.connectors.dealt import Dealt, OneShare, Shares
 from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Start, Topics
-from dagster_jet.connectors.kafka.ranges import Range, by_task, share
+from dagster_jet.connectors.kafka.ranges import Range, by_task, names_of, share
 from dagster_jet.connectors.kafka.read_task import POSITION_COLUMN, ReadTask
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
@@ -233,9 +235,25 @@ class KafkaReader(SourceReader):
         return tuple(split) or None
 
     def frame(self, spark: SparkSession, split: tuple[Range, ...]) -> SourceFrame:
+        dealt, names = self._dealt(spark, split), names_of(split)
+        task = self._task(dealt, names, with_position=self.bad_rows is not None)
+        return self._frame(spark, task, names)
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], Sequence[Range]], partitions: int
+    ) -> SourceFrame | None:
+        if self.bad_rows is not None:
+            return None
+        places = tuple(map(str, range(partitions)))
+        return self._frame(spark, self._task(OneShare(split), None, with_position=False), places)
+
+    def split_parameters(self, split: tuple[Range, ...]) -> SplitParameters | None:
+        return SplitParameters(split, names_of(split))
+
+    def _frame(self, spark: SparkSession, task: ReadTask, names: tuple[str, ...]) -> SourceFrame:
         from pyspark.sql import functions as F
 
-        messages, names = self._messages(spark, split, with_position=self.bad_rows is not None)
+        messages = _messages(spark, task)
         if self.source.schema is None:
             rows = messages.withColumnRenamed(VALUE_COLUMN, "value").drop(POSITION_COLUMN)
             return SourceFrame(rows, partitions=names)
@@ -249,17 +267,19 @@ class KafkaReader(SourceReader):
 
         if self.source.schema is None:
             return None
-        messages, _ = self._messages(spark, split, with_position=True)
+        task = self._task(self._dealt(spark, split), names_of(split), with_position=True)
+        messages = _messages(spark, task)
         return JsonObjects(self.source.schema).first_bad(messages, F.col(POSITION_COLUMN))
 
-    def _messages(
-        self, spark: SparkSession, split: tuple[Range, ...], *, with_position: bool
-    ) -> tuple[DataFrame, tuple[str, ...]]:
-        ranges = by_task(split, int(spark.sparkContext.defaultParallelism))
-        names = tuple(sorted({one.partition.name for one in split}))
-        task = ReadTask(
+    def _dealt(self, spark: SparkSession, split: tuple[Range, ...]) -> Dealt[Range]:
+        return Shares(tuple(by_task(split, int(spark.sparkContext.defaultParallelism))))
+
+    def _task(
+        self, dealt: Dealt[Range], names: tuple[str, ...] | None, *, with_position: bool
+    ) -> ReadTask:
+        return ReadTask(
             self.source.cluster,
-            tuple(ranges),
+            dealt,
             names,
             self.stage,
             self.source.metadata,
@@ -267,8 +287,6 @@ class KafkaReader(SourceReader):
             self.source.skips_lost,
             self.source.avro,
         )
-        numbers = spark.range(0, len(ranges), 1, len(ranges))
-        return numbers.mapInArrow(task, task.ddl), names
 
     def verify(self, split: tuple[Range, ...], rows: int) -> None:
         """Offsets are not messages: there is nothing to compare with."""
@@ -305,6 +323,11 @@ class KafkaReader(SourceReader):
         self._group.commit(offsets=offsets, asynchronous=True)
         self._group.poll(0)
         self._acknowledged.update(messages)
+
+
+def _messages(spark: SparkSession, task: ReadTask) -> DataFrame:
+    tasks = task.dealt.tasks
+    return spark.range(0, tasks, 1, tasks).mapInArrow(task, task.ddl)
 
 
 def _warn(error: Any, partitions: Any) -> None:

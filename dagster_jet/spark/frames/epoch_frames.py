@@ -8,11 +8,17 @@ All branches end in frames of acks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, Partitioned, SourceFrame
+from dagster_jet.connectors.contract import (
+    SOURCE_PARTITION_COLUMN,
+    Partitioned,
+    SourceFrame,
+)
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     MergeNode,
@@ -23,9 +29,10 @@ from dagster_jet.pipeline.graph import (
     TransformNode,
 )
 from dagster_jet.pipeline.stateful import StatefulNode
+from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.fusion_frames import FusionFrames, fusion_frames
-from dagster_jet.spark.frames.observations import Observations
+from dagster_jet.spark.frames.observations import Observations, Seen
 from dagster_jet.spark.frames.shared import SharedFrames
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import FusionPlan
@@ -38,6 +45,7 @@ from dagster_jet.spark.planning.stateless import (
 )
 from dagster_jet.spark.planning.wiring import ACK_TYPE
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
 
@@ -48,9 +56,23 @@ if TYPE_CHECKING:
 class EpochFrames:
     """The frames of one epoch of a plan."""
 
-    def __init__(self, plan: ExecutionPlan, epoch: EpochInput, runtime: SparkRuntime) -> None:
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        epoch: EpochInput,
+        runtime: SparkRuntime,
+        prepared: Mapping[str, SourceFrame] | None = None,
+    ) -> None:
+        """
+        Args:
+            prepared: by source, frames for the rows of any epoch. These frames are for any epoch,
+                too, then: their tasks learn when they run what is of one.
+        """
         self._plan, self._epoch, self._runtime = plan, epoch, runtime
-        self.observations = Observations()
+        self._prepared = prepared
+        self.partitions: Mapping[str, Sequence[str]] = {}
+        """By source, `SourceFrame.partitions` of the epoch that runs, where it is another one."""
+        self._observations = Observations()
         self.shared = SharedFrames()
         self.written_sinks: dict[str, DataFrame | None] = {}
         """What each sink was given; None where the stage's own task writes."""
@@ -69,9 +91,20 @@ class EpochFrames:
         self._late: dict[tuple[str, int], DataFrame] = {}
         """By stage and input."""
 
-    def acks(self) -> list[DataFrame]:
-        """The frames whose union is the epoch's one action."""
-        return [frame for node in self._plan.graph for frame in self._acks_of(node)]
+    @cached_property
+    def action(self) -> DataFrame | None:
+        """The acks of all tasks; None if the epoch has none."""
+        return self._plan_action()
+
+    def _plan_action(self) -> DataFrame | None:
+        acked = [frame for node in self._plan.graph for frame in self._acks_of(node)]
+        return reduce(lambda a, b: a.union(b), acked) if acked else None
+
+    def seen(self, acks: Sequence[Ack]) -> Seen:
+        """What was counted beside the action, which has returned `acks`."""
+        assert self.action is not None
+        own = {name: source.partitions for name, source in self._sources.items()}
+        return self._observations.seen(self.action, acks, {**own, **self.partitions})
 
     def release(self) -> None:
         self.shared.release()
@@ -98,7 +131,8 @@ class EpochFrames:
         if key not in self._frames:
             with planning_of(self._plan.job, node.name):
                 frame = self._make(node, early)
-            if frame is not None and node.name in self._plan.shared:
+            # What is prepared keeps nothing of a run: so little is read again by each branch.
+            if frame is not None and node.name in self._plan.shared and self._prepared is None:
                 frame = self.shared.add(frame)
             if frame is not None and node.name in self._plan.partition_columns:
                 self._whole[node.name] = frame
@@ -141,14 +175,18 @@ class EpochFrames:
         if split is None:
             return None
         reader = self._runtime.readers[node.name]
-        source = self._sources[node.name] = reader.frame(self._runtime.session, split)
+        if self._prepared is None:
+            source = reader.frame(self._runtime.session, split)
+        else:
+            source = self._prepared[node.name]
+        self._sources[node.name] = source
         if source.shared is not None:
             self.shared.add(source.shared)
         rows = source.rows
         if isinstance(reader, Partitioned) and node.name not in self._plan.partition_columns:
             rows = rows.drop(SOURCE_PARTITION_COLUMN)
         if node.name in self._plan.counted_sources:
-            rows = self.observations.count_source(node.name, rows)
+            rows = self._observations.count_source(node.name, rows)
         return rows
 
     def _transform(self, node: TransformNode, early: bool) -> DataFrame | None:
@@ -170,15 +208,15 @@ class EpochFrames:
             rows = with_ingestion_time(node, rows, self._epoch.ingestion_ms[node.name])
         plan = self._plan.timestamps[node.name]
         if plan.counted_by is not None:
-            self.observations.expect_report(node.name, plan.counted_by)
+            self._observations.expect_report(node.name, plan.counted_by)
             return rows
-        partitions: tuple[str, ...] = ()
+        partitions = 0
         if plan.partitions_of is not None:
-            partitions = self._sources[plan.partitions_of].partitions
+            partitions = len(self._sources[plan.partitions_of].partitions)
         if not partitions:
-            return self.observations.observe_times(node.name, plan, rows, ())
+            return self._observations.observe_times(node.name, plan, rows, 0)
         whole = self._whole[upstream]
-        seen = self.observations.observe_times(node.name, plan, whole, partitions)
+        seen = self._observations.observe_times(node.name, plan, whole, partitions)
         return seen.drop(SOURCE_PARTITION_COLUMN)
 
     def _of_fusion(self, plan: FusionPlan) -> FusionFrames:
@@ -189,7 +227,12 @@ class EpochFrames:
                 own_sinks = self._plan.stages[stage.vertex].own_sinks
                 self.written_sinks.update(dict.fromkeys(own_sinks))
             self._fusion_frames[plan.name] = fusion_frames(
-                plan, inputs, self._epoch, self._runtime, self.shared
+                plan,
+                inputs,
+                self._epoch,
+                self._runtime,
+                self.shared,
+                is_prepared=self._prepared is not None,
             )
         return self._fusion_frames[plan.name]
 
@@ -214,7 +257,7 @@ class EpochFrames:
         late = F.coalesce(wiring.plan.late[head.ordinal](before_ms), F.lit(False))
         if head.ordinal in wiring.late_inputs:
             self._late[head.stage, head.ordinal] = self.shared.add(rows).where(late)
-        return self.observations.count_late(head.stage, head.ordinal, rows, late).where(~late)
+        return self._observations.count_late(head.stage, head.ordinal, rows, late).where(~late)
 
     # --- sinks ----------------------------------------------------------------------------------
 
@@ -226,7 +269,8 @@ class EpochFrames:
         task = SinkTask(self._epoch.barrier, node.name, node.sink)
         with planning_of(self._plan.job, node.name):
             rendered = node.sink.render(self._gathered(frame))
-        return [rendered.mapInArrow(task, ACK_TYPE)]
+        run = task if self._prepared is None else PreparedTask(task)
+        return [rendered.mapInArrow(run, ACK_TYPE)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
         """What the sink gets through a task of its own."""

@@ -13,6 +13,7 @@ from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.shared import SharedFrames
 from dagster_jet.spark.planning.fusing import FusionPlan
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fused_task import FusedTask
 from dagster_jet.spark.tasks.fusion import Fusion
 
@@ -46,11 +47,14 @@ def fusion_frames(
     epoch: EpochInput,
     runtime: SparkRuntime,
     shared: SharedFrames,
+    *,
+    is_prepared: bool = False,
 ) -> FusionFrames:
     """
     Args:
         inputs: of the fusion's heads, as their operators take them; None where the epoch has no
             rows: the stage still emits, and saves its state.
+        is_prepared: the task is of no epoch: it learns of its own when it runs.
     """
     fusion = plan.fusion
     rows = {tag: frame for tag, frame in enumerate(inputs) if frame is not None}
@@ -62,7 +66,8 @@ def fusion_frames(
         owns_all=epoch.few_groups,
         has_input=source is not None,
     )
-    out = _by_shard(source, epoch, runtime).mapInArrow(task, plan.outputs.type)
+    run = PreparedTask(task) if is_prepared else task
+    out = _by_shard(source, epoch, runtime).mapInArrow(run, plan.outputs.type)
     if not fusion.outputs.is_one:
         out = shared.add(out)
     return FusionFrames(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from dagster_jet.snapshot.manifest import Ack, Arrived
@@ -19,35 +19,47 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What was counted in one epoch."""
+
+    event_times: Mapping[str, Observed]
+    """By timestamps node that had rows to look at."""
+    source_rows: Mapping[str, int]
+    late_rows: Mapping[str, int]
+    """By stage."""
+
+
 class Observations:
-    """The counters of one epoch: attached to frames before its action, read after it."""
+    """The counters of frames: attached before an action, read after it."""
 
     def __init__(self) -> None:
-        self._source_rows: dict[str, Observation] = {}
-        self._late_rows: dict[tuple[str, int], Observation] = {}
-        self._timestamps: dict[str, tuple[Observation, tuple[str, ...]]] = {}
-        """With the partitions that are observed one by one."""
+        self._source_rows: dict[str, str] = {}
+        """By source, the name that Spark knows its counter by."""
+        self._late_rows: dict[tuple[str, int], str] = {}
+        self._timestamps: dict[str, tuple[str, str | None]] = {}
+        """With the source whose partitions are observed one by one."""
         self._reported: dict[str, InputRef] = {}
         """Timestamps nodes whose rows a stage's tasks count."""
 
     def count_source(self, source: str, rows: DataFrame) -> DataFrame:
-        observation = self._source_rows[source] = Observation()
-        return rows.observe(observation, F.count(F.lit(1)).alias("rows"))
+        name = self._source_rows[source] = f"rows {source}"
+        return rows.observe(name, F.count(F.lit(1)).alias("rows"))
 
     def count_late(self, stage: str, ordinal: int, rows: DataFrame, late: Column) -> DataFrame:
-        observation = self._late_rows[stage, ordinal] = Observation()
-        return rows.observe(observation, F.count_if(late).alias("late"))
+        name = self._late_rows[stage, ordinal] = f"late {ordinal} {stage}"
+        return rows.observe(name, F.count_if(late).alias("late"))
 
     def observe_times(
-        self, node: str, plan: TimestampsPlan, rows: DataFrame, partitions: tuple[str, ...]
+        self, node: str, plan: TimestampsPlan, rows: DataFrame, partitions: int
     ) -> DataFrame:
         """
         Args:
-            partitions: those to observe one by one: `rows` have the partition's column.
+            partitions: so many are observed one by one: `rows` have the partition's column.
         """
-        observation = Observation()
-        self._timestamps[node] = observation, partitions
-        return rows.observe(observation, *plan.columns(len(partitions)))
+        name = f"times {node}"
+        self._timestamps[node] = name, plan.partitions_of if partitions else None
+        return rows.observe(name, *plan.columns(partitions))
 
     def expect_report(self, node: str, counted_by: InputRef) -> None:
         """The rows of this timestamps node are counted in the acks."""
@@ -55,25 +67,53 @@ class Observations:
 
     # --- after the action -----------------------------------------------------------------------
 
-    def source_rows(self) -> dict[str, int]:
-        return {name: o.get["rows"] for name, o in self._source_rows.items()}
+    def seen(
+        self, action: DataFrame, acks: Sequence[Ack], partitions: Mapping[str, Sequence[str]]
+    ) -> Seen:
+        """
+        Args:
+            action: what has run, with all of these frames in it.
+            acks: all of the epoch's.
+            partitions: by source, `SourceFrame.partitions`.
+        """
+        counters = _Counters(action)
+        return Seen(
+            event_times=self._event_times(counters, acks, partitions),
+            source_rows={source: counters[name][0] for source, name in self._source_rows.items()},
+            late_rows=self._late(counters),
+        )
 
-    def late_rows(self) -> dict[str, int]:
-        """By stage."""
+    def _late(self, counters: _Counters) -> Mapping[str, int]:
         late: Counter[str] = Counter()
-        for (stage, _), observation in self._late_rows.items():
-            late[stage] += observation.get["late"]
+        for (stage, _), name in self._late_rows.items():
+            late[stage] += counters[name][0]
         return late
 
-    def event_times(self, acks: Sequence[Ack]) -> dict[str, Observed]:
-        """By timestamps node that had rows to look at; `acks` are all of the epoch's."""
+    def _event_times(
+        self, counters: _Counters, acks: Sequence[Ack], partitions: Mapping[str, Sequence[str]]
+    ) -> dict[str, Observed]:
         results = {}
         for node, ref in self._reported.items():
             parts = [ack.arrived[ref.ordinal] for ack in acks if ack.vertex == ref.stage]
             results[node] = Observed(total_of(parts))
-        for node, (observation, partitions) in self._timestamps.items():
-            rows, timed, top, *tops = observation.get.values()
+        for node, (name, source) in self._timestamps.items():
+            rows, timed, top, *tops = counters[name]
+            names = () if source is None else partitions[source]
             # There may be more columns than partitions; see `TimestampsPlan.columns`.
-            seen = {p: top for p, top in zip(partitions, tops, strict=False) if top is not None}
+            seen = {p: top for p, top in zip(names, tops, strict=False) if top is not None}
             results[node] = Observed(Arrived(rows, timed, top), seen)
         return results
+
+
+class _Counters:
+    """What Spark counted in the last run of a frame: whole numbers, as all that is asked for are.
+
+    Read from the plan. `pyspark.sql.Observation` hears from a listener, and of the first run only.
+    """
+
+    def __init__(self, action: DataFrame) -> None:
+        self._metrics = action._jdf.queryExecution().observedMetrics()
+
+    def __getitem__(self, name: str) -> list[Any]:
+        values = self._metrics.apply(name).mkString(",").split(",")
+        return [None if value == "null" else int(value) for value in values]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.errors import at_stage
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN, Barrier, ack_batch, new_attempt
+from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.fusion import Fusion, InputRef
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import StageInput
@@ -46,6 +47,9 @@ class FusedTask:
     @property
     def shard_count(self) -> int:
         return len(self.given[self.fusion.stages[0].vertex].shards)
+
+    def in_epoch(self, parameters: EpochParameters) -> FusedTask:
+        return replace(self, barrier=parameters.barrier, given=parameters.stages)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = new_attempt()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from dagster_jet.connectors.contract import HoldsTransactions, Sink
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
+from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
 from dagster_jet.spark.tasks.stage_input import OwnSink
 
@@ -20,6 +21,9 @@ class SinkTask:
     barrier: Barrier
     sink_name: str
     sink: Sink
+
+    def in_epoch(self, parameters: EpochParameters) -> SinkTask:
+        return replace(self, barrier=parameters.barrier)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

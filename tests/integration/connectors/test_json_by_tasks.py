@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,6 +172,16 @@ def test_files_of_plain_and_other_blocks(
     picked = [*names_used, "p.s", "p.q.y"]
     assert sorted(texts(frame.select(picked))) == sorted(texts(whole.select(picked)))
     assert frame.where("p IS NULL").count() == whole.where("p IS NULL").count()
+
+
+def test_what_only_spark_can_unpack_is_left_to_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_rows, "LARGE_BYTES", 0)
+    (tmp_path / "a.json.deflate").write_bytes(zlib.compress(b'{"n": 1}\n{"n": 2}\n'))
+    reader = Rows(str(tmp_path), (), "json", "n bigint", FAIL, columns=struct("n bigint"))
+    frame = reader.frame(spark, [slice_of(tmp_path / "a.json.deflate")])
+    assert sorted(row.n for row in frame.collect()) == [1, 2]
 
 
 def test_a_bad_row_fails_as_spark_says(

@@ -14,6 +14,7 @@ import pytest
 
 from dagster_jet import sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.remote import RemoteOutput
 from dagster_jet.connectors.files.sink import FilesSink
@@ -199,7 +200,7 @@ def test_tasks_read_its_lines(url: str) -> None:
     slices = tuple((Slice(file, begin, begin + 5),) for begin in range(0, file.size, 5))
     header = Header(("k", "v"), ",", is_checked=True)
     numbers = [pa.record_batch({"id": [n]}) for n in range(len(slices))]
-    lines = ReadLines((url, ()), slices, comment="#", header=header)(numbers)
+    lines = ReadLines((url, ()), Shares(slices), comment="#", header=header)(numbers)
     assert [line for batch in lines for line in batch.column(1).to_pylist()] == ["a,1", "b,2"]
 
 

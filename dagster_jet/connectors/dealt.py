@@ -1,0 +1,51 @@
+"""What each of some tasks reads of a split: known when they are made, or learnt when they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Dealt(Protocol[T_co]):
+    """Parts of a split, by task."""
+
+    @property
+    def tasks(self) -> int: ...
+
+    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sequence[T_co]]:
+        """What a task reads whose rows are the numbers of its shares: each share."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shares(Generic[T]):
+    """Known when the tasks are made."""
+
+    each: tuple[tuple[T, ...], ...]
+
+    @property
+    def tasks(self) -> int:
+        return len(self.each)
+
+    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sequence[T]]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield self.each[number]
+
+
+@dataclass(frozen=True)
+class OneShare(Generic[T]):
+    """One task reads it all, and asks when it runs what that is (`PreparesFrames`)."""
+
+    wanted: Callable[[], Sequence[T]]
+    tasks: int = 1
+
+    def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sequence[T]]:
+        for _ in batches:
+            yield self.wanted()

@@ -1,0 +1,145 @@
+"""Frames of small epochs, made once and run again in every epoch that is like the first.
+
+To make a frame takes longer than to run it where it has a thousand rows: functions are pickled,
+plans analysed and planned anew. Epochs of a job that keeps up differ in nothing but what their
+tasks read, the state that they find and the watermarks; so that is what tasks learn late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_jet.connectors.contract import PreparesFrames, SourceFrame, SplitParameters
+from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
+from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.epoch_frames import EpochFrames
+from dagster_jet.spark.planning.execution_plan import ExecutionPlan
+from dagster_jet.spark.planning.repeatable import is_repeatable
+from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.epoch_parameters import (
+    PARAMETERS_PROPERTY,
+    CurrentSplit,
+    EpochParameters,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_Kind = frozenset[tuple[str, int]]
+"""The sources that have something to read; with each, how many partitions can be observed."""
+_KEPT = 16
+"""So many kinds of epochs; a pipeline with many sources has no end of them."""
+
+
+class PreparedFrames:
+    """Of one execution."""
+
+    def __init__(self, plan: ExecutionPlan, runtime: SparkRuntime) -> None:
+        self._plan, self._runtime = plan, runtime
+        self._can_be = can_be_prepared(plan)
+        self._kept: dict[_Kind, EpochFrames | None] = {}
+        """None: those of this kind have to be made each time."""
+        self._tables: list[DataFrame] = []
+        self._written: Path | None = None
+
+    def of(self, epoch: EpochInput) -> EpochFrames | None:
+        """The frames of an epoch, whose tasks will find its parameters; None: it needs its own."""
+        if not self._can_be or not _is_small(epoch):
+            return None
+        splits = self._split_parameters(epoch)
+        if splits is None:
+            return None
+        self._look_at_tables()
+        kind = frozenset((name, _places(split.partitions)) for name, split in splits.items())
+        if kind not in self._kept:
+            if len(self._kept) == _KEPT:
+                return None
+            self._kept[kind] = self._made(epoch, dict(kind))
+        frames = self._kept[kind]
+        if frames is not None:
+            frames.partitions = {name: split.partitions for name, split in splits.items()}
+            what = {name: split.what for name, split in splits.items()}
+            self._pass(EpochParameters(epoch.barrier, epoch.stages, what))
+        return frames
+
+    def _look_at_tables(self) -> None:
+        """Frames are joined with tables as they were read last, of which Spark keeps broadcasts."""
+        tables = [
+            self._runtime.tables.frame(node, self._plan.stream_columns[node.name])
+            for node in self._plan.graph
+            if isinstance(node, EnrichNode)
+        ]
+        if list(map(id, tables)) != list(map(id, self._tables)):
+            self._kept.clear()
+        self._tables = tables
+
+    def _split_parameters(self, epoch: EpochInput) -> dict[str, SplitParameters] | None:
+        splits = {}
+        for name, split in epoch.splits.items():
+            reader = self._runtime.readers[name]
+            own = reader.split_parameters(split) if isinstance(reader, PreparesFrames) else None
+            if own is None:
+                return None
+            splits[name] = own
+        return splits
+
+    def _made(self, epoch: EpochInput, places: Mapping[str, int]) -> EpochFrames | None:
+        sources = self._sources(places)
+        if sources is None:
+            return None
+        frames = EpochFrames(self._plan, epoch, self._runtime, sources)
+        action = frames.action
+        if action is None or is_repeatable(action, several_readers=bool(self._plan.shared)):
+            return frames
+        frames.release()
+        return None
+
+    def _sources(self, places: Mapping[str, int]) -> Mapping[str, SourceFrame] | None:
+        frames = {}
+        for name, partitions in places.items():
+            reader = self._runtime.readers[name]
+            assert isinstance(reader, PreparesFrames)
+            frame = reader.prepared_frame(self._runtime.session, CurrentSplit(name), partitions)
+            if frame is None:
+                return None
+            frames[name] = frame
+        return frames
+
+    def _pass(self, parameters: EpochParameters) -> None:
+        before = self._written
+        self._written = parameters.write(Path(parameters.barrier.work_dir))
+        self._runtime.session.sparkContext.setLocalProperty(PARAMETERS_PROPERTY, str(self._written))
+        if before is not None and before != self._written:
+            before.unlink(missing_ok=True)
+
+
+def _places(partitions: Sequence[str]) -> int:
+    """Rounded up, so that there are few kinds."""
+    return 1 << (len(partitions) - 1).bit_length() if partitions else 0
+
+
+def _is_small(epoch: EpochInput) -> bool:
+    """One task does it, and nothing but its tasks' parameters is of this epoch."""
+    early = any(stage.early for stage in epoch.stages.values())
+    return epoch.few_rows and epoch.few_groups and not early
+
+
+def can_be_prepared(plan: ExecutionPlan) -> bool:
+    """The driver has nothing to say of an epoch that would be part of its frames."""
+    late = (
+        plan.stages[head.stage].takes_out_late(head.ordinal)
+        for task in plan.by_level.each
+        for head in task.fusion.heads
+    )
+    return not (any(late) or any(map(_is_of_each_epoch, plan.graph)))
+
+
+def _is_of_each_epoch(node: object) -> bool:
+    match node:
+        case TransformNode():
+            return not node.is_constant  # its function may look at the clock, or at a table
+        case TimestampsNode():
+            return node.timestamps.of_ingestion
+    return False

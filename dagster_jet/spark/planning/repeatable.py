@@ -1,0 +1,67 @@
+"""Frames that can be run again for other rows: nothing in their plans is of the time of the first
+run, and no run leaves anything behind that the next one would read instead of rows of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.spark.planning.logical_plans import children
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_RUN_ANEW = frozenset(
+    (
+        *(
+            "Range",
+            "MapInArrow",
+            "PythonMapInArrow",
+            "MapInPandas",
+            "Project",
+            "Filter",
+            "CollectMetrics",
+            "Coalesce",
+            "Union",
+        ),
+        *("HashAggregate", "ObjectHashAggregate", "SortAggregate", "Sort", "Expand", "Generate"),
+        *("WholeStageCodegen", "InputAdapter", "ColumnarToRow", "RowToColumnar"),
+        "BroadcastHashJoin",
+    )
+)
+"""Physical nodes, without `Exec`, that begin from nothing in each run. What is not known is taken
+for one that does not: exchanges and caches keep what they have made, scans what they have listed.
+"""
+
+_OF_TABLES = frozenset(("RDDScan", "Project", "Filter", "WholeStageCodegen", "InputAdapter"))
+"""What is broadcast is kept: a table that was read before, and nothing of the stream."""
+_FUNCTIONS = frozenset(("BatchEvalPython", "ArrowEvalPython"))
+"""Users' functions of values: said to be deterministic by default."""
+
+
+def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
+    """Whether each run of the frame is a new one. It is planned for it, and does not run.
+
+    Args:
+        several_readers: rows are made anew for each of several branches, which are to agree on
+            them. What users' functions make of a row twice need not be the same.
+    """
+    execution = frame._jdf.queryExecution()
+    logical = execution.analyzed()
+    # `rand()` has its seed, and `current_timestamp()` its time, from the plan.
+    if not logical.deterministic() or _reads_clock(frame, logical):
+        return False
+    known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
+    return _are_all(known, execution.executedPlan())
+
+
+def _reads_clock(frame: DataFrame, logical: Any) -> bool:
+    jvm: Any = frame.sparkSession._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    return bool(logical.containsPattern(patterns.CURRENT_LIKE()))
+
+
+def _are_all(known: frozenset[str], physical: Any) -> bool:
+    kind = physical.getClass().getSimpleName().removesuffix("Exec")
+    if kind == "BroadcastExchange":
+        return all(_are_all(_OF_TABLES, child) for child in children(physical))
+    return kind in known and all(_are_all(known, child) for child in children(physical))

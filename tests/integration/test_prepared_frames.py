@@ -1,0 +1,125 @@
+"""Which frames are made once and run in every small epoch, and which have to be made in each."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import aggregates as agg
+from dagster_jet.pipeline import Stage
+from dagster_jet.spark.frames.prepared_frames import can_be_prepared
+from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.planning.repeatable import is_repeatable
+from dagster_jet.spark.runtime import SparkRuntime
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SECOND = windows.tumbling("1 second")
+
+
+def planned(spark: SparkSession, build: Callable[[Stage], Stage]) -> bool:
+    p = Pipeline("planned")
+    source = sources.files("/in", format="json", schema="k string, ts long, v long")
+    rows = build(p.read_from(source, name="rows"))
+    rows.write_to(sinks.files("/out", format="json"), name="out")
+    return can_be_prepared(analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7))
+
+
+def windowed(rows: Stage) -> Stage:
+    return rows.group_by("k").window(SECOND).aggregate(n=agg.count(), name="counts")
+
+
+def late_rows(rows: Stage) -> Stage:
+    counts = windowed(rows.with_timestamps("ts"))
+    counts.late_to(sinks.files("/late", format="json"), name="late")
+    return counts
+
+
+PREPARED: dict[str, Callable[[Stage], Stage]] = {
+    "rows": lambda rows: rows,
+    "columns and conditions": lambda rows: rows.filter("v > 1").select("k", "v + 1 AS v"),
+    "windows": lambda rows: windowed(rows.with_timestamps("ts")),
+    "totals": lambda rows: rows.group_by("k").rolling_aggregate(n=agg.count(), name="totals"),
+}
+MADE_EACH_TIME: dict[str, Callable[[Stage], Stage]] = {
+    "a function may look at the clock": lambda rows: rows.transform(lambda frame: frame),
+    "the epoch's time": lambda rows: windowed(rows.with_ingestion_timestamps(column="at")),
+    "a watermark takes rows out": lambda rows: rows.with_timestamps("ts").group_by("k")
+    .window(windows.session("1 second")).aggregate(n=agg.count(), name="visits"),
+    "late rows": late_rows,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("build", PREPARED.values(), ids=PREPARED)
+def test_epochs_that_differ_in_what_tasks_are_told(spark: SparkSession, build: Any) -> None:
+    assert planned(spark, build)
+
+
+@pytest.mark.parametrize("build", MADE_EACH_TIME.values(), ids=MADE_EACH_TIME)
+def test_epochs_that_differ_in_their_plans(spark: SparkSession, build: Any) -> None:
+    assert not planned(spark, build)
+
+
+def passed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 10, 1, 1).mapInArrow(passed_on, "id long")
+
+
+def test_plans_that_begin_from_nothing_in_each_run(rows: DataFrame) -> None:
+    counted = rows.groupBy((F.col("id") % 2).alias("k")).agg(F.count("*").alias("n"))
+    assert is_repeatable(counted.where("n > 1").mapInArrow(passed_on, "k long, n long"),
+                         several_readers=True)  # fmt: skip
+
+
+def test_a_table_is_joined_as_it_was_read(spark: SparkSession, rows: DataFrame) -> None:
+    table = spark.range(10).localCheckpoint().withColumnRenamed("id", "n")
+    joined = rows.join(F.broadcast(table), rows.id == table.n)
+    assert is_repeatable(joined, several_readers=True)
+
+
+LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "a seed": lambda rows: rows.select(F.rand()),
+    "an id": lambda rows: rows.select(F.monotonically_increasing_id()),
+    "the time": lambda rows: rows.select(F.current_timestamp()),
+    "the date": lambda rows: rows.where("current_date() > date'2024-01-01'"),
+    "a shuffle": lambda rows: rows.repartition(2),
+    "a broadcast": lambda rows: rows.join(F.broadcast(rows), "id"),
+    "a subquery": lambda rows: rows.where(
+        F.col("id") > rows.select(F.max("id").alias("m")).scalar()
+    ),
+}
+"""By what a second run would have of the first."""
+
+
+@pytest.mark.parametrize("made", LATCHED.values(), ids=LATCHED)
+def test_plans_that_keep_something_of_their_first_run(rows: DataFrame, made: Any) -> None:
+    assert not is_repeatable(made(rows), several_readers=False)
+
+
+def test_a_cache_is_of_its_first_run(rows: DataFrame) -> None:
+    kept = rows.persist()
+    try:
+        assert not is_repeatable(kept.select("id"), several_readers=False)
+    finally:
+        kept.unpersist()
+
+
+def test_users_functions_see_a_row_once(rows: DataFrame) -> None:
+    """What they make of it need not be the same twice, and two branches are to agree on it."""
+
+    def token() -> Column:
+        return F.udf(lambda _: uuid.uuid4().hex)("id")
+
+    assert is_repeatable(rows.select(token()), several_readers=False)
+    assert not is_repeatable(rows.select(token()), several_readers=True)
