@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.files.source import FilesSource
 from dagster_jet.pipeline import Stage
 from dagster_jet.spark.frames.prepared_frames import can_be_prepared
 from dagster_jet.spark.planning.analysis import analyse
@@ -19,6 +22,8 @@ from dagster_jet.spark.planning.repeatable import is_repeatable
 from dagster_jet.spark.runtime import SparkRuntime
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SECOND = windows.tumbling("1 second")
@@ -123,3 +128,40 @@ def test_users_functions_see_a_row_once(rows: DataFrame) -> None:
 
     assert is_repeatable(rows.select(token()), several_readers=False)
     assert not is_repeatable(rows.select(token()), several_readers=True)
+
+
+FILES = {
+    "json": '{"k": "a", "ts": 1, "v": 2}\n\n{"k": "b"}\n{"k": 3, "ts": "x"}\nno object\n',
+    "csv": "k,ts,v\na,1,2\nb,,\n3,x,\n\n",
+}
+
+
+@pytest.mark.parametrize("format", FILES)
+@pytest.mark.parametrize("rule", [None, BadRowRule(("ts",))], ids=["", "dead letters"])
+def test_files_have_the_same_rows_either_way(
+    spark: SparkSession, tmp_path: Path, format: str, rule: BadRowRule | None
+) -> None:
+    text = FILES[format] if rule else FILES[format].replace("3,x,", "3,,").split('{"k": 3')[0]
+    (tmp_path / f"a+b %41 ä.{format}").write_text(text)
+    options = (("header", "true"),) if format == "csv" else ()
+    source = FilesSource(str(tmp_path), format, "k string, ts long, v long", options)
+    reader = source.open("job", "rows", rule)
+    if format == "json":
+        reader.read_only(cast(StructType, StructType.fromDDL("k string, ts long, v long")))
+    reader.accept(reader.poll())
+    split = reader.plan(10)
+    assert split is not None
+    parameters = reader.split_parameters(split)
+    assert parameters is not None
+    prepared = reader.prepared_frame(spark, lambda: parameters.what, 0)
+    made = reader.frame(spark, split)
+    assert prepared is not None
+    assert sorted(prepared.rows.collect()) == sorted(made.rows.collect()) != []
+    if rule is None:
+        assert prepared.dead_letters is made.dead_letters is None
+        return
+    assert prepared.dead_letters is not None and made.dead_letters is not None
+    letters = sorted(made.dead_letters.collect())
+    assert sorted(prepared.dead_letters.collect()) == letters
+    assert {row.position for row in letters} == {str(tmp_path / f"a+b %41 ä.{format}")}
+    assert {row.reason for row in letters} == {"does not fit the schema", "ts is null"}

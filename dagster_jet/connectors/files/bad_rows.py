@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +32,6 @@ def first_bad_row(frame: DataFrame, open_file: Callable[[str], BinaryIO]) -> str
     if row is None:
         return None
     path, raw = row[FILE_COLUMN], row[CORRUPT_COLUMN].strip()
-    path = unquote(urlsplit(path).path) if path.startswith("file:") else path
     number, wanted = None, raw.encode()
     with suppress(OSError), open_file(path) as lines:
         number = next((n for n, line in enumerate(lines, start=1) if line.strip() == wanted), None)

@@ -77,7 +77,6 @@ class Rows:
         Args:
             wanted: whole files; parts where they `can_be_cut`.
         """
-        from pyspark.sql import functions as F
 
         spark_reaches = not self.is_remote and all(part.is_whole for part in wanted)
         is_small = sum(part.size for part in wanted) < LARGE_BYTES
@@ -88,20 +87,21 @@ class Rows:
             frame = self._local_reader(spark).load([literally(part.path) for part in wanted])
             if not with_file:
                 return self._filled_up(frame)
-            return frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
+            return frame.select("*", _path_of("_metadata.file_path").alias(FILE_COLUMN))
         frame = self._by_tasks(spark, self._dealt(spark, wanted))
         return frame if with_file else frame.drop(FILE_COLUMN)
 
     def prepared_frame(
-        self, spark: SparkSession, wanted: Callable[[], Sequence[Slice]]
+        self, spark: SparkSession, wanted: Callable[[], Sequence[Slice]], *, with_file: bool = False
     ) -> DataFrame | None:
         """Of what one task learns when it runs; None if only Spark's own readers read it."""
         if not self.can_be_cut:
             return None
         dealt = OneShare(wanted)
-        if self._parses_itself:
+        if self._parses_itself and not with_file:
             return self._parsed(spark, dealt)
-        return self._by_tasks(spark, dealt).drop(FILE_COLUMN)
+        frame = self._by_tasks(spark, dealt)
+        return frame if with_file else frame.drop(FILE_COLUMN)
 
     def _dealt(self, spark: SparkSession, wanted: Sequence[Slice]) -> Dealt[Slice]:
         return divided(wanted, self.format, spark.sparkContext.defaultParallelism)
@@ -162,3 +162,12 @@ class Rows:
             return place.open(by_path[path])
 
         return first_bad_row(again.frame(spark, wanted, with_file=True), open_file)
+
+
+def _path_of(url: str) -> Column:
+    """The path as tasks name it, of a column with Spark's URL of a local file."""
+    from pyspark.sql import functions as F
+
+    # As in paths, a plus is a plus.
+    path = F.url_decode(F.replace(F.col(url), F.lit("+"), F.lit("%2B")))
+    return F.regexp_replace(path, "^file:(//)?(?=/)", "")

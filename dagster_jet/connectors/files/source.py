@@ -60,7 +60,7 @@ from dagster_jet.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _logger = logging.getLogger(__name__)
@@ -325,14 +325,26 @@ class FilesReader(SourceReader):
         return self.source.rows.can_be_cut
 
     def frame(self, spark: SparkSession, split: tuple[Slice, ...]) -> SourceFrame:
+        rule = self._dead_letters
+        rows = self._rows.frame(spark, split, with_file=rule is not None)
+        return SourceFrame(rows) if rule is None else self._divided(rows, rule)
+
+    def prepared_frame(
+        self, spark: SparkSession, split: Callable[[], Sequence[Slice]], partitions: int
+    ) -> SourceFrame | None:
+        rule = self._dead_letters
+        rows = self._rows.prepared_frame(spark, split, with_file=rule is not None)
+        if rows is None or rule is None:
+            return None if rows is None else SourceFrame(rows)
+        return replace(self._divided(rows, rule), shared=None)
+
+    def _divided(self, frame: DataFrame, rule: BadRowRule) -> SourceFrame:
+        """Into good rows and dead letters."""
         from pyspark.sql import functions as F
 
-        if not self._keeps_dead_letters or self.bad_rows is None:
-            return SourceFrame(self._rows.frame(spark, split))
-        frame = self._rows.frame(spark, split, with_file=True)
         columns = [quoted_name(name) for name in frame.columns if name not in _OURS]
         reason = F.when(F.col(CORRUPT_COLUMN).isNotNull(), "does not fit the schema")
-        for column in self.bad_rows.required:
+        for column in rule.required:
             reason = reason.when(F.col(quoted_name(column)).isNull(), f"{column} is null")
         shared = frame.withColumn(REASON_COLUMN, reason)
         dead_letters = shared.where(F.col(REASON_COLUMN).isNotNull()).select(
@@ -344,31 +356,24 @@ class FilesReader(SourceReader):
         good = shared.where(F.col(REASON_COLUMN).isNull()).select(*columns)
         return SourceFrame(good, dead_letters, shared)
 
-    def prepared_frame(
-        self, spark: SparkSession, split: Callable[[], Sequence[Slice]], partitions: int
-    ) -> SourceFrame | None:
-        if self._keeps_dead_letters:
-            return None
-        rows = self._rows.prepared_frame(spark, split)
-        return None if rows is None else SourceFrame(rows)
-
     def split_parameters(self, split: tuple[Slice, ...]) -> SplitParameters | None:
         return SplitParameters(split) if all(is_readable(part.path) for part in split) else None
 
     def read_only(self, columns: StructType) -> None:
         # A dead letter is the whole row. CSV goes by position, and Parquet leaves out by itself.
-        if self.source.format == "json" and not self._keeps_dead_letters:
+        if self.source.format == "json" and self._dead_letters is None:
             self._columns = columns
 
     @property
-    def _keeps_dead_letters(self) -> bool:
-        return self.bad_rows is not None and self.source.format != "parquet"
+    def _dead_letters(self) -> BadRowRule | None:
+        """Which rows become some; None: none do."""
+        return None if self.source.format == "parquet" else self.bad_rows
 
     @cached_property
     def _rows(self) -> Rows:
         """Configured once per execution."""
         rows = self.source.rows
-        if self._keeps_dead_letters and rows.schema is not None:
+        if self._dead_letters is not None and rows.schema is not None:
             schema, options = forgiving(rows.schema)
             return replace(rows, schema=schema, options={**rows.options, **options})
         if self.source.format != "parquet":

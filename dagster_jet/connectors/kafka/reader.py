@@ -242,10 +242,8 @@ class KafkaReader(SourceReader):
     def prepared_frame(
         self, spark: SparkSession, split: Callable[[], Sequence[Range]], partitions: int
     ) -> SourceFrame | None:
-        if self.bad_rows is not None:
-            return None
-        places = tuple(map(str, range(partitions)))
-        return self._frame(spark, self._task(OneShare(split), None, with_position=False), places)
+        task = self._task(OneShare(split), None, with_position=self.bad_rows is not None)
+        return replace(self._frame(spark, task, tuple(map(str, range(partitions)))), shared=None)
 
     def split_parameters(self, split: tuple[Range, ...]) -> SplitParameters | None:
         return SplitParameters(split, names_of(split))
