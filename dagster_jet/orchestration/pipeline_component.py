@@ -30,6 +30,72 @@ _SENSOR_STATUS = {
 }
 
 
+class SupervisorSettings(dg.Model, dg.Resolvable):
+    """Of the sensor; what is left out is as in `build_jet_supervisor_sensor`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: Annotated[
+        Literal["stopped", "running"], Field(description="Whether it is on when first loaded.")
+    ] = "stopped"
+    minimum_interval_seconds: Annotated[int | None, Field(description="Between two ticks.")] = None
+    start_timeout_seconds: Annotated[
+        float | None, Field(description="How long a requested run may take to take the job up.")
+    ] = None
+    backoff_initial_seconds: Annotated[
+        float | None, Field(description="The first pause after a run without progress; it doubles.")
+    ] = None
+    backoff_max_seconds: Annotated[float | None, Field(description="The longest pause.")] = None
+    give_up_after: Annotated[
+        int | None, Field(description="Runs in a row without progress; of the checks, too.")
+    ] = None
+    stuck_after_seconds: Annotated[
+        float | None,
+        Field(description="How long a job may be at one thing; of the checks, too."),
+    ] = None
+    max_run_age_seconds: Annotated[
+        float | None,
+        Field(description="A run that is older ends with a snapshot, and the next one goes on."),
+    ] = None
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """What was not left out; of these names, where there are any."""
+        return self.model_dump(exclude={"status"}, include=set(names) or None, exclude_none=True)
+
+
+class CheckSettings(dg.Model, dg.Resolvable):
+    """Of the asset checks; what is left out is as in `build_jet_asset_checks`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schedule: Annotated[
+        str | None,
+        Field(
+            description="A cron schedule of the checks, by an automation condition. Without one "
+            "something else has to run them."
+        ),
+    ] = None
+    max_snapshot_age: Annotated[
+        str | None, Field(description='How old the last snapshot may be: "10 minutes".')
+    ] = None
+    max_watermark_lag: Annotated[
+        str | None, Field(description="How far event time may be behind the clock.")
+    ] = None
+    max_late_ratio: Annotated[
+        float | None, Field(description="Of a stage's rows that come behind the watermark.")
+    ] = None
+    max_rejected_ratio: Annotated[
+        float | None, Field(description="Of the sources' rows that do not fit their schema.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """What was not left out."""
+        more = self.model_dump(exclude={"schedule"}, exclude_none=True)
+        if self.schedule is not None:
+            more["automation_condition"] = dg.AutomationCondition.cron_tick_passed(self.schedule)
+        return more
+
+
 @scaffold_with(PipelineScaffolder)
 class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     """A streaming pipeline with its assets, job, control job, supervisor or schedule, and checks.
@@ -60,10 +126,10 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         dict[str, Any], Field(description="What the function is called with.")
     ] = {}  # noqa: RUF012  # pydantic copies it
     supervisor: Annotated[
-        Literal["stopped", "running", "off"],
+        Literal["stopped", "running", "off"] | SupervisorSettings,
         Field(
             description="The sensor that keeps the pipeline running: whether it is on when first "
-            "loaded, or not there."
+            "loaded, or not there; or its settings."
         ),
     ] = "stopped"
     schedule: Annotated[
@@ -73,7 +139,9 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             "has no supervisor."
         ),
     ] = None
-    checks: Annotated[bool, Field(description="Whether it has asset checks.")] = True
+    checks: Annotated[
+        bool | CheckSettings, Field(description="Whether it has asset checks; or their settings.")
+    ] = True
     control: Annotated[
         bool,
         Field(
@@ -119,7 +187,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         job = build_jet_job(assets)
         return dg.Definitions(
             assets=[assets, *build_jet_source_assets(pipeline, translator)],
-            asset_checks=[build_jet_asset_checks(assets)] if self.checks else [],
+            asset_checks=self._checks(assets),
             jobs=[job, build_jet_control_job(pipeline)] if self.control else [job],
             sensors=self._supervisors(job, pipeline),
             schedules=[build_jet_schedule(assets, cron_schedule=self.schedule)]
@@ -131,8 +199,24 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     def _supervisors(self, job: Any, pipeline: Pipeline) -> list[dg.SensorDefinition]:
         if self.schedule is not None or self.supervisor == "off":
             return []
-        status = _SENSOR_STATUS[self.supervisor]
-        return [build_jet_supervisor_sensor(job=job, pipeline=pipeline, default_status=status)]
+        asked = self.supervisor
+        settings = (
+            asked if isinstance(asked, SupervisorSettings) else SupervisorSettings(status=asked)
+        )
+        status = _SENSOR_STATUS[settings.status]
+        return [
+            build_jet_supervisor_sensor(
+                job=job, pipeline=pipeline, default_status=status, **settings.given()
+            )
+        ]
+
+    def _checks(self, assets: dg.AssetsDefinition) -> list[dg.AssetChecksDefinition]:
+        if self.checks is False:
+            return []
+        settings = self.checks.given() if isinstance(self.checks, CheckSettings) else {}
+        if isinstance(self.supervisor, SupervisorSettings):
+            settings |= self.supervisor.given("stuck_after_seconds", "give_up_after")
+        return [build_jet_asset_checks(assets, **settings)]
 
     def _pipeline(self, context: dg.ComponentLoadContext) -> Pipeline:
         where, _, name = self.pipeline.partition(":")

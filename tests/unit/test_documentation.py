@@ -160,6 +160,11 @@ def test_the_links_of_the_readme_work_wherever_it_is_shown():
     assert {link for link in found if "/raw/" in link} == set(pictures)
 
 
+def anchors(path):
+    titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", pages())
 def test_every_link_between_pages_leads_somewhere(page):
     inside = re.compile(re.escape(source_url()) + r"/(?:blob|raw)/main/")
@@ -171,10 +176,38 @@ def test_every_link_between_pages_leads_somewhere(page):
         else:
             path = (ROOT / page).parent / target if target else ROOT / page
         assert path.exists(), f"{page}: {target}"
-        if anchor:
-            titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-            anchors = {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
-            assert anchor in anchors, f"{page}: {target}#{anchor}"
+        assert not anchor or anchor in anchors(path), f"{page}: {target}#{anchor}"
+
+
+def test_every_page_that_the_code_leads_to_exists():
+    """In messages of errors, and in docstrings."""
+    named = {
+        place
+        for path in (ROOT / "dagster_jet").rglob("*.py")
+        for place in re.findall(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?", path.read_text("utf-8"))
+    }
+    assert {"docs/operators.md", "docs/connectors/sql.md"} < named
+    for page, _, anchor in (place.partition("#") for place in named):
+        assert (ROOT / page).exists(), page
+        assert not anchor or anchor in anchors(ROOT / page), f"{page}#{anchor}"
+
+
+@pytest.mark.parametrize("module", [sources, sinks], ids=["sources", "sinks"])
+def test_every_connector_has_a_row_and_is_on_its_page(module):
+    of = module.__name__.rpartition(".")[2]
+    named = {
+        f"{of}.{name}"
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    text = (PAGES / "connectors.md").read_text(encoding="utf-8")
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| [")]
+    rows = {}
+    for names, page in (link for cell in cells for link in re.findall(r"\[(.*?)\]\((.*?)\)", cell)):
+        rows |= dict.fromkeys(re.findall(rf"`({of}\.\w+)`", names), page.partition("#")[0])
+    assert rows.keys() == named
+    silent = [name for name, page in rows.items() if name not in (PAGES / page).read_text("utf-8")]
+    assert silent == []
 
 
 def public_callables():

@@ -63,13 +63,16 @@ class SqlPlace:
 
     def parsed(self) -> URL:
         """The URL with a driver. Raises `ConfigurationError`: it is none; without showing it."""
-        url = sqlalchemy().engine.make_url
+        alchemy, text = sqlalchemy(), text_of(self.url)
         try:
-            found: URL = url(text_of(self.url))
-        except (sqlalchemy().exc.ArgumentError, ValueError):
+            found: URL = alchemy.engine.make_url(text)
+            if found.host and text.count("@") > 1:  # the host would begin inside of the password
+                raise ValueError
+        except (alchemy.exc.ArgumentError, ValueError):
             raise ConfigurationError(
                 "url: this is no URL of a database.",
-                cure="Use SQLAlchemy's form, such as postgresql://user@host/database.",
+                cure="Use SQLAlchemy's form, such as postgresql://user@host/database, and "
+                "percent-encode special characters in a password: an @ is %40.",
             ) from None
         if "+" not in found.drivername and (driver := _DRIVERS.get(found.drivername)):
             found = found.set(drivername=f"{found.drivername}+{driver}")

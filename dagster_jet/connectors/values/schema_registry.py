@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -63,7 +64,7 @@ class SchemaRegistry:
                         cure="Correct the user and the password in its URL: Secret(env=...).",
                     ) from None
                 why = f"it answers {error.code}"
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 why = type(error).__name__  # its text may have the URL in it
             if time.monotonic() - began > _GIVE_UP_S:
                 raise ExecutorLostError(

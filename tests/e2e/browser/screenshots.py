@@ -1,8 +1,10 @@
-"""`python -m tests.e2e.browser.screenshots`: takes the pictures of the pages anew. Look at them."""
+"""`python -m tests.e2e.browser.screenshots [NAME ...]`: takes pictures of the pages anew, all
+or the named ones. Look at them."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -52,7 +54,7 @@ def take(project: Project, page: Page) -> None:
     resize(page, WIDTH, HEIGHT)
     page.open("/asset-groups").wait_for(*STAGES, *SINKS)
     page.wait_until(lambda: page.text.count("Materialized") == 4, "all are materialized")
-    page.wait_for("4 / 4 Passed", "1 / 1 Passed")
+    page.wait_for("5 / 5 Passed", "1 / 1 Passed")
     picture(page, "lineage")
 
     before = project.record().execution_id
@@ -101,7 +103,8 @@ def observe_tables(project: Project) -> None:
 def picture(page: Page, name: str) -> None:
     """When the page has all that it shows."""
     page.wait_until(lambda: "Loading" not in page.text, "nothing is loading")
-    page.screenshot(PICTURES / f"{name}.png")
+    if name in (sys.argv[1:] or [name]):
+        page.screenshot(PICTURES / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.servers import launch, own_folder, stop
 from tests.servers import mariadb as maria_server
 from tests.servers import postgres as server
 from tests.servers.mariadb import mariadb
-from tests.servers.postgres import PASSWORD, postgres
+from tests.servers.postgres import postgres
 from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -165,12 +165,3 @@ def trouble(jet: Jet) -> str:
     record = jet.record(sql_child.JOB)
     lease = None if record is None else record.lease
     return "" if lease is None or lease.activity is None else lease.activity.trouble
-
-
-def test_no_password_is_shown(world: SqlWorld) -> None:
-    world.run()
-    with world.jet() as jet:
-        plan = str(jet.plan(sql_child.sql_pipeline(world.folder)))
-    manifests = b"".join(p.read_bytes() for p in world.folder.rglob("store/**/*") if p.is_file())
-    assert PASSWORD not in plan + str(world.events)
-    assert PASSWORD.encode() not in manifests

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.system import failpoint
 from dagster_jet.testing.check_sink import Row, check_sink
+from tests.integration.connectors.sql_job import SqliteDatabase
 from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows
+from tests.long import long
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
 from tests.servers.proxy import Proxy
@@ -91,4 +96,126 @@ def test_a_table_of_sqlite_keeps_the_contract(tmp_path: Path) -> None:
 
     make = MadeSink.of(tmp_path, f"sqlite:///{path}")
     check_sink(make, read, outages={"a locked file": locked}, steps=STEPS)
+    make.close()
+
+
+# --- deletions ------------------------------------------------------------------------------------
+
+NOTES = {
+    "postgresql": "create function note() returns trigger language plpgsql as "
+    "'begin insert into deleted values (old.id); return old; end'; "
+    "create trigger note after delete on results for each row execute function note()",
+    "mariadb": "create trigger note after delete on results for each row "
+    "insert into deleted values (old.id)",
+    "sqlite": "create trigger note after delete on results "
+    "begin insert into deleted values (old.id); end",
+}
+
+
+@dataclass(frozen=True)
+class Deletions:
+    """A table whose every deletion the database itself notes: a second one of a row, too."""
+
+    database: Any
+    kind: str
+
+    @classmethod
+    def new(cls, kind: str, folder: Path) -> Deletions:
+        servers = {"postgresql": postgres, "mariadb": mariadb}
+        database = servers[kind]() if kind in servers else SqliteDatabase(folder / "results.db")
+        database.run("create table results (id bigint primary key)")
+        database.run("create table deleted (id bigint)")
+        database.run(NOTES[kind])
+        return cls(database, kind)
+
+    def put(self, ids: Iterable[int]) -> None:
+        """Somebody else inserts these rows, anew if they were there before."""
+        for some in _chunks(sorted(set(ids)), 10_000):
+            values = ", ".join(f"({id})" for id in some)
+            known = "select id from results"
+            self.database.run(
+                f"insert into results with new (id) as (values {values}) "
+                f"select id from new where id not in ({known})"
+            )
+
+    def deleted(self) -> list[int]:
+        return [id for (id,) in self.database.run("select id from deleted order by id")]
+
+    def left(self) -> list[int]:
+        return [id for (id,) in self.database.run("select id from results order by id")]
+
+
+def _chunks(ids: list[int], size: int) -> Iterator[list[int]]:
+    return (ids[at : at + size] for at in range(0, len(ids), size))
+
+
+@pytest.mark.parametrize("kind", list(NOTES))
+def test_a_row_that_is_inserted_anew_is_not_deleted_again(
+    tmp_path: Path, spark: Any, kind: str
+) -> None:
+    """Of an epoch whose commit has failed after its transaction, and in it: by the successor's
+    commit, and by one that the dead execution makes late."""
+    rows = Deletions.new(kind, tmp_path)
+    make = MadeSink.of(tmp_path, rows.database.url, mode="delete", key="id")
+    sink = make().at_start("j", "out", on_one_host=True)
+    sink.check("j", "out", is_new_job=True)
+    asked = spark.createDataFrame(
+        [(1, "a"), (1, "b"), (2, None), (99, "c")], "id long, text string"
+    )
+    batches = sink.render(asked).toArrow().to_batches()
+    rows.put([1, 2, 3])
+    expected: list[int] = []
+
+    def commit(execution: int) -> None:
+        context = CommitContext("j", "out", 1, execution, recovering=True)
+        sink.open_committer("j", "out").commit(artifacts, context)
+
+    for epoch, step in enumerate(("sql.commit.after", "sql.commit.rows"), 1):
+        writer = sink.open_writer(TransactionId("j", "out", 1, 1, epoch, 0, "a"))
+        for batch in batches:
+            writer.write(batch)
+        artifacts = writer.prepare()
+        failpoint.configure(f"{step}=raise")
+        try:
+            with pytest.raises(failpoint.FailPointError):
+                commit(execution=1)
+        finally:
+            failpoint.configure("")
+        is_committed = step == "sql.commit.after"
+        assert rows.deleted() == sorted(expected + [1, 2] * is_committed)
+        rows.put([1])
+        expected += [1, 2]
+        commit(execution=2)
+        assert rows.deleted() == sorted(expected)
+        rows.put([1, 2])
+        commit(execution=1)
+        assert rows.deleted() == sorted(expected) and rows.left() == [1, 2, 3]
+    make.close()
+
+
+@dataclass(frozen=True)
+class Putting:
+    """Spark for the suite, which makes rows for a sink: here of a table that has them already."""
+
+    spark: Any
+    rows: Deletions
+
+    def createDataFrame(self, rows: list[Row], schema: str) -> Any:  # noqa: N802
+        self.rows.put(row["id"] for row in rows)
+        return self.spark.createDataFrame(rows, schema)
+
+
+@long
+@pytest.mark.parametrize("kind", list(NOTES))
+def test_deletions_keep_the_contract(tmp_path: Path, spark: Any, kind: str) -> None:
+    """What the suite sees as rows are deletions; after each look the rows are there again."""
+    rows = Deletions.new(kind, tmp_path)
+    make = MadeSink.of(tmp_path, rows.database.url, mode="delete", key="id")
+
+    def read() -> list[Row]:
+        found = rows.deleted()
+        rows.put(found)
+        return [{"id": id} for id in found]
+
+    check_sink(make, read, spark=Putting(spark, rows), steps=STEPS)  # type: ignore[arg-type]
     make.close()

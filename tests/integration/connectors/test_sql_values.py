@@ -458,6 +458,16 @@ def test_a_url_that_is_none_is_not_shown() -> None:
     assert PASSWORD not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:half@word@h/db", "mysql://me@h:1/?password=a@word"]
+)
+def test_a_password_that_is_not_quoted_is_not_taken_for_the_host(url: str) -> None:
+    # Failed before: "failed to resolve host 'word@h'".
+    with pytest.raises(ConfigurationError, match="an @ is %40") as caught:
+        SqlPlace(as_secret(url), "results").parsed()
+    assert not re.search(r"\bword", str(caught.value))
+
+
 def test_a_driver_that_is_missing_is_named() -> None:
     sink = sinks.sql("oracle+cx_oracle://me@host/db", table="results")
     with pytest.raises(ConfigurationError, match="pip install 'cx_oracle'"):

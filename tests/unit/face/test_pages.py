@@ -135,15 +135,19 @@ def test_every_kind_of_block_is_looked_at() -> None:
     opened = re.findall(r"^```(\w*)$", text, re.MULTILINE)
     assert set(opened) == {"", "python", "yaml", "sql", "sh"}
     assert [page for page, _ in fenced("sql")] == ["docs/connectors/postgres-changes.md"]
-    assert len(fenced("yaml")) == 2
+    assert len(fenced("yaml")) == 3
 
 
+@pytest.mark.parametrize("settings", [False, True], ids=["", "with settings"])
 @pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning")
-def test_the_component_of_a_page_loads(tmp_path: Path) -> None:
+def test_the_component_of_a_page_loads(tmp_path: Path, settings: bool) -> None:
     """Beside the pipeline of the README, as the page says, in a project with a resource."""
     (pipeline,) = (code for _, code in blocks("README.md") if "def airport_delays(" in code)
     (block,) = (block for _, block in fenced("yaml") if "JetPipelineComponent" in block)
     contents = yaml.safe_load(block)
+    if settings:
+        (more,) = (block for _, block in fenced("yaml") if block.startswith("  supervisor: {"))
+        contents["attributes"] |= yaml.safe_load(more)
     store = [f"file://{tmp_path}/store"]
     contents["attributes"]["resource"] = {"store": store, "backup_count": 0}
     with create_defs_folder_sandbox() as sandbox:
@@ -153,7 +157,7 @@ def test_the_component_of_a_page_loads(tmp_path: Path) -> None:
             assert isinstance(component, JetPipelineComponent)
             assert component.arguments == contents["attributes"]["arguments"]
             repository = definitions.get_repository_def()
-            (sensor,) = repository.sensor_defs
+            sensor = repository.get_sensor_def("airport_delays_supervisor")
             assert repository.has_job("airport_delays_job")
             assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
 

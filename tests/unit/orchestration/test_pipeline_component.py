@@ -19,6 +19,7 @@ from dagster.components.testing.utils import (
 
 from dagster_jet import JetPipelineComponent, JetResource
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.orchestration.pipeline_component import SupervisorSettings
 
 PIPELINE = """
 from dagster_jet import Pipeline, sinks, sources
@@ -93,6 +94,38 @@ def test_a_schedule_instead_of_a_supervisor(sandbox: DefsFolderSandbox) -> None:
     assert not repository.sensor_defs and not repository.asset_graph.asset_check_keys
     (schedule,) = repository.schedule_defs
     assert schedule.cron_schedule == "0 * * * *"
+
+
+def test_settings_of_the_supervisor_and_of_the_checks(sandbox: DefsFolderSandbox) -> None:
+    supervisor = {"status": "running", "minimum_interval_seconds": 45, "stuck_after_seconds": 60}
+    checks = {"schedule": "*/30 * * * *", "max_snapshot_age": "1 hour", "max_rejected_ratio": 0.5}
+    attributes = {"arguments": {"folder": "/data"}, "supervisor": supervisor, "checks": checks}
+    repository = loaded(sandbox, {**attributes, "resource": RESOURCE}).get_repository_def()
+    sensor = repository.get_sensor_def("shop_supervisor")
+    assert sensor.minimum_interval_seconds == 45
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    graph = repository.asset_graph
+    conditions = {graph.get(key).automation_condition for key in graph.asset_check_keys}
+    assert conditions == {dg.AutomationCondition.cron_tick_passed("*/30 * * * *")}
+    assert SupervisorSettings(**supervisor).given("stuck_after_seconds", "give_up_after") == {
+        "stuck_after_seconds": 60
+    }
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"checks": {"max_snapshot_age": "old"}}, "'old' is not a duration"),
+        ({"checks": {"max_snapshot_ages": "1 hour"}}, "max_snapshot_ages"),
+        ({"supervisor": {"interval": 45}}, "interval"),
+    ],
+)
+def test_a_setting_that_is_none_is_named(
+    sandbox: DefsFolderSandbox, attributes: Mapping[str, Any], said: str
+) -> None:
+    with pytest.raises(ComponentTreeException) as raised:
+        loaded(sandbox, {"arguments": {"folder": "/data"}, **attributes})
+    assert said in str(raised.value.__cause__)
 
 
 def test_what_the_scaffold_writes_loads(sandbox: DefsFolderSandbox) -> None:
