@@ -17,6 +17,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -35,16 +36,22 @@ from dagster_jet.errors import MissingEnvironmentError
 __all__ = ["AwsServer", "RedisServer", "free_port"]
 
 _HOST = "127.0.0.1"
+_PORTS = 15_000, 32_000
 _START_ATTEMPTS_MAX = 5
 _START_SECONDS_MAX = 30.0
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that nobody listens on at the moment.
+
+    It is below those that systems give to whoever connects, so that a server that is killed finds
+    its own again.
+    """
+    while True:
+        port = random.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((_HOST, port))
+            return port
 
 
 class RedisServer:

@@ -4,10 +4,11 @@
 installs what they need, once, before the tests (`make test` does that).
 """
 
+from dagster_jet.testing.servers import free_port
+
 from .shared import (
     SharedServer,
     ToStart,
-    free_port,
     launch,
     own_folder,
     shared_server,

@@ -8,11 +8,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dagster_jet.testing.servers import _self_signed
+from dagster_jet.testing.servers import _self_signed, free_port
 
 from .packages import fetch_jars
 from .proxy import Proxy
-from .shared import SharedServer, ToStart, free_port, shared_server
+from .shared import SharedServer, ToStart, shared_server
 
 VERSION = "4.1.0"
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagster_jet.testing.servers import free_port
+
 from .packages import executable, install_packages
-from .shared import SharedServer, ToStart, free_port, shared_server, wait_until
+from .shared import SharedServer, ToStart, shared_server, wait_until
 
 USER, PASSWORD = "jet", "a-secret-word"
 _PLACES = "/usr/lib/postgresql/*/bin"

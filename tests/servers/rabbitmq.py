@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagster_jet.testing.servers import free_port
+
 from .packages import executable, install_packages
-from .shared import SharedServer, ToStart, free_port, shared_server
+from .shared import SharedServer, ToStart, shared_server
 
 USER, PASSWORD = "jet", "a-secret-word"
 _PLACE = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"

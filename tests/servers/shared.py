@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -148,13 +147,6 @@ def new_run() -> Path:
     os.environ[FOLDER] = str(run)
     os.environ["JET_TEST_CONTROLLER"] = str(os.getpid())
     return run
-
-
-def free_port() -> int:
-    """One of this machine's that nobody listens at now."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def wait_until(holds: Callable[[], bool], *, within: float) -> None:
