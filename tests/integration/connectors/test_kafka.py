@@ -6,6 +6,8 @@ import json
 import math
 import random
 import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections import Counter
@@ -16,13 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.contract import CommitContext
+from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.markers import Marker, Owner
+from dagster_jet.connectors.kafka.producing import EpochProducer
 from dagster_jet.connectors.kafka.reader import KafkaReader
 from dagster_jet.connectors.trial import forget
 from dagster_jet.errors import (
+    ArtifactLostError,
     BadRowError,
     ConfigurationError,
     InputLostError,
@@ -43,6 +51,8 @@ from tests.servers import SharedServer, launch, stop, wait_until
 from tests.servers.kafka import prepared
 
 from ..world import World
+from . import given_up_child
+from .held_transactions import transaction_states
 from .kafka_job import KafkaPipelineWorld
 from .kafka_world import KafkaWorld, as_json
 
@@ -115,6 +125,35 @@ def test_the_contract_of_a_sink(kafka: KafkaWorld, spark: Any, tmp_path: Path):
                 "kafka.commit.after",
             ),
         )
+
+
+# --- producers that are given up ------------------------------------------------------------------
+
+
+def test_a_producer_that_is_given_up_gives_its_transaction_up(kafka: KafkaWorld):
+    """Nobody who reads the topic waits for the next producer."""
+    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    store, name = uuid.uuid4().hex, "out"
+    producer = EpochProducer(Cluster(kafka.servers), topic, markers, Owner(store, "n", "j", name))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"__key": [b"k"], "__value": [b'{"v": 1}']})
+        assert producer.client.flush(30) == 0
+        assert transaction_states(kafka, store) == {name: "Ongoing"}
+        raise ArtifactLostError("the next segment is not there")
+
+    context = CommitContext("j", name, 1, 1, recovering=False)
+    with pytest.raises(ArtifactLostError), producer.errors_named():
+        producer.commit(Marker(1, 1, 1), context, 1, lambda marker: False, rows)
+    wait_until(lambda: transaction_states(kafka, store) == {name: "CompleteAbort"}, within=10)
+
+
+@long
+def test_producers_that_are_given_up_do_not_end_the_process(kafka: KafkaWorld):
+    """With what `EpochProducer.give_up` says of it, one of some hundred did."""
+    command = [sys.executable, "-m", given_up_child.__name__, kafka.servers, kafka.topic(2), "600"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 # --- wherever the driver dies ---------------------------------------------------------------------
