@@ -48,13 +48,13 @@ from dagster_jet.testing import check_sink, check_source, collected
 from dagster_jet.testing.check_source import Typed
 from tests.long import long, long_but_for
 from tests.servers import SharedServer, launch, stop, wait_until
-from tests.servers.kafka import prepared
+from tests.servers.kafka import PASSWORD, network, prepared
 
 from ..world import World
 from . import given_up_child
 from .held_transactions import transaction_states
 from .kafka_job import KafkaPipelineWorld
-from .kafka_world import KafkaWorld, as_json
+from .kafka_world import KafkaWorld, as_json, away, committed_unheard
 
 
 @pytest.fixture(scope="module")
@@ -89,33 +89,52 @@ def values(rows: list[dict[str, Any]]) -> list[Any]:
 # --- the contracts --------------------------------------------------------------------------------
 
 
-def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def options(spark: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """With a password, which a listener without SASL does not ask for."""
-    monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
-    monkeypatch.setitem(spark.sparkContext.environment, "KAFKA_PASSWORD", "hush-hush")
-    options = {"sasl.username": "me", "sasl.password": Secret(env="KAFKA_PASSWORD")}
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    monkeypatch.setitem(spark.sparkContext.environment, "KAFKA_PASSWORD", PASSWORD)
+    return {
+        "sasl.username": "me",
+        "sasl.password": Secret(env="KAFKA_PASSWORD"),
+        "reconnect.backoff.max.ms": "500",
+    }
+
+
+def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, options: dict[str, Any]):
     topic, of_types = kafka.topic(2, max_message_bytes="4000000"), kafka.topic(2)
+    with network("contracts") as proxy:
 
-    def source(topic: str, schema: str) -> Any:
-        return sources.kafka(kafka.servers, topics=[topic], schema=schema, options=options)
+        def source(topic: str, schema: str) -> Any:
+            servers = f"127.0.0.1:{proxy.port}"
+            return sources.kafka(servers, topics=[topic], schema=schema, options=options)
 
-    check_source(
-        partial(source, topic, "id long, text string"),
-        partial(kafka.send, topic),
-        spark,
-        secrets=["hush-hush"],
-        typed=Typed(partial(source, of_types), lambda r: kafka.send(of_types, map(as_json, r))),
-    )
+        check_source(
+            partial(source, topic, "id long, text string"),
+            partial(kafka.send, topic),
+            spark,
+            outages={"a connection that is cut": partial(away, proxy)},
+            secrets=[PASSWORD],
+            typed=Typed(partial(source, of_types), lambda r: kafka.send(of_types, map(as_json, r))),
+        )
 
 
-def test_the_contract_of_a_sink(kafka: KafkaWorld, spark: Any, tmp_path: Path):
+def test_the_contract_of_a_sink(
+    kafka: KafkaWorld, spark: Any, tmp_path: Path, options: dict[str, Any]
+):
     topic = kafka.topic(2, max_message_bytes="4000000")
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
-    with Store.open(config) as store:
+    with Store.open(config) as store, network("contracts") as proxy:
+        servers = f"127.0.0.1:{proxy.port}"
         check_sink(
-            lambda: sinks.kafka(kafka.servers, topic=topic, key="id").with_store(store),
+            lambda: sinks.kafka(servers, topic=topic, key="id", options=options).with_store(store),
             lambda: kafka.rows(topic),
             spark=spark,
+            outages={
+                "a connection that is cut": partial(away, proxy),
+                "an answer that is lost": partial(committed_unheard, proxy),
+            },
+            secrets=[PASSWORD],
             steps=(
                 "staging.put.before",
                 "staging.finished",
