@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dagster_jet.connectors.kafka import coordinator, producing
+from dagster_jet.connectors.kafka import coordinator, offsets, producing
 from tests.servers import wait_until
 from tests.servers.kafka import kafka
 from tests.servers.proxy import Proxy
@@ -135,6 +135,13 @@ def away(proxy: Proxy) -> Iterator[None]:
 
 
 @contextmanager
+def silent(proxy: Proxy) -> Iterator[None]:
+    """A cluster that takes connections, and does not answer."""
+    with _impatient(), proxy.silent():
+        yield
+
+
+@contextmanager
 def committed_unheard(proxy: Proxy) -> Iterator[None]:
     """A network that is cut when a transaction has ended, before the answer is here."""
     with _impatient():
@@ -157,4 +164,5 @@ def _impatient() -> Iterator[None]:
         patch.setattr(producing, "SILENCE_S", 1.0)
         patch.setattr(producing, "_CALL_S", 0.5)
         patch.setattr(coordinator, "_CONNECTING_S", 1.0)
+        patch.setattr(offsets, "CALL_S", 1.0)
         yield

@@ -54,7 +54,7 @@ from ..world import World
 from . import given_up_child
 from .held_transactions import transaction_states
 from .kafka_job import KafkaPipelineWorld
-from .kafka_world import KafkaWorld, as_json, away, committed_unheard
+from .kafka_world import KafkaWorld, as_json, away, committed_unheard, silent
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,10 @@ def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, options: dict[s
             partial(source, topic, "id long, text string"),
             partial(kafka.send, topic),
             spark,
-            outages={"a connection that is cut": partial(away, proxy)},
+            outages={
+                "a connection that is cut": partial(away, proxy),
+                "a cluster that is silent": partial(silent, proxy),
+            },
             secrets=[PASSWORD],
             typed=Typed(partial(source, of_types), lambda r: kafka.send(of_types, map(as_json, r))),
         )
@@ -132,6 +135,7 @@ def test_the_contract_of_a_sink(
             spark=spark,
             outages={
                 "a connection that is cut": partial(away, proxy),
+                "a cluster that is silent": partial(silent, proxy),
                 "an answer that is lost": partial(committed_unheard, proxy),
             },
             secrets=[PASSWORD],
