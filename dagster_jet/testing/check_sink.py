@@ -465,7 +465,7 @@ def _crashes(place: _Place) -> None:
 
 def _outages(place: _Place) -> None:
     """A commit in the middle of an outage is to be retried or restarts the job, leaves nothing
-    half done, and succeeds afterwards."""
+    half done, and succeeds afterwards; what it says has no secret."""
     for name, outage in place.outages.items():
         rows = place.rows(4)
         artifacts = place.stage(rows, shards=2)
@@ -477,6 +477,7 @@ def _outages(place: _Place) -> None:
                 reaction = reaction_to(error, committer)
                 wanted = (Reaction.RETRY, Reaction.RESTART, None)
                 assert reaction in wanted, f"{name}: {error} asks for {reaction}"
+                assert not any(secret in str(error) for secret in place.secrets), name
             else:
                 raise AssertionError(f"{name}: the commit has succeeded")
         committer.commit(artifacts, place.context())

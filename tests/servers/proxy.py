@@ -27,6 +27,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._is_cut = self._is_closed = False
+        self._goes_on = threading.Event()
+        self._goes_on.set()
         self._cut_after: int | None = None
         self._is_asked: Callable[[bytes], bool] | None = None
         self._asked_by: socket.socket | None = None
@@ -46,6 +48,7 @@ class Proxy:
 
     def close(self) -> None:
         self._is_closed = True
+        self._goes_on.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -59,6 +62,15 @@ class Proxy:
             yield
         finally:
             self.restore()
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """What is sent arrives later, when it is left: as from a server that is stopped."""
+        self._goes_on.clear()
+        try:
+            yield
+        finally:
+            self._goes_on.set()
 
     def break_off(self) -> None:
         """Resets what is connected; refuses what connects from now on."""
@@ -135,6 +147,7 @@ class Proxy:
                             return
                         if self._is_answer(client, end is client, data):
                             return
+                        self._goes_on.wait()
                         other[end].sendall(data)
         except (OSError, ValueError):
             return  # reset: by us, or by one of the ends

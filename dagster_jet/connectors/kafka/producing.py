@@ -226,15 +226,22 @@ class EpochProducer:
         )
 
     def give_up(self) -> None:
-        """Lets go of the producer, as a crash would: the next one ends its transaction."""
+        """Lets go of the producer. A transaction that is open is given up, too, if the cluster can
+        be told; otherwise the next producer ends it, as after a crash.
+
+        A producer that goes while it adds partitions to its transaction ends the whole process:
+        librdkafka 2.16, rdkafka_txnmgr.c, "Assertion `rk->rk_eos.txn_req_cnt > 0' failed". The
+        answer, that the client ends, comes on the broker's thread, at times before the main thread
+        has counted the request. In one that is giving its transaction up nothing is added any more.
+        """
         client, self.client = self.client, None
         self._is_fenced_off, self._undecided = False, None
         if client is None:
             return
-        # One that has failed for good, or was fenced, says so again: it hides why we are here.
+        # One that has failed for good, was fenced, or has no transaction, says so: it hides why we
+        # are here.
         with contextlib.suppress(client_library().KafkaException):
-            client.purge()
-            client.poll(0)
+            client.abort_transaction(_CALL_S)
 
     def _error(self, error: Any, raised: Exception) -> JetError:
         # Of messages that were not taken a commit only says how many.

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dagster_jet.connectors.kafka import coordinator, producing
+from dagster_jet.connectors.kafka import coordinator, offsets, producing
 from tests.servers import wait_until
 from tests.servers.kafka import kafka
 from tests.servers.proxy import Proxy
@@ -129,9 +129,40 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def away(proxy: Proxy) -> Iterator[None]:
-    """A cut network, in which nobody waits for as long as in real life."""
-    with pytest.MonkeyPatch.context() as patch, proxy.cut():
+    """A cut network."""
+    with _impatient(), proxy.cut():
+        yield
+
+
+@contextmanager
+def silent(proxy: Proxy) -> Iterator[None]:
+    """A cluster that takes connections, and does not answer."""
+    with _impatient(), proxy.silent():
+        yield
+
+
+@contextmanager
+def committed_unheard(proxy: Proxy) -> Iterator[None]:
+    """A network that is cut when a transaction has ended, before the answer is here."""
+    with _impatient():
+        proxy.cut_answer_to(is_end_of_transaction)
+        try:
+            yield
+        finally:
+            proxy.restore()
+
+
+def is_end_of_transaction(request: bytes) -> bool:
+    """EndTxn: its number is behind the length of what is sent."""
+    return request[4:6] == (26).to_bytes(2, "big")
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Nobody waits for a network for as long as in real life."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(producing, "SILENCE_S", 1.0)
         patch.setattr(producing, "_CALL_S", 0.5)
         patch.setattr(coordinator, "_CONNECTING_S", 1.0)
+        patch.setattr(offsets, "CALL_S", 1.0)
         yield

@@ -6,6 +6,8 @@ import json
 import math
 import random
 import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections import Counter
@@ -16,13 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.contract import CommitContext
+from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.markers import Marker, Owner
+from dagster_jet.connectors.kafka.producing import EpochProducer
 from dagster_jet.connectors.kafka.reader import KafkaReader
 from dagster_jet.connectors.trial import forget
 from dagster_jet.errors import (
+    ArtifactLostError,
     BadRowError,
     ConfigurationError,
     InputLostError,
@@ -40,11 +48,13 @@ from dagster_jet.testing import check_sink, check_source, collected
 from dagster_jet.testing.check_source import Typed
 from tests.long import long, long_but_for
 from tests.servers import SharedServer, launch, stop, wait_until
-from tests.servers.kafka import prepared
+from tests.servers.kafka import PASSWORD, network, prepared
 
 from ..world import World
+from . import given_up_child
+from .held_transactions import transaction_states
 from .kafka_job import KafkaPipelineWorld
-from .kafka_world import KafkaWorld, as_json
+from .kafka_world import KafkaWorld, as_json, away, committed_unheard, silent
 
 
 @pytest.fixture(scope="module")
@@ -79,33 +89,56 @@ def values(rows: list[dict[str, Any]]) -> list[Any]:
 # --- the contracts --------------------------------------------------------------------------------
 
 
-def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def options(spark: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """With a password, which a listener without SASL does not ask for."""
-    monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
-    monkeypatch.setitem(spark.sparkContext.environment, "KAFKA_PASSWORD", "hush-hush")
-    options = {"sasl.username": "me", "sasl.password": Secret(env="KAFKA_PASSWORD")}
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    monkeypatch.setitem(spark.sparkContext.environment, "KAFKA_PASSWORD", PASSWORD)
+    return {
+        "sasl.username": "me",
+        "sasl.password": Secret(env="KAFKA_PASSWORD"),
+        "reconnect.backoff.max.ms": "500",
+    }
+
+
+def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, options: dict[str, Any]):
     topic, of_types = kafka.topic(2, max_message_bytes="4000000"), kafka.topic(2)
+    with network("contracts") as proxy:
 
-    def source(topic: str, schema: str) -> Any:
-        return sources.kafka(kafka.servers, topics=[topic], schema=schema, options=options)
+        def source(topic: str, schema: str) -> Any:
+            servers = f"127.0.0.1:{proxy.port}"
+            return sources.kafka(servers, topics=[topic], schema=schema, options=options)
 
-    check_source(
-        partial(source, topic, "id long, text string"),
-        partial(kafka.send, topic),
-        spark,
-        secrets=["hush-hush"],
-        typed=Typed(partial(source, of_types), lambda r: kafka.send(of_types, map(as_json, r))),
-    )
+        check_source(
+            partial(source, topic, "id long, text string"),
+            partial(kafka.send, topic),
+            spark,
+            outages={
+                "a connection that is cut": partial(away, proxy),
+                "a cluster that is silent": partial(silent, proxy),
+            },
+            secrets=[PASSWORD],
+            typed=Typed(partial(source, of_types), lambda r: kafka.send(of_types, map(as_json, r))),
+        )
 
 
-def test_the_contract_of_a_sink(kafka: KafkaWorld, spark: Any, tmp_path: Path):
+def test_the_contract_of_a_sink(
+    kafka: KafkaWorld, spark: Any, tmp_path: Path, options: dict[str, Any]
+):
     topic = kafka.topic(2, max_message_bytes="4000000")
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
-    with Store.open(config) as store:
+    with Store.open(config) as store, network("contracts") as proxy:
+        servers = f"127.0.0.1:{proxy.port}"
         check_sink(
-            lambda: sinks.kafka(kafka.servers, topic=topic, key="id").with_store(store),
+            lambda: sinks.kafka(servers, topic=topic, key="id", options=options).with_store(store),
             lambda: kafka.rows(topic),
             spark=spark,
+            outages={
+                "a connection that is cut": partial(away, proxy),
+                "a cluster that is silent": partial(silent, proxy),
+                "an answer that is lost": partial(committed_unheard, proxy),
+            },
+            secrets=[PASSWORD],
             steps=(
                 "staging.put.before",
                 "staging.finished",
@@ -115,6 +148,35 @@ def test_the_contract_of_a_sink(kafka: KafkaWorld, spark: Any, tmp_path: Path):
                 "kafka.commit.after",
             ),
         )
+
+
+# --- producers that are given up ------------------------------------------------------------------
+
+
+def test_a_producer_that_is_given_up_gives_its_transaction_up(kafka: KafkaWorld):
+    """Nobody who reads the topic waits for the next producer."""
+    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    store, name = uuid.uuid4().hex, "out"
+    producer = EpochProducer(Cluster(kafka.servers), topic, markers, Owner(store, "n", "j", name))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"__key": [b"k"], "__value": [b'{"v": 1}']})
+        assert producer.client.flush(30) == 0
+        assert transaction_states(kafka, store) == {name: "Ongoing"}
+        raise ArtifactLostError("the next segment is not there")
+
+    context = CommitContext("j", name, 1, 1, recovering=False)
+    with pytest.raises(ArtifactLostError), producer.errors_named():
+        producer.commit(Marker(1, 1, 1), context, 1, lambda marker: False, rows)
+    wait_until(lambda: transaction_states(kafka, store) == {name: "CompleteAbort"}, within=10)
+
+
+@long
+def test_producers_that_are_given_up_do_not_end_the_process(kafka: KafkaWorld):
+    """With what `EpochProducer.give_up` says of it, one of some hundred did."""
+    command = [sys.executable, "-m", given_up_child.__name__, kafka.servers, kafka.topic(2), "600"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 # --- wherever the driver dies ---------------------------------------------------------------------

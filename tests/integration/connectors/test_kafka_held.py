@@ -31,7 +31,7 @@ from tests.servers import launch, stop, wait_until
 from tests.servers.kafka import network, prepared
 
 from .held_transactions import open_transactions, transaction_states
-from .kafka_world import KafkaWorld, away
+from .kafka_world import KafkaWorld, away, committed_unheard, is_end_of_transaction
 
 JOB, STAGE = "check_sink", "out"
 MESSAGES = pa.schema([("__key", pa.binary()), ("__value", pa.binary())])
@@ -332,11 +332,6 @@ def test_a_commit_is_cut_off_before_it_arrives_and_within_its_answer(
         assert len(everything) == 3, "nothing was produced again"
 
 
-def is_end_of_transaction(request: bytes) -> bool:
-    """EndTxn: its number is behind the length of what is sent."""
-    return request[4:6] == (26).to_bytes(2, "big")
-
-
 def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
     topic = held.kafka.topic(2, max_message_bytes="4000000")
@@ -363,7 +358,10 @@ def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.Monkey
             make,
             lambda: held.kafka.rows(topic),
             spark=spark,
-            outages={"a connection that is cut": partial(away, proxy)},
+            outages={
+                "a connection that is cut": partial(away, proxy),
+                "an answer that is lost": partial(committed_unheard, proxy),
+            },
             secrets=["hush-hush"],
             steps=(
                 "staging.put.before",
