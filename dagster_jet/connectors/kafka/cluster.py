@@ -130,22 +130,31 @@ def is_lasting(error: KafkaError) -> bool:
     """A person has to change something. Whatever else a cluster says passes: brokers that start,
     stop or change places have many words for it."""
     code = client_library().KafkaError
-    return is_refusal(error) or error.code() in {
-        code.UNKNOWN_TOPIC_OR_PART,
-        code._UNKNOWN_TOPIC,
-        code._UNKNOWN_PARTITION,
-        code.TOPIC_EXCEPTION,
-        code.MSG_SIZE_TOO_LARGE,
-        code.INVALID_RECORD,
-        code.INVALID_CONFIG,
-        code.INVALID_TIMESTAMP,
-        code.INVALID_TRANSACTION_TIMEOUT,
-        code.POLICY_VIOLATION,
-        code.UNSUPPORTED_VERSION,
-        code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        code._INVALID_ARG,
-        code._UNSUPPORTED_FEATURE,
-    }
+    return (
+        is_refusal(error)
+        or is_unsupported(error)
+        or error.code()
+        in {
+            code.UNKNOWN_TOPIC_OR_PART,
+            code._UNKNOWN_TOPIC,
+            code._UNKNOWN_PARTITION,
+            code.TOPIC_EXCEPTION,
+            code.MSG_SIZE_TOO_LARGE,
+            code.INVALID_RECORD,
+            code.INVALID_CONFIG,
+            code.INVALID_TIMESTAMP,
+            code.INVALID_TRANSACTION_TIMEOUT,
+            code.POLICY_VIOLATION,
+            code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            code._INVALID_ARG,
+        }
+    )
+
+
+def is_unsupported(error: KafkaError) -> bool:
+    """The cluster has no such call: an older one, or another server that speaks as Kafka does."""
+    code = client_library().KafkaError
+    return error.code() in {code.UNSUPPORTED_VERSION, code._UNSUPPORTED_FEATURE}
 
 
 def is_refusal(error: KafkaError) -> bool:
