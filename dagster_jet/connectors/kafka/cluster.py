@@ -54,7 +54,10 @@ class Cluster:
         """For a client of librdkafka, in the process that connects. Nothing is logged to stderr:
         errors are raised, or remembered by `Troubles`."""
         given = {name: text_of(value) for name, value in self.options}
-        return {"bootstrap.servers": text_of(self.servers), "log_level": 0, **given, **more}
+        # That a producer is fenced, or refused, is printed on any level, unless it waits in a queue
+        # that nobody reads.
+        quiet = {"log_level": 0, "log.queue": not given.keys() & {"debug", "log_level"}}
+        return {"bootstrap.servers": text_of(self.servers), **quiet, **given, **more}
 
     def as_json(self) -> dict[str, Any]:
         """For a manifest: names of secrets, not their values."""

@@ -247,7 +247,10 @@ def test_a_transaction_time_out_that_the_broker_refuses_is_found_at_the_start(
 
 
 def test_a_probe_by_a_user_who_may_hardly_do_anything(
-    kafka: KafkaWorld, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaWorld,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ):
     """Each question has an answer, or why there is none; the marker topic may be seen, and not be
     looked at."""
@@ -270,6 +273,7 @@ def test_a_probe_by_a_user_who_may_hardly_do_anything(
         [one] = [one for one in findings if one.question.startswith(question)]
         assert one.verdict.value == verdict and meaning in one.meaning, one
         assert PASSWORD not in f"{one.meaning} {one.cure}"
+    assert "FATAL" not in capfd.readouterr().err, "the client library does not speak for itself"
 
 
 def committer_of(sink: KafkaSink) -> KafkaCommitter:
