@@ -54,7 +54,10 @@ class Cluster:
         """For a client of librdkafka, in the process that connects. Nothing is logged to stderr:
         errors are raised, or remembered by `Troubles`."""
         given = {name: text_of(value) for name, value in self.options}
-        return {"bootstrap.servers": text_of(self.servers), "log_level": 0, **given, **more}
+        # That a producer is fenced, or refused, is printed on any level, unless it waits in a queue
+        # that nobody reads.
+        quiet = {"log_level": 0, "log.queue": not given.keys() & {"debug", "log_level"}}
+        return {"bootstrap.servers": text_of(self.servers), **quiet, **given, **more}
 
     def as_json(self) -> dict[str, Any]:
         """For a manifest: names of secrets, not their values."""
@@ -130,22 +133,31 @@ def is_lasting(error: KafkaError) -> bool:
     """A person has to change something. Whatever else a cluster says passes: brokers that start,
     stop or change places have many words for it."""
     code = client_library().KafkaError
-    return is_refusal(error) or error.code() in {
-        code.UNKNOWN_TOPIC_OR_PART,
-        code._UNKNOWN_TOPIC,
-        code._UNKNOWN_PARTITION,
-        code.TOPIC_EXCEPTION,
-        code.MSG_SIZE_TOO_LARGE,
-        code.INVALID_RECORD,
-        code.INVALID_CONFIG,
-        code.INVALID_TIMESTAMP,
-        code.INVALID_TRANSACTION_TIMEOUT,
-        code.POLICY_VIOLATION,
-        code.UNSUPPORTED_VERSION,
-        code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        code._INVALID_ARG,
-        code._UNSUPPORTED_FEATURE,
-    }
+    return (
+        is_refusal(error)
+        or is_unsupported(error)
+        or error.code()
+        in {
+            code.UNKNOWN_TOPIC_OR_PART,
+            code._UNKNOWN_TOPIC,
+            code._UNKNOWN_PARTITION,
+            code.TOPIC_EXCEPTION,
+            code.MSG_SIZE_TOO_LARGE,
+            code.INVALID_RECORD,
+            code.INVALID_CONFIG,
+            code.INVALID_TIMESTAMP,
+            code.INVALID_TRANSACTION_TIMEOUT,
+            code.POLICY_VIOLATION,
+            code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            code._INVALID_ARG,
+        }
+    )
+
+
+def is_unsupported(error: KafkaError) -> bool:
+    """The cluster has no such call: an older one, or another server that speaks as Kafka does."""
+    code = client_library().KafkaError
+    return error.code() in {code.UNSUPPORTED_VERSION, code._UNSUPPORTED_FEATURE}
 
 
 def is_refusal(error: KafkaError) -> bool:

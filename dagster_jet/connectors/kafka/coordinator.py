@@ -144,7 +144,7 @@ class TransactionCoordinator:
     def _named(self, error: Exception) -> SinkError:
         errors = _errors()
         self.close()
-        reason = str(error).rstrip(". ") or type(error).__name__
+        reason = str(error).rstrip(".: ") or type(error).__name__
         refusal = isinstance(
             error, errors.AuthorizationError | errors.SaslAuthenticationFailedError
         )

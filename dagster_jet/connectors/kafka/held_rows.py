@@ -19,7 +19,13 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import SinkWriter, TransactionId
 from dagster_jet.connectors.held import held_id
-from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library, error_of
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    client_library,
+    error_of,
+    is_lasting,
+)
 from dagster_jet.connectors.kafka.markers import (
     Marker,
     Owner,
@@ -231,6 +237,12 @@ class HeldWriter(SinkWriter):
         if self._refused is not None:
             raise client_library().KafkaException(self._refused)
 
+    def _heard_refusal(self) -> Any:
+        """Why a message was not taken, for good: later calls only say that they fail."""
+        if self._client is not None:
+            self._client.poll(0)
+        return self._refused if self._refused is not None and is_lasting(self._refused) else None
+
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
         try:
@@ -239,6 +251,7 @@ class HeldWriter(SinkWriter):
             # Who is newer has ended our transaction: of that, the broker tells the symptom only.
             self._stop_if_outdated()
             raised = error.error if isinstance(error, UnansweredError) else error_of(error)
+            raised = self._heard_refusal() or raised
             if raised is None:
                 raise
             raise sink_error(self._troubles.explain(raised), self.topic, self.owner) from error

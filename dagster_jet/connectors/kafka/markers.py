@@ -307,11 +307,12 @@ def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> No
         ) from None
     except (TimeoutError, concurrent.futures.TimeoutError):
         raise SourceUnavailableError("the cluster cannot be reached.") from None
-    policy = described["cleanup.policy"].value
+    entry = described.get("cleanup.policy")
+    policy = "unknown" if entry is None else entry.value
     if policy != "compact":
         raise ConfigurationError(
             f"the topic {topic!r}, which says what is committed, has cleanup.policy={policy}: its "
-            "messages do not stay.",
+            "messages may not stay.",
             job=job,
             stage=stage,
             cure="Set it to compact.",

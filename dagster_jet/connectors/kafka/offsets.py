@@ -20,6 +20,7 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
     is_lasting,
+    is_unsupported,
     said,
 )
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
@@ -130,9 +131,9 @@ class Offsets:
                     id = future.result(CALL_S).topic_id
                 except library.KafkaException as error:
                     raised = error_of(error)
-                    if raised is None or raised.code() != unknown:
-                        raise
-                    continue
+                    if raised is not None and (raised.code() == unknown or is_unsupported(raised)):
+                        continue
+                    raise
                 halves = id.get_most_significant_bits(), id.get_least_significant_bits()
                 if any(halves):
                     found[name] = "".join(f"{half % (1 << 64):016x}" for half in halves)

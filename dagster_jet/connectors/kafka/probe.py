@@ -33,6 +33,7 @@ from dagster_jet.errors import ConfigurationError, JetError, SourceUnavailableEr
 _CALL_S = 10.0
 _TRANSACTIONAL_ID = "dagster-jet-probe"
 _MANY = 3
+_SILENT = "The broker does not say."
 
 
 def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> list[Finding]:
@@ -50,12 +51,13 @@ def probe(cluster: Cluster, interval: timedelta, topic: str | None = None) -> li
         known = admin.list_topics(timeout=_CALL_S)
         if topic is not None and topic not in known.topics:
             raise ConfigurationError(f"{shown(cluster.servers)} has no topic {topic!r} for us.")
-        settings = _settings(admin, next(iter(known.brokers)))
+        if not known.brokers:
+            raise SourceUnavailableError(f"{shown(cluster.servers)} has no broker now.")
         findings = [
             _transactions(cluster, troubles),
             _markers(admin, MARKER_TOPIC in known.topics),
             *([] if topic is None else [_rights(admin, topic)]),
-            *([_unasked()] if settings is None else _of_settings(settings, interval)),
+            *_of_broker(admin, next(iter(known.brokers)), interval),
             *probe_held(cluster),
         ]
     if topic is not None:
@@ -116,42 +118,42 @@ def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
 def _markers(admin: Any, is_there: bool) -> Finding:
     question = f"Can the topic {MARKER_TOPIC} say what is committed?"
     if is_there:
-        administration = admin_library()
-        kind = administration.ResourceType.TOPIC
-        resource = administration.ConfigResource(kind, MARKER_TOPIC)
-        described = admin.describe_configs([resource])[resource].result(_CALL_S)
-        policy = described["cleanup.policy"].value
+        settings, untold = _settings(admin, "TOPIC", MARKER_TOPIC, "cleanup.policy")
+        policy = settings.get("cleanup.policy")
         return answered(
             question,
-            policy == "compact",
+            None if untold else policy == "compact",
             yes="It is there, and compacted.",
             no=f"Its cleanup.policy is {policy}: its messages do not stay.",
-            cure="Set it to compact.",
+            unknown=f"It is there. {untold}",
+            cure=f"Grant {MARKER_RIGHTS} on it." if untold else "Set it to compact.",
             needed=True,
         )
-    cluster = admin.describe_cluster(
-        include_authorized_operations=True, request_timeout=_CALL_S
-    ).result(_CALL_S)
-    operations = cluster.authorized_operations
+    cluster, untold = _told(
+        admin.describe_cluster(include_authorized_operations=True, request_timeout=_CALL_S)
+    )
+    operations = None if cluster is None else cluster.authorized_operations
     may_create = None if operations is None else "CREATE" in {one.name for one in operations}
     return answered(
         question,
         may_create,
         yes="It is not there; the first job creates it.",
         no="It is not there, and the user may not create it.",
-        unknown="It is not there; the broker does not say whether the user may create it.",
+        unknown="It is not there, and whether the user may create it is not known. "
+        f"{untold or _SILENT}",
         cure=f"Create it with cleanup.policy=compact, and grant {MARKER_RIGHTS} on it.",
         needed=True,
     )
 
 
 def _rights(admin: Any, topic: str) -> Finding:
-    library = client_library()
-    asked = library.TopicCollection([topic])
-    described = admin.describe_topics(
-        asked, include_authorized_operations=True, request_timeout=_CALL_S
+    asked = client_library().TopicCollection([topic])
+    described, untold = _told(
+        admin.describe_topics(asked, include_authorized_operations=True, request_timeout=_CALL_S)[
+            topic
+        ]
     )
-    operations = described[topic].result(_CALL_S).authorized_operations
+    operations = None if described is None else described.authorized_operations
     names = None if operations is None else {one.name for one in operations}
     rights = ", ".join(right for right in ("READ", "WRITE") if names and right in names)
     return answered(
@@ -159,37 +161,58 @@ def _rights(admin: Any, topic: str) -> Finding:
         None if names is None else bool(rights),
         yes=f"{rights}.",
         no="Neither.",
-        unknown="The broker does not say.",
+        unknown=untold or _SILENT,
         cure="Grant READ for a source, WRITE for a sink.",
         needed=True,
     )
 
 
-def _settings(admin: Any, broker: int) -> Mapping[str, str] | None:
-    """Of a broker; None: we may not ask."""
-    administration = admin_library()
-    kind = administration.ResourceType.BROKER
-    resource = administration.ConfigResource(kind, str(broker))
+def _told(answer: Any) -> tuple[Any, str]:
+    """What a cluster answers; or None, and why it does not: we may not ask, or it has no such call.
+
+    Raises:
+        KafkaException, TimeoutError: it is not there now.
+    """
     try:
-        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+        return answer.result(_CALL_S), ""
     except client_library().KafkaException as error:
         raised = error_of(error)
         if raised is None or not is_lasting(raised):
             raise
-        return None
-    return {name: entry.value for name, entry in described.items()}
+        return None, f"{said(raised)}."
 
 
-def _unasked() -> Finding:
-    return answered(
-        "Are the brokers' settings right?",
-        None,
-        unknown="The user may not ask for them.",
-        cure="Grant DESCRIBE_CONFIGS on the cluster, or probe as an administrator.",
+def _settings(admin: Any, kind: str, name: str, *needed: str) -> tuple[Mapping[str, str], str]:
+    """Of a broker or a topic; and, unless all are there that are needed, why not. Raises as
+    `_told`."""
+    administration = admin_library()
+    resource = administration.ConfigResource(administration.ResourceType[kind], name)
+    described, untold = _told(admin.describe_configs([resource])[resource])
+    settings = {one: entry.value for one, entry in (described or {}).items()}
+    missing = [one for one in needed if settings.get(one) is None]
+    if missing and not untold:
+        untold = f"The broker does not say what {', '.join(missing)} is."
+    return settings, untold
+
+
+def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Finding]:
+    settings, untold = _settings(
+        admin,
+        "BROKER",
+        str(broker),
+        "transaction.max.timeout.ms",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
     )
-
-
-def _of_settings(settings: Mapping[str, str], interval: timedelta) -> list[Finding]:
+    if untold:
+        return [
+            answered(
+                "Are the brokers' settings right?",
+                None,
+                unknown=untold,
+                cure="Grant DESCRIBE_CONFIGS on the cluster, or probe as an administrator.",
+            )
+        ]
     longest = timedelta(milliseconds=int(settings["transaction.max.timeout.ms"]))
     replicas = int(settings["transaction.state.log.replication.factor"])
     in_sync = int(settings["transaction.state.log.min.isr"])
@@ -234,24 +257,17 @@ def _of_settings(settings: Mapping[str, str], interval: timedelta) -> list[Findi
 
 
 def _keeps_topic(admin: Any, known: Any, topic: str) -> Finding:
-    administration = admin_library()
-    resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
-    question = f"Does it keep messages of {topic} when a broker is lost?"
-    replicas = min(len(one.replicas) for one in known.topics[topic].partitions.values())
-    try:
-        described = admin.describe_configs([resource])[resource].result(_CALL_S)
-    except client_library().KafkaException as error:
-        raised = error_of(error)
-        if raised is None or not is_lasting(raised):
-            raise
-        return answered(question, None, unknown=f"{said(raised)}.")
-    in_sync = int(described["min.insync.replicas"].value)
+    partitions = known.topics[topic].partitions.values()
+    replicas = min((len(one.replicas) for one in partitions), default=0)
+    settings, untold = _settings(admin, "TOPIC", topic, "min.insync.replicas")
+    in_sync = int(settings.get("min.insync.replicas", 0))
     return answered(
-        question,
-        replicas >= _MANY and in_sync > 1,
+        f"Does it keep messages of {topic} when a broker is lost?",
+        None if untold else replicas >= _MANY and in_sync > 1,
         yes=f"{replicas} replicas, {in_sync} of them in sync.",
         no=f"{replicas} replicas, min.insync.replicas {in_sync}.",
-        cure="Use 3 and 2, on three brokers.",
+        unknown=untold,
+        cure="" if untold else "Use 3 and 2, on three brokers.",
     )
 
 

@@ -22,7 +22,7 @@ from dagster_jet.connectors.kafka.cluster import (
 from dagster_jet.connectors.kafka.coordinator import TransactionCoordinator
 from dagster_jet.connectors.kafka.producing import new_client
 from dagster_jet.core.findings import Finding, answered
-from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError
+from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError, SinkError
 
 RESTART = "Does it keep a transaction that is held when its brokers are restarted?"
 _DISCONNECT = "Does it keep a transaction that is held when its producer has gone?"
@@ -48,11 +48,9 @@ def probe_held(cluster: Cluster) -> list[Finding]:
     try:
         name = leave(cluster)
         is_there = _given_up(cluster, name)
-    except MissingEnvironmentError as error:
-        said_so = answered(
-            _DISCONNECT, None, unknown=f"{error.message} {_HELD}", cure=error.cure or ""
-        )
-        return [said_so, unknown]
+    except (MissingEnvironmentError, SinkError) as error:
+        why = f"It cannot be tried: {error.message} {_HELD}"
+        return [answered(_DISCONNECT, None, unknown=why, cure=error.cure or ""), unknown]
     except client_library().KafkaException as error:
         raised = error_of(error)
         if raised is None or not is_lasting(raised):

@@ -238,6 +238,7 @@ class EpochProducer:
         self._is_fenced_off, self._undecided = False, None
         if client is None:
             return
+        client.poll(0)  # which message was refused
         # One that has failed for good, was fenced, or has no transaction, says so: it hides why we
         # are here.
         with contextlib.suppress(client_library().KafkaException):

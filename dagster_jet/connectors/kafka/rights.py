@@ -12,6 +12,7 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
     is_lasting,
+    is_unsupported,
     said,
 )
 from dagster_jet.errors import ConfigurationError, SourceUnavailableError
@@ -24,7 +25,7 @@ def check_rights(
 ) -> None:
     """Of topics, what is needed on each: "READ", "WRITE".
 
-    A cluster without access rights allows everything.
+    A cluster without access rights allows everything; one that cannot say is not asked further.
 
     Raises:
         ConfigurationError: a right is missing.
@@ -51,6 +52,8 @@ def check_rights(
         admin.poll(0)
         raised = error_of(error)
         explained = None if raised is None else troubles.explain(raised)
+        if explained is not None and is_unsupported(explained):
+            return
         if explained is None or not is_lasting(explained):
             text = error if explained is None else said(explained)
             raise SourceUnavailableError(f"the cluster cannot be reached: {text}.") from None

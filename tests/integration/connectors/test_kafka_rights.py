@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -23,8 +24,11 @@ from confluent_kafka.admin import (
 from dagster_jet import Secret, sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import KafkaSink
+from dagster_jet.connectors.kafka import probe as probe_module
+from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
 from dagster_jet.connectors.kafka.coordinator import client_settings
+from dagster_jet.connectors.kafka.offsets import Offsets, Topics
 from dagster_jet.errors import ConfigurationError, JetError, Reaction, SinkError, SourceError
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing.servers import _self_signed
@@ -240,6 +244,36 @@ def test_a_transaction_time_out_that_the_broker_refuses_is_found_at_the_start(
         sink = sinks.kafka(kafka.servers, topic=kafka.topic(), options=too_long).with_store(store)
         words = "transaction.timeout.ms is above the broker's transaction.max.timeout.ms"
         refused(partial(sink.check, "j", "out", is_new_job=True), SinkError, words)
+
+
+def test_a_probe_by_a_user_who_may_hardly_do_anything(
+    kafka: KafkaWorld,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    """Each question has an answer, or why there is none; the marker topic may be seen, and not be
+    looked at."""
+    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    monkeypatch.setattr(probe_module, "MARKER_TOPIC", markers)
+    for one in (topic, markers):
+        grant(kafka, ResourceType.TOPIC, one, "DESCRIBE")
+    cluster = Cluster.of(kafka_server().facts["sasl_servers"], options)
+
+    until_allowed(Offsets(cluster, Topics((topic, markers)), "j", "s").partitions)
+    findings = probe_module.probe(cluster, timedelta(seconds=1), topic)
+    for question, verdict, meaning in (
+        ("Does it carry out transactions for this user?", "no", "Transactional Id authorization"),
+        (f"Can the topic {markers} say what", "unknown", "It is there. Topic authorization"),
+        (f"May the user read or write {topic}?", "no", "Neither."),
+        ("Are the brokers' settings right?", "unknown", "Cluster authorization failed."),
+        ("Does it keep a transaction that is held when its producer", "unknown", "refuses us: "),
+        (f"Does it keep messages of {topic}", "unknown", "Topic authorization failed."),
+    ):
+        [one] = [one for one in findings if one.question.startswith(question)]
+        assert one.verdict.value == verdict and meaning in one.meaning, one
+        assert PASSWORD not in f"{one.meaning} {one.cure}"
+    assert "FATAL" not in capfd.readouterr().err, "the client library does not speak for itself"
 
 
 def committer_of(sink: KafkaSink) -> KafkaCommitter:

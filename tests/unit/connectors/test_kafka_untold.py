@@ -1,0 +1,171 @@
+"""What is said of a cluster that does not answer what it is asked: one that refuses us, an older
+one, another server that speaks as Kafka does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import confluent_kafka.admin
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from dagster_jet.connectors.kafka import probe as probing
+from dagster_jet.connectors.kafka import rights
+from dagster_jet.connectors.kafka.cluster import Cluster
+from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, check_marker_topic
+from dagster_jet.connectors.kafka.offsets import Offsets, Topics
+from dagster_jet.core.findings import Verdict
+from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
+
+CLUSTER = Cluster("a:9092")
+NOTHING = SimpleNamespace(authorized_operations=None)
+"""What a broker tells that knows no rights."""
+
+
+def refused() -> Exception:
+    return KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+
+def unsupported() -> Exception:
+    return KafkaException(KafkaError(KafkaError._UNSUPPORTED_FEATURE))
+
+
+def silent() -> Exception:
+    return TimeoutError()
+
+
+class Untold:
+    """An `AdminClient` of a cluster with a topic, each of whose further answers is an error, or
+    says nothing."""
+
+    def __init__(self, why: Callable[[], Exception] | None) -> None:
+        self._why = why
+
+    def __call__(self, settings: Any) -> Untold:
+        return self
+
+    def list_topics(self, **_: Any) -> Any:
+        topic = SimpleNamespace(partitions={0: SimpleNamespace(replicas=[1])}, error=None)
+        return SimpleNamespace(brokers={1: "a"}, topics={"t": topic, MARKER_TOPIC: topic})
+
+    def describe_configs(self, resources: Iterable[Any]) -> dict[Any, Future[Any]]:
+        return {one: self._answer({}) for one in resources}
+
+    def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
+        return {name: self._answer(NOTHING) for name in ("t", MARKER_TOPIC)}
+
+    def describe_cluster(self, **_: Any) -> Future[Any]:
+        return self._answer(NOTHING)
+
+    def poll(self, seconds: float) -> None:
+        pass
+
+    def _answer(self, nothing: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(nothing) if self._why is None else answer.set_exception(self._why())
+        return answer
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Clients are of a cluster that answers so."""
+
+    def set_up(why: Callable[[], Exception] | None) -> None:
+        monkeypatch.setattr(confluent_kafka.admin, "AdminClient", Untold(why))
+
+    # Tried with clients of their own.
+    tried = probing.answered("Does it?", True, yes="Yes.")
+    monkeypatch.setattr(probing, "_transactions", lambda *_: tried)
+    monkeypatch.setattr(probing, "probe_held", lambda *_: [tried])
+    return set_up
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        (refused, {"Broker: Topic authorization failed."}),
+        (unsupported, {"Local: Required feature not supported by broker."}),
+        (
+            None,
+            {
+                "The broker does not say.",
+                "The broker does not say what cleanup.policy is.",
+                "The broker does not say what min.insync.replicas is.",
+                "The broker does not say what transaction.max.timeout.ms, "
+                "transaction.state.log.replication.factor, transaction.state.log.min.isr is.",
+            },
+        ),
+    ],
+    ids=["refused", "unsupported", "nothing"],
+)
+def test_a_probe_says_of_each_question_why_it_is_open(
+    answers: Any, why: Any, words: set[str]
+) -> None:
+    answers(why)
+    found = probing.probe(CLUSTER, timedelta(seconds=1), "t")
+    open_ = [one for one in found if one.verdict is Verdict.UNKNOWN]
+    assert len(open_) == 4 and len(found) == 6, "what was tried has its answers"
+    assert {one.meaning.removeprefix("It is there. ") for one in open_} == words
+
+
+@pytest.mark.parametrize("why", [refused, unsupported, None])
+def test_a_probe_of_a_cluster_without_the_marker_topic(
+    answers: Any, monkeypatch: pytest.MonkeyPatch, why: Any
+) -> None:
+    answers(why)
+    monkeypatch.setattr(probing, "MARKER_TOPIC", "not-there")
+    [markers] = [one for one in probing.probe(CLUSTER, timedelta(1)) if "not-there" in one.question]
+    assert markers.verdict is Verdict.UNKNOWN
+    assert markers.meaning.startswith("It is not there, and whether the user may create it is not")
+
+
+def test_a_probe_of_a_cluster_that_falls_silent_ends_in_a_sentence(answers: Any) -> None:
+    answers(silent)
+    with pytest.raises(SourceUnavailableError, match=r"^a:9092 cannot be reached\.$"):
+        probing.probe(CLUSTER, timedelta(seconds=1), "t")
+
+
+def test_a_start_takes_a_cluster_that_cannot_tell_rights_at_its_word(answers: Any) -> None:
+    for why in (unsupported, None):
+        answers(why)
+        rights.check_rights(CLUSTER, {"t": ("READ",)}, "j", "s")
+    answers(refused)
+    with pytest.raises(ConfigurationError, match=r"we may not: Broker: Topic authorization failed"):
+        rights.check_rights(CLUSTER, {"t": ("READ",)}, "j", "s")
+
+
+@pytest.mark.parametrize(
+    ("why", "kind", "words"),
+    [
+        (refused, ConfigurationError, "cannot be looked at: Broker: Topic authorization failed."),
+        (unsupported, ConfigurationError, "cannot be looked at: Local: Required feature not"),
+        (silent, SourceUnavailableError, "the cluster cannot be reached."),
+        (None, ConfigurationError, "has cleanup.policy=unknown: its messages may not stay."),
+    ],
+    ids=["refused", "unsupported", "silent", "nothing"],
+)
+def test_a_start_says_why_a_marker_topic_is_not_good(
+    answers: Any, why: Any, kind: type[Exception], words: str
+) -> None:
+    answers(why)
+    with pytest.raises(kind) as raised:
+        check_marker_topic(CLUSTER, MARKER_TOPIC, "j", "s")
+    assert words in str(raised.value)
+
+
+def test_ids_of_topics_that_nobody_tells(answers: Any) -> None:
+    """A reader asks for them whenever something is new: they are a safeguard, not a need."""
+    answers(unsupported)
+    assert Offsets(CLUSTER, Topics(("t",)), "j", "s").topic_ids(["t"]) == {}
+    for why, kind, words in (
+        (refused, SourceError, "the cluster refuses: Broker: Topic authorization failed."),
+        (silent, SourceUnavailableError, "the cluster cannot be reached: it does not answer."),
+    ):
+        answers(why)
+        with pytest.raises(kind) as raised:
+            Offsets(CLUSTER, Topics(("t",)), "j", "s").topic_ids(["t"])
+        assert words in str(raised.value)
