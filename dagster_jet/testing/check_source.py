@@ -30,6 +30,7 @@ from dagster_jet.connectors.contract import (
     Acknowledging,
     Backlog,
     KeepsAcknowledged,
+    PreparesFrames,
     ReadsBacklog,
     Source,
     SourceReader,
@@ -149,9 +150,26 @@ class _Consumer:
         taken = self.reader.take_journal()
         self.journal[:0] = [] if taken is None else [taken]
         rows = self.reader.frame(self.spark, split).rows.collect()
+        self._compare_prepared(split, rows)
         self.reader.verify(split, len(rows))
         self.read.update(map(self.row_of, rows))
         return True
+
+    def _compare_prepared(self, split: Any, rows: list[Any]) -> None:
+        """A frame that was made for any split has the same rows, in one partition."""
+        if not isinstance(self.reader, PreparesFrames):
+            return
+        parameters = self.reader.split_parameters(split)
+        if parameters is None:
+            return
+        places = len(parameters.partitions)
+        prepared = self.reader.prepared_frame(self.spark, lambda: parameters.what, places)
+        if prepared is not None:
+            found = prepared.rows.collect()
+            assert Counter(map(repr, found)) == Counter(map(repr, rows)), (
+                "a prepared frame has other rows"
+            )
+            assert prepared.rows.rdd.getNumPartitions() == 1, "a prepared frame has one partition"
 
     def drain(self, wanted: int | None = None, max_rows: int = 1_000_000) -> Counter[Item]:
         """Reads what there is, or until it has read so many; what it has read since its start."""
@@ -468,14 +486,16 @@ def _outages(place: _Place) -> None:
         consumer.drain(place.there.total())
         place.put(2)
         with outage():
-            try:
-                consumer.on_own_thread(consumer.reader.poll)
-            except Exception as error:  # noqa: BLE001 - classified below
-                reaction = reaction_to(error, consumer.reader)
-                assert reaction is Reaction.RETRY, f"{name}: {error!r} asks for {reaction}"
-                assert not any(secret in str(error) for secret in place.secrets), name
+            for _ in range(_POLLS_MAX):
+                try:
+                    consumer.poll()  # it may bring what came before the outage
+                except Exception as error:  # noqa: BLE001 - classified below
+                    reaction = reaction_to(error, consumer.reader)
+                    assert reaction is Reaction.RETRY, f"{name}: {error!r} asks for {reaction}"
+                    assert not any(secret in str(error) for secret in place.secrets), name
+                    break
             else:
-                raise AssertionError(f"{name}: the poll has succeeded")
+                raise AssertionError(f"{name}: polls succeed")
         consumer.poll_again()
         place.expect(consumer.drain(place.there.total()), place.there)
         _finish(place, consumer)

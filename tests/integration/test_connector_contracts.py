@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import sinks, sources
-from dagster_jet.connectors.contract import Backlog
+from dagster_jet.connectors.contract import Backlog, SplitParameters
 from dagster_jet.errors import Reaction
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.store import Store, StoreConfig
@@ -321,6 +321,16 @@ class DropsNulls(Broken):
             return replace(frame, rows=frame.rows.where("text is not null"))
 
 
+class PreparesOtherRows(Broken):
+    class Reader(QueueReader):
+        def split_parameters(self, split: Any) -> SplitParameters:
+            return SplitParameters(split)
+
+        def prepared_frame(self, spark: Any, split: Any, partitions: int) -> Any:
+            frame = self.frame(spark, split())
+            return replace(frame, rows=frame.rows.where("id % 2 = 0"))
+
+
 class FailsInAnOutage(Broken):
     class Reader(QueueReader):
         def reaction(self, error: Exception) -> Any:
@@ -353,6 +363,7 @@ class IsBoundToOneThread(Broken):
         pytest.param(EndsTooEarly, r"Where the input is to end [\s\S]*rows are left", marks=long),
         pytest.param(NeverEnds, r"Where the input is to end [\s\S]*it goes on with", marks=long),
         (DropsNulls, "Every row is read once"),
+        (PreparesOtherRows, "a prepared frame has other rows"),
         pytest.param(FailsInAnOutage, "A poll in an outage is to be made again", marks=long),
         (TellsItsPassword, "shows no secret"),
         (IsBoundToOneThread, "Everything but poll, acknowledge and close"),
