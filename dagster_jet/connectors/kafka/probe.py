@@ -118,18 +118,18 @@ def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
 def _markers(admin: Any, is_there: bool) -> Finding:
     question = f"Can the topic {MARKER_TOPIC} say what is committed?"
     if is_there:
-        settings, untold = _settings(admin, "TOPIC", MARKER_TOPIC, "cleanup.policy")
+        settings, unanswered = _settings(admin, "TOPIC", MARKER_TOPIC, "cleanup.policy")
         policy = settings.get("cleanup.policy")
         return answered(
             question,
-            None if untold else policy == "compact",
+            None if unanswered else policy == "compact",
             yes="It is there, and compacted.",
             no=f"Its cleanup.policy is {policy}: its messages do not stay.",
-            unknown=f"It is there. {untold}",
-            cure=f"Grant {MARKER_RIGHTS} on it." if untold else "Set it to compact.",
+            unknown=f"It is there. {unanswered}",
+            cure=f"Grant {MARKER_RIGHTS} on it." if unanswered else "Set it to compact.",
             needed=True,
         )
-    cluster, untold = _told(
+    cluster, unanswered = _answer_of(
         admin.describe_cluster(include_authorized_operations=True, request_timeout=_CALL_S)
     )
     operations = None if cluster is None else cluster.authorized_operations
@@ -140,7 +140,7 @@ def _markers(admin: Any, is_there: bool) -> Finding:
         yes="It is not there; the first job creates it.",
         no="It is not there, and the user may not create it.",
         unknown="It is not there, and whether the user may create it is not known. "
-        f"{untold or _SILENT}",
+        f"{unanswered or _SILENT}",
         cure=f"Create it with cleanup.policy=compact, and grant {MARKER_RIGHTS} on it.",
         needed=True,
     )
@@ -148,7 +148,7 @@ def _markers(admin: Any, is_there: bool) -> Finding:
 
 def _rights(admin: Any, topic: str) -> Finding:
     asked = client_library().TopicCollection([topic])
-    described, untold = _told(
+    described, unanswered = _answer_of(
         admin.describe_topics(asked, include_authorized_operations=True, request_timeout=_CALL_S)[
             topic
         ]
@@ -161,13 +161,13 @@ def _rights(admin: Any, topic: str) -> Finding:
         None if names is None else bool(rights),
         yes=f"{rights}.",
         no="Neither.",
-        unknown=untold or _SILENT,
+        unknown=unanswered or _SILENT,
         cure="Grant READ for a source, WRITE for a sink.",
         needed=True,
     )
 
 
-def _told(answer: Any) -> tuple[Any, str]:
+def _answer_of(answer: Any) -> tuple[Any, str]:
     """What a cluster answers; or None, and why it does not: we may not ask, or it has no such call.
 
     Raises:
@@ -184,19 +184,19 @@ def _told(answer: Any) -> tuple[Any, str]:
 
 def _settings(admin: Any, kind: str, name: str, *needed: str) -> tuple[Mapping[str, str], str]:
     """Of a broker or a topic; and, unless all are there that are needed, why not. Raises as
-    `_told`."""
+    `_answer_of`."""
     administration = admin_library()
     resource = administration.ConfigResource(administration.ResourceType[kind], name)
-    described, untold = _told(admin.describe_configs([resource])[resource])
+    described, unanswered = _answer_of(admin.describe_configs([resource])[resource])
     settings = {one: entry.value for one, entry in (described or {}).items()}
     missing = [one for one in needed if settings.get(one) is None]
-    if missing and not untold:
-        untold = f"The broker does not say what {', '.join(missing)} is."
-    return settings, untold
+    if missing and not unanswered:
+        unanswered = f"The broker does not say what {', '.join(missing)} is."
+    return settings, unanswered
 
 
 def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Finding]:
-    settings, untold = _settings(
+    settings, unanswered = _settings(
         admin,
         "BROKER",
         str(broker),
@@ -204,12 +204,12 @@ def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Finding]:
         "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",
     )
-    if untold:
+    if unanswered:
         return [
             answered(
                 "Are the brokers' settings right?",
                 None,
-                unknown=untold,
+                unknown=unanswered,
                 cure="Grant DESCRIBE_CONFIGS on the cluster, or probe as an administrator.",
             )
         ]
@@ -259,15 +259,15 @@ def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Finding]:
 def _keeps_topic(admin: Any, known: Any, topic: str) -> Finding:
     partitions = known.topics[topic].partitions.values()
     replicas = min((len(one.replicas) for one in partitions), default=0)
-    settings, untold = _settings(admin, "TOPIC", topic, "min.insync.replicas")
+    settings, unanswered = _settings(admin, "TOPIC", topic, "min.insync.replicas")
     in_sync = int(settings.get("min.insync.replicas", 0))
     return answered(
         f"Does it keep messages of {topic} when a broker is lost?",
-        None if untold else replicas >= _MANY and in_sync > 1,
+        None if unanswered else replicas >= _MANY and in_sync > 1,
         yes=f"{replicas} replicas, {in_sync} of them in sync.",
         no=f"{replicas} replicas, min.insync.replicas {in_sync}.",
-        unknown=untold,
-        cure="" if untold else "Use 3 and 2, on three brokers.",
+        unknown=unanswered,
+        cure="" if unanswered else "Use 3 and 2, on three brokers.",
     )
 
 
