@@ -26,9 +26,8 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
     if as_json:
         show_json(list(rows))
         return
-    console = _console()
     if not rows:
-        console.print(f"{title}: nothing there")
+        console().print(f"{title}: nothing there")
         return
     filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     table = Table(title=title, title_justify="left")
@@ -36,7 +35,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
         table.add_column(_label(name))
     for row in rows:
         table.add_row(*[_text(row[name]) for name in filled])
-    console.print(table)
+    console().print(table)
 
 
 def show_one(row: Mapping[str, Any], *, title: str) -> None:
@@ -45,7 +44,7 @@ def show_one(row: Mapping[str, Any], *, title: str) -> None:
     for name, value in row.items():
         if value is not None:
             table.add_row(_label(name), _text(value))
-    _console().print(table)
+    console().print(table)
 
 
 def _label(name: str) -> str:
@@ -56,8 +55,8 @@ def _text(value: Any) -> str:
     return "" if value is None else escape(str(value))
 
 
-def _console() -> Console:
-    """A program that reads what it prints has no lines that are too long."""
+def console() -> Console:
+    """Where people read. A program that reads what it prints has no lines that are too long."""
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
@@ -68,7 +67,7 @@ def show_json(document: Any) -> None:
 
 def say(sentence: str) -> None:
     """Prints a sentence for people, as it is."""
-    _console().print(sentence, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+    console().print(sentence, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from rich.console import Console
 from rich.table import Table
 
-from dagster_jet.cli.output import say
+from dagster_jet.cli.output import console, say
 from dagster_jet.core.phases import Part
 from dagster_jet.jobs.profile import JobProfile, PhaseProfile
 
@@ -31,7 +30,7 @@ def show_profile(profile: JobProfile) -> None:
     for phase in profile.phases:
         if phase.part is Part.SNAPSHOT:
             _add(table, phase, indent=phase.stage is not None)
-    Console().print(table)
+    console().print(table)
     idle = profile.idle_ms / (profile.idle_ms + profile.busy_ms or 1)
     say(
         f"{profile.epochs} epochs, {profile.rows:,} rows, {profile.rows_per_second:,.0f} rows/s "

@@ -14,13 +14,12 @@ from enum import Enum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from dagster_jet.cli.options import Target, on_store
-from dagster_jet.cli.output import show_json
+from dagster_jet.cli.output import console, show_json
 from dagster_jet.errors import JetError
 from dagster_jet.jobs.overview import JobOverview, Overviews
 from dagster_jet.jobs.run_progress import count, span
@@ -91,8 +90,8 @@ def top(
         overviews = Overviews(jet.store)
         if target.as_json:
             show_json([job.to_json() for job in sort.sorted(overviews.look())])
-        elif once or not sys.stdout.isatty() or Console().is_dumb_terminal:
-            Console().print(_table(sort.sorted(overviews.look()), sort))
+        elif once or not sys.stdout.isatty() or console().is_dumb_terminal:
+            console().print(_table(sort.sorted(overviews.look()), sort))
         else:
             _watch(overviews, sort, every)
 

@@ -334,7 +334,8 @@ class PreparesFrames(Protocol):
     def prepared_frame(
         self, spark: SparkSession, split: Callable[[], Any], partitions: int
     ) -> SourceFrame | None:
-        """Returns a frame of one partition, or None: each split needs a frame of its own.
+        """Returns a frame of one partition, or None: each split needs a frame of its own. What is
+        `SourceFrame.shared` in it is not materialised: each branch reads it.
 
         Args:
             split: to be called in the task; returns `SplitParameters.what`.

@@ -35,6 +35,8 @@ class EnrichmentTables:
     job: str
     failure: Callable[[Exception], JetError]
     """What a failed Spark job stands for."""
+    reads: int = 0
+    """How often tables were read: as long as it stays, so do the frames."""
     _known: dict[str, _Table] = field(default_factory=dict)
 
     def frame(self, node: EnrichNode, stream_columns: Sequence[str]) -> DataFrame:
@@ -46,12 +48,19 @@ class EnrichmentTables:
             JetError: the table cannot be read; its reaction says what follows.
         """
         known, now = self._known.get(node.name), time.monotonic()
-        if known is not None:
-            if node.refresh_ms is None or now - known.read_at < node.refresh_ms / 1000:
-                return known.frame
+        if known is not None and not self.is_due(node):
+            return known.frame
         frame = self._without_clashes(node, stream_columns, self._read(node))
         self._known[node.name] = _Table(frame, now)
+        self.reads += 1
         return frame
+
+    def is_due(self, node: EnrichNode) -> bool:
+        """The table is to be read, for the first time or anew."""
+        known = self._known.get(node.name)
+        if known is None or node.refresh_ms is None:
+            return known is None
+        return time.monotonic() - known.read_at >= node.refresh_ms / 1000
 
     def close(self) -> None:
         self._known.clear()

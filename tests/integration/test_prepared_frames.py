@@ -16,10 +16,13 @@ from dagster_jet import aggregates as agg
 from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.files.source import FilesSource
 from dagster_jet.pipeline import Stage
-from dagster_jet.spark.frames.prepared_frames import can_be_prepared
+from dagster_jet.pipeline.graph import EnrichNode
+from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.prepared_frames import PreparedFrames, can_be_prepared
 from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.repeatable import is_repeatable
 from dagster_jet.spark.runtime import SparkRuntime
+from dagster_jet.spark.tasks.barrier import Barrier
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +94,31 @@ def test_a_table_is_joined_as_it_was_read(spark: SparkSession, rows: DataFrame) 
     table = spark.range(10).localCheckpoint().withColumnRenamed("id", "n")
     joined = rows.join(F.broadcast(table), rows.id == table.n)
     assert is_repeatable(joined, several_readers=True)
+
+
+def test_a_table_that_is_read_anew_ends_the_frames_that_were_joined_with_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "names.json").write_text('{"k": "a", "name": "A"}\n')
+    p = Pipeline("enriched")
+    source = sources.files("/in", format="json", schema="k string, v long")
+    names = sources.table(
+        str(tmp_path / "names.json"), format="json", schema="k string, name string"
+    )
+    rows = p.read_from(source, name="rows").enrich(names, on="k", refresh="1 hour", name="named")
+    rows.write_to(sinks.files("/out", format="json"), name="out")
+    runtime = SparkRuntime(spark, p.name, {}, 1)
+    plan = analyse(runtime, p.graph, 7)
+    prepared, tables = PreparedFrames(plan, runtime), runtime.tables
+    barrier = Barrier("enriched", 1, 1, 1, None, str(tmp_path / "work"), 7, None)
+    epoch = EpochInput(barrier, {}, {}, {}, few_groups=True, few_rows=True)
+    first = prepared.of(epoch)
+    assert first is not None and prepared.of(epoch) is first
+    tables.close()
+    assert prepared.of(epoch) is None, "it is due: frames of the epoch's own read it"
+    tables.frame(cast(EnrichNode, p.graph["named"]), plan.stream_columns["named"])
+    second = prepared.of(epoch)
+    assert second is not None and second is not first
 
 
 LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {

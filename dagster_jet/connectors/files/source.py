@@ -325,23 +325,25 @@ class FilesReader(SourceReader):
         return self.source.rows.can_be_cut
 
     def frame(self, spark: SparkSession, split: tuple[Slice, ...]) -> SourceFrame:
-        rule = self._dead_letters
-        rows = self._rows.frame(spark, split, with_file=rule is not None)
-        return SourceFrame(rows) if rule is None else self._divided(rows, rule)
+        return self._divided(self._rows.frame(spark, split, with_file=self._names_files))
 
     def prepared_frame(
         self, spark: SparkSession, split: Callable[[], Sequence[Slice]], partitions: int
     ) -> SourceFrame | None:
-        rule = self._dead_letters
-        rows = self._rows.prepared_frame(spark, split, with_file=rule is not None)
-        if rows is None or rule is None:
-            return None if rows is None else SourceFrame(rows)
-        return replace(self._divided(rows, rule), shared=None)
+        rows = self._rows.prepared_frame(spark, split, with_file=self._names_files)
+        return None if rows is None else self._divided(rows)
 
-    def _divided(self, frame: DataFrame, rule: BadRowRule) -> SourceFrame:
-        """Into good rows and dead letters."""
+    @property
+    def _names_files(self) -> bool:
+        return self._dead_letters is not None
+
+    def _divided(self, frame: DataFrame) -> SourceFrame:
+        """Into good rows and dead letters, if there are to be any."""
         from pyspark.sql import functions as F
 
+        rule = self._dead_letters
+        if rule is None:
+            return SourceFrame(frame)
         columns = [quoted_name(name) for name in frame.columns if name not in _OURS]
         reason = F.when(F.col(CORRUPT_COLUMN).isNotNull(), "does not fit the schema")
         for column in rule.required:

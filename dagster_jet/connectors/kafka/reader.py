@@ -243,7 +243,7 @@ class KafkaReader(SourceReader):
         self, spark: SparkSession, split: Callable[[], Sequence[Range]], partitions: int
     ) -> SourceFrame | None:
         task = self._task(OneShare(split), None, with_position=self.bad_rows is not None)
-        return replace(self._frame(spark, task, tuple(map(str, range(partitions)))), shared=None)
+        return self._frame(spark, task, tuple(map(str, range(partitions))))
 
     def split_parameters(self, split: tuple[Range, ...]) -> SplitParameters | None:
         return SplitParameters(split, names_of(split))

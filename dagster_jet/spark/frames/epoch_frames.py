@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dagster_jet.connectors.contract import (
-    SOURCE_PARTITION_COLUMN,
-    Partitioned,
-    SourceFrame,
-)
+from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN, Partitioned, SourceFrame
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     MergeNode,
@@ -131,14 +127,18 @@ class EpochFrames:
         if key not in self._frames:
             with planning_of(self._plan.job, node.name):
                 frame = self._make(node, early)
-            # What is prepared keeps nothing of a run: so little is read again by each branch.
-            if frame is not None and node.name in self._plan.shared and self._prepared is None:
-                frame = self.shared.add(frame)
+            if frame is not None and node.name in self._plan.shared:
+                frame = self._kept(frame)
             if frame is not None and node.name in self._plan.partition_columns:
                 self._whole[node.name] = frame
                 frame = frame.drop(SOURCE_PARTITION_COLUMN)
             self._frames[key] = frame
         return self._frames[key]
+
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        """For several branches. What is prepared keeps nothing of a run: so little is read again by
+        each of them."""
+        return self.shared.add(frame) if self._prepared is None else frame
 
     def _input(self, name: str, early: bool = False) -> DataFrame | None:
         return self._frame(self._plan.graph[name], early=early)
@@ -181,7 +181,7 @@ class EpochFrames:
             source = self._prepared[node.name]
         self._sources[node.name] = source
         if source.shared is not None:
-            self.shared.add(source.shared)
+            self._kept(source.shared)
         rows = source.rows
         if isinstance(reader, Partitioned) and node.name not in self._plan.partition_columns:
             rows = rows.drop(SOURCE_PARTITION_COLUMN)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.contract import PreparesFrames, SourceFrame, SplitParameters
 from dagster_jet.pipeline.graph import EnrichNode, TimestampsNode, TransformNode
@@ -23,9 +22,6 @@ from dagster_jet.spark.tasks.epoch_parameters import (
     CurrentSplit,
     EpochParameters,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _Kind = frozenset[tuple[str, int]]
 """The sources that have something to read; with each, how many partitions can be observed."""
@@ -41,7 +37,8 @@ class PreparedFrames:
         self._can_be = can_be_prepared(plan)
         self._kept: dict[_Kind, EpochFrames | None] = {}
         """None: those of this kind have to be made each time."""
-        self._tables: list[DataFrame] = []
+        self._enrichments = [node for node in plan.graph if isinstance(node, EnrichNode)]
+        self._table_reads = 0
         self._written: Path | None = None
 
     def of(self, epoch: EpochInput) -> EpochFrames | None:
@@ -51,7 +48,8 @@ class PreparedFrames:
         splits = self._split_parameters(epoch)
         if splits is None:
             return None
-        self._look_at_tables()
+        if not self._has_newest_tables():
+            return None
         kind = frozenset((name, _places(split.partitions)) for name, split in splits.items())
         if kind not in self._kept:
             if len(self._kept) == _KEPT:
@@ -64,16 +62,14 @@ class PreparedFrames:
             self._pass(EpochParameters(epoch.barrier, epoch.stages, what))
         return frames
 
-    def _look_at_tables(self) -> None:
-        """Frames are joined with tables as they were read last, of which Spark keeps broadcasts."""
-        tables = [
-            self._runtime.tables.frame(node, self._plan.stream_columns[node.name])
-            for node in self._plan.graph
-            if isinstance(node, EnrichNode)
-        ]
-        if list(map(id, tables)) != list(map(id, self._tables)):
+    def _has_newest_tables(self) -> bool:
+        """Frames are joined with tables as they were read, of which Spark keeps broadcasts. One
+        that is due is read by frames of this epoch's own."""
+        tables = self._runtime.tables
+        if self._table_reads != tables.reads:
             self._kept.clear()
-        self._tables = tables
+            self._table_reads = tables.reads
+        return not any(map(tables.is_due, self._enrichments))
 
     def _split_parameters(self, epoch: EpochInput) -> dict[str, SplitParameters] | None:
         splits = {}
@@ -109,7 +105,7 @@ class PreparedFrames:
 
     def _pass(self, parameters: EpochParameters) -> None:
         before = self._written
-        self._written = parameters.write(Path(parameters.barrier.work_dir))
+        self._written = parameters.write()
         self._runtime.session.sparkContext.setLocalProperty(PARAMETERS_PROPERTY, str(self._written))
         if before is not None and before != self._written:
             before.unlink(missing_ok=True)

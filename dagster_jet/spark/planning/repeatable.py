@@ -12,20 +12,10 @@ if TYPE_CHECKING:
 
 _RUN_ANEW = frozenset(
     (
-        *(
-            "Range",
-            "MapInArrow",
-            "PythonMapInArrow",
-            "MapInPandas",
-            "Project",
-            "Filter",
-            "CollectMetrics",
-            "Coalesce",
-            "Union",
-        ),
-        *("HashAggregate", "ObjectHashAggregate", "SortAggregate", "Sort", "Expand", "Generate"),
+        *("Range", "MapInArrow", "PythonMapInArrow", "MapInPandas", "CollectMetrics"),
+        *("Project", "Filter", "Coalesce", "Union", "Sort", "Expand", "Generate"),
+        *("HashAggregate", "ObjectHashAggregate", "SortAggregate", "BroadcastHashJoin"),
         *("WholeStageCodegen", "InputAdapter", "ColumnarToRow", "RowToColumnar"),
-        "BroadcastHashJoin",
     )
 )
 """Physical nodes, without `Exec`, that begin from nothing in each run. What is not known is taken

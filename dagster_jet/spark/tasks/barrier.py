@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,20 +74,31 @@ class Barrier:
         looks at the paths in the acks sees which executor has a shard.
 
         Raises:
-            ConfigurationError: the work folder is somebody else's (`scratch.py`).
-            ExecutorLostError: it cannot be made.
+            As `private_folder`.
         """
-        work_dir = Path(self.work_dir)
-        try:
-            make_private(work_dir)
-        except OSError as error:
-            raise ExecutorLostError(
-                f"the work folder {work_dir} cannot be made: {error}.",
-                stage=vertex,
-                cure="Free some space, or give another work_dir; meanwhile the job restarts from "
-                "its last snapshot.",
-            ) from error
-        return Path(self.work_dir) / executor_name() / vertex
+        with private_folder(self.work_dir, vertex) as folder:
+            return folder / executor_name() / vertex
+
+
+@contextmanager
+def private_folder(work_dir: str, stage: str | None = None) -> Iterator[Path]:
+    """The work folder, made if it is not there; what is done in it fails as its making does.
+
+    Raises:
+        ConfigurationError: it is somebody else's (`scratch.py`).
+        ExecutorLostError: it cannot be made, or written to.
+    """
+    folder = Path(work_dir)
+    try:
+        make_private(folder)
+        yield folder
+    except OSError as error:
+        raise ExecutorLostError(
+            f"the work folder {folder} cannot be used: {error}.",
+            stage=stage,
+            cure="Free some space, or give another work_dir; meanwhile the job restarts from its "
+            "last snapshot.",
+        ) from error
 
 
 def saving_folder(work_dir: str | Path) -> Path:

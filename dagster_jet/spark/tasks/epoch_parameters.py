@@ -19,10 +19,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from dagster_jet.errors import ExecutorLostError
-from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.spark.tasks.barrier import Barrier, private_folder
 from dagster_jet.spark.tasks.stage_input import StageInput
-from dagster_jet.system.scratch import make_private
 
 PARAMETERS_PROPERTY = "dagster_jet.epoch"
 """The property: which file."""
@@ -37,23 +35,15 @@ class EpochParameters:
     splits: Mapping[str, Any]
     """By source, `SplitParameters.what`."""
 
-    def write(self, folder: Path) -> Path:
-        """A crash leaves a file in the folder of an execution that is over.
+    def write(self) -> Path:
+        """Into the work folder. A crash leaves a file in the folder of an execution that is over.
 
         Raises:
-            ConfigurationError: the folder is somebody else's (`scratch.py`).
-            ExecutorLostError: it cannot be written to.
+            As `private_folder`.
         """
-        path = folder / f"epoch-{self.barrier.epoch_id}.pickle"
-        try:
-            make_private(folder)
+        with private_folder(self.barrier.work_dir) as folder:
+            path = folder / f"epoch-{self.barrier.epoch_id}.pickle"
             path.write_bytes(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
-        except OSError as error:
-            raise ExecutorLostError(
-                f"the work folder {folder} cannot be written to: {error}.",
-                cure="Free some space, or give another work_dir; meanwhile the job restarts from "
-                "its last snapshot.",
-            ) from error
         return path
 
 
