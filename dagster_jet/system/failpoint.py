@@ -4,9 +4,12 @@ Every durable step of the protocol carries a point before and after it. In produ
 configured and a point costs one dictionary look-up. The crash suite enumerates the points from
 the source code, so a new step cannot stay untested.
 
-Configured by the environment, because the processes to hit are children of a JVM:
+Configured by the environment:
 
     JET_FAIL_POINTS="record.before=kill;chunks.before:2=raise"
+
+Tasks run in children of a JVM that may have been there before, and may serve other drivers: what
+they are to do travels with the job (`Orders`).
 
 `name[:hit]=action`; `hit` counts from 1 in each process. Actions: ``kill`` (SIGKILL of the driver
 and of this process), ``raise`` (a restartable `FailPointError`), ``freeze`` (SIGSTOP of this
@@ -16,17 +19,17 @@ process, as a long pause would), ``retry`` (a `FailPointError` wherever a task i
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ENV_POINTS = "JET_FAIL_POINTS"
 _ENV_LOG = "JET_FAIL_POINT_LOG"
-_ENV_DRIVER = "JET_DRIVER_PID"
 
 
 class FailPointError(OSError):
@@ -54,7 +57,30 @@ around_freeze: Callable[[], AbstractContextManager[None]] = nullcontext
 task_attempt: int | None = None
 """How many times the task that this process works on has been begun; None outside of tasks."""
 
-_rules = _parse(os.environ.get(_ENV_POINTS, ""))
+@dataclass(frozen=True)
+class Orders:
+    """What a process does at fail points.
+
+    Attributes:
+        rules: as in the environment.
+        log: of what was acted upon.
+        driver: dies with the process; 0: there is none.
+    """
+
+    rules: str
+    log: str | None = None
+    driver: int = 0
+
+    @classmethod
+    def from_environment(cls) -> Orders:
+        return cls(os.environ.get(_ENV_POINTS, ""), os.environ.get(_ENV_LOG))
+
+    def __str__(self) -> str:
+        return json.dumps([self.rules, self.log, self.driver])
+
+
+_orders = Orders.from_environment()
+_rules = _parse(_orders.rules)
 _hits: dict[str, int] = {}
 
 
@@ -68,7 +94,7 @@ def fail_point(name: str) -> None:
     _hits[name] = _hits.get(name, 0) + 1
     if rule.hit != (task_attempt if rule.action == "retry" else _hits[name]):
         return
-    log = os.environ.get(_ENV_LOG)
+    log = _orders.log or os.environ.get(_ENV_LOG)
     if log:
         with open(log, "a", encoding="utf-8") as file:
             file.write(f"{name}={rule.action}@{os.getpid()}\n")
@@ -76,15 +102,14 @@ def fail_point(name: str) -> None:
             os.fsync(file.fileno())
     if rule.action in ("raise", "retry"):
         raise FailPointError(f"fail point {name}")
-    driver = int(os.environ.get(_ENV_DRIVER, "0")) or os.getpid()
     if rule.action == "freeze":
         with around_freeze():
             # To this very thread: it stops the process before it comes back. A signal to the
             # process is taken by some other thread, and we would go on until that one runs.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return
-    if driver != os.getpid():
-        os.kill(driver, signal.SIGKILL)
+    if _orders.driver:
+        os.kill(_orders.driver, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)  # SIGKILL is on its way; run nothing further
 
@@ -96,6 +121,24 @@ def hits(name: str) -> int:
 
 def configure(text: str) -> None:
     """Replaces this process's rules; for tests that cannot set the environment first."""
-    global _rules
-    _rules = _parse(text)
+    _obey(Orders(text))
+
+
+def for_tasks() -> str | None:
+    """What the tasks that this process drives shall do, by its environment as it is now; None: what
+    their own says."""
+    orders = Orders.from_environment()
+    return str(replace(orders, driver=os.getpid())) if orders.rules else None
+
+
+def obey(orders: str | None) -> None:
+    """As `for_tasks` has said it. A worker serves many drivers: other orders are counted anew."""
+    wanted = Orders(*json.loads(orders)) if orders else Orders.from_environment()
+    if wanted != _orders:
+        _obey(wanted)
+
+
+def _obey(orders: Orders) -> None:
+    global _orders, _rules
+    _orders, _rules = orders, _parse(orders.rules)
     _hits.clear()

@@ -109,9 +109,6 @@ def attach() -> None:
     context = SparkContext(
         gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=java_context.getConf())
     )
-    # The JVM's environment is another process's: hand our own to our workers.
-    context.environment.update({k: v for k, v in os.environ.items() if k.startswith("JET_")})
-    context.environment["JET_DRIVER_PID"] = str(os.getpid())
     SparkSession(context)
 
 

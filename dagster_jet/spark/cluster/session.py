@@ -190,8 +190,6 @@ def _own_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSes
         session.conf.set(name, value)
     for name in LOOKED_UP_OFTEN:
         java_import(context._jvm, name)
-    # For fail points in tasks. Not in our own environment: other children would inherit it.
-    context.environment["JET_DRIVER_PID"] = str(os.getpid())
     if _is_on_this_host(str(context.master)):
         # Users' functions travel by the name of their module: workers must find what we find,
         # also in the working directory that Dagster put on our path alone.

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import Piece
 from dagster_jet.errors import JetError
+from dagster_jet.spark.tasks import fail_points
 
 SCHEMA = pa.schema([("piece", pa.int32()), ("result", pa.binary())])
 DDL = "piece int, result binary"
@@ -22,6 +23,7 @@ class CommitPieces:
     pieces: tuple[Piece, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        fail_points.obey()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 columns = [pa.array([number], pa.int32()), pa.array([self._done(number)])]

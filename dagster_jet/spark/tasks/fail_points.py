@@ -1,0 +1,36 @@
+"""Fail points of tasks: what they are to do travels with the job.
+
+In the environment of the workers it would be another daemon, with all its imports, for each
+driver of a crash test that one JVM serves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster_jet.system import failpoint
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_PROPERTY = "dagster_jet.fail_points"
+_handed_on = False
+
+
+def hand_on(context: SparkContext) -> None:
+    """To the tasks of the jobs that this thread starts next."""
+    global _handed_on
+    orders = failpoint.for_tasks()
+    if orders is not None or _handed_on:
+        context.setLocalProperty(_PROPERTY, orders)  # type: ignore[arg-type]  # None: no longer
+        _handed_on = True
+
+
+def obey() -> None:
+    """What this task's driver has handed on; nothing, in production and outside of tasks."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None:
+        failpoint.obey(context.getLocalProperty(_PROPERTY))
+        failpoint.task_attempt = context.attemptNumber() + 1
