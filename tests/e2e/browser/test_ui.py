@@ -48,6 +48,12 @@ def page(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         browser.quit()
 
 
+def intent(project: Project) -> str:
+    supervision = read_supervision(project.jet.store, PIPELINE)
+    assert supervision is not None
+    return supervision.intent
+
+
 def rows_read(page: Page) -> int:
     """As the page of an asset shows it, in its table of metadata."""
     shown = re.search(r"^rows_read\n.*\n(\d+)$", page.text, re.MULTILINE)
@@ -140,8 +146,7 @@ def test_materialize_all_reads_what_is_there_and_ends(project: Project, page: Pa
     page.open(f"/runs/{batches(project)[-1].run_id}").wait_for("Success", "RUN_SUCCESS")
     assert project.rows_committed() == rows
     assert project.record().execution_id == record.execution_id + 1
-    supervision = read_supervision(project.jet.store, PIPELINE)
-    assert supervision is not None and supervision.intent == "paused", "as before"
+    assert intent(project) == "paused", "as before"
 
 
 def batches(project: Project) -> list[Run]:
@@ -163,8 +168,7 @@ def test_reexecuted_it_goes_on_and_is_supervised(project: Project, page: Page) -
     page.open(f"/runs/{cancelled.run_id}").wait_for("Canceled").click("Re-execute all (*)")
     project.wait_for("it is running again", lambda: project.is_running(before))
     fly_and_see(project, page)
-    resumed = read_supervision(project.jet.store, PIPELINE)
-    assert resumed is not None and resumed.intent == "always-on"
+    assert intent(project) == "always-on"
     page.open(SENSOR).wait_until(lambda: "adopt" in last_skip_reason(page), "it is adopted")
     assert project.run_statuses() == [*statuses, "STARTED"]
 
@@ -176,22 +180,26 @@ def ask(page: Page, action: str) -> None:
     page.wait_for("Success")
 
 
-def test_suspended_by_the_form_it_is_launched_and_resumed(project: Project, page: Page) -> None:
-    for how in ("launched", "resumed"):
-        before = project.record().execution_id
-        ask(page, "suspend")
-        assert project.record().status is JobStatus.SUSPENDED
-        page.open(SENSOR).wait_until(
-            lambda: "paused" in last_skip_reason(page), "the tick says it is paused"
-        )
-        if how == "launched":
-            page.open(LAUNCHPAD).wait_for("No errors").click("Launch Run")
-        else:
-            ask(page, "resume")
-        project.wait_for(f"it is {how}", lambda: project.is_running(before))  # noqa: B023
-        fly_and_see(project, page)
-        supervision = read_supervision(project.jet.store, PIPELINE)
-        assert supervision is not None and supervision.intent == "always-on"
+def test_suspended_by_the_form_it_is_launched(project: Project, page: Page) -> None:
+    before = project.record().execution_id
+    ask(page, "suspend")
+    assert project.record().status is JobStatus.SUSPENDED
+    page.open(SENSOR).wait_until(
+        lambda: "paused" in last_skip_reason(page), "the tick says it is paused"
+    )
+    page.open(LAUNCHPAD).wait_for("No errors").click("Launch Run")
+    project.wait_for("it is launched", lambda: project.is_running(before))
+    assert intent(project) == "always-on"
+
+
+def test_suspended_by_the_form_it_is_resumed(project: Project, page: Page) -> None:
+    before = project.record().execution_id
+    ask(page, "suspend")
+    assert project.record().status is JobStatus.SUSPENDED
+    ask(page, "resume")
+    project.wait_for("it is resumed", lambda: project.is_running(before))
+    fly_and_see(project, page)
+    assert intent(project) == "always-on"
 
 
 def test_one_too_many_from_the_launchpad_ends_softly(project: Project, page: Page) -> None:
