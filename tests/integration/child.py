@@ -109,6 +109,10 @@ def attach() -> None:
     context = SparkContext(
         gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=java_context.getConf())
     )
+    # The JVM's environment is another process's: hand our own to our workers. What they do at fail
+    # points comes with each job: drivers of the same environment share workers.
+    own = {k: v for k, v in os.environ.items() if k.startswith("JET_") and "FAIL" not in k}
+    context.environment.update(own)
     SparkSession(context)
 
 
