@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from dagster_jet.errors import StoreMismatchError
@@ -111,6 +112,7 @@ class StoreMetadata:
         ).encode()
 
     @staticmethod
+    @lru_cache(maxsize=8)  # read at every access to a map, and seldom another than before
     def from_bytes(stored: bytes) -> StoreMetadata:
         """Read what ``to_bytes`` wrote, also in format 1, which knew no changes.
 
