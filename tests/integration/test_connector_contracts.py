@@ -111,7 +111,12 @@ def test_files_in_a_bucket(s3: S3Folder, spark: Any) -> None:
 
 
 def test_maps(spark: Any) -> None:
-    config = StoreConfig((f"memory://{uuid.uuid4().hex}",), allow_memory=True, backup_count=0)
+    config = StoreConfig(
+        (f"memory://{uuid.uuid4().hex}",),
+        allow_memory=True,
+        backup_count=0,
+        partition_count=13,  # the map is read often
+    )
     with Store.open(config) as store:
 
         def read() -> list[Row]:
