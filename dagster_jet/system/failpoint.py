@@ -57,6 +57,7 @@ around_freeze: Callable[[], AbstractContextManager[None]] = nullcontext
 task_attempt: int | None = None
 """How many times the task that this process works on has been begun; None outside of tasks."""
 
+
 @dataclass(frozen=True)
 class Orders:
     """What a process does at fail points.
