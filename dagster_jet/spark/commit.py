@@ -15,7 +15,7 @@ from dagster_jet.operators.user.spark_processor import SparkProcessor
 from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks import fail_points
+from dagster_jet.spark.tasks import fail_point_orders
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.commit_pieces import DDL, CommitPieces
 from dagster_jet.spark.tasks.commit_task import CommitItem, CommitTask
@@ -62,7 +62,7 @@ def carry_out(runtime: SparkRuntime, pieces: Sequence[Piece]) -> list[Any]:
             from Spark's error. The same call may be made again.
     """
     try:
-        fail_points.hand_on(runtime.session.sparkContext)
+        fail_point_orders.hand_on(runtime.session.sparkContext)
         numbers = runtime.session.range(0, len(pieces), 1, len(pieces))
         rows = numbers.mapInArrow(CommitPieces(tuple(pieces)), DDL).collect()
     except (PySparkException, Py4JError, OSError) as error:

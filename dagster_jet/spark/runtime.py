@@ -25,7 +25,7 @@ from dagster_jet.spark.cluster.session import (
 )
 from dagster_jet.spark.errors import translate
 from dagster_jet.spark.tables import EnrichmentTables
-from dagster_jet.spark.tasks import fail_points
+from dagster_jet.spark.tasks import fail_point_orders
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
 
 if TYPE_CHECKING:
@@ -117,5 +117,5 @@ class SparkRuntime:
 
 def collect_acks(frame: DataFrame) -> tuple[Ack, ...]:
     """Runs the Spark job behind a frame of acks."""
-    fail_points.hand_on(frame.sparkSession.sparkContext)
+    fail_point_orders.hand_on(frame.sparkSession.sparkContext)
     return tuple(Ack.from_bytes(bytes(row[0])) for row in frame.collect())

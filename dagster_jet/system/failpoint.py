@@ -76,7 +76,11 @@ class Orders:
     def from_environment(cls) -> Orders:
         return cls(os.environ.get(_ENV_POINTS, ""), os.environ.get(_ENV_LOG))
 
-    def __str__(self) -> str:
+    @classmethod
+    def from_json(cls, text: str) -> Orders:
+        return cls(*json.loads(text))
+
+    def to_json(self) -> str:
         return json.dumps([self.rules, self.log, self.driver])
 
 
@@ -95,9 +99,8 @@ def fail_point(name: str) -> None:
     _hits[name] = _hits.get(name, 0) + 1
     if rule.hit != (task_attempt if rule.action == "retry" else _hits[name]):
         return
-    log = _orders.log or os.environ.get(_ENV_LOG)
-    if log:
-        with open(log, "a", encoding="utf-8") as file:
+    if _orders.log:
+        with open(_orders.log, "a", encoding="utf-8") as file:
             file.write(f"{name}={rule.action}@{os.getpid()}\n")
             file.flush()
             os.fsync(file.fileno())
@@ -122,24 +125,25 @@ def hits(name: str) -> int:
 
 def configure(text: str) -> None:
     """Replaces this process's rules; for tests that cannot set the environment first."""
-    _obey(Orders(text))
+    _begin(replace(Orders.from_environment(), rules=text))
 
 
-def for_tasks() -> str | None:
+def for_tasks() -> Orders | None:
     """What the tasks that this process drives shall do, by its environment as it is now; None: what
     their own says."""
     orders = Orders.from_environment()
-    return str(replace(orders, driver=os.getpid())) if orders.rules else None
+    return replace(orders, driver=os.getpid()) if orders.rules else None
 
 
-def obey(orders: str | None) -> None:
-    """As `for_tasks` has said it. A worker serves many drivers: other orders are counted anew."""
-    wanted = Orders(*json.loads(orders)) if orders else Orders.from_environment()
+def obey(orders: Orders | None) -> None:
+    """Does as `for_tasks` says. A worker serves many drivers: under other orders than before, hits
+    are counted anew."""
+    wanted = orders or Orders.from_environment()
     if wanted != _orders:
-        _obey(wanted)
+        _begin(wanted)
 
 
-def _obey(orders: Orders) -> None:
+def _begin(orders: Orders) -> None:
     global _orders, _rules
     _orders, _rules = orders, _parse(orders.rules)
     _hits.clear()

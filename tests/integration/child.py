@@ -111,8 +111,13 @@ def attach() -> None:
     )
     # The JVM's environment is another process's: hand our own to our workers. What they do at fail
     # points comes with each job: drivers of the same environment share workers.
-    own = {k: v for k, v in os.environ.items() if k.startswith("JET_") and "FAIL" not in k}
-    context.environment.update(own)
+    context.environment.update(
+        {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith("JET_") and not name.startswith("JET_FAIL_POINT")
+        }
+    )
     SparkSession(context)
 
 

@@ -217,7 +217,7 @@ class World:
     @contextmanager
     def rules_in_workers(self, rules: str) -> Iterator[None]:
         """Fail points for the tasks of this process, until they have made an execution restart."""
-        os.environ["JET_FAIL_POINTS"] = rules
+        os.environ |= self.fail_points.environment(rules)
         try:
             yield
         finally:

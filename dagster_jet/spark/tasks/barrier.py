@@ -21,7 +21,7 @@ from dagster_jet.connectors.contract import TransactionId
 from dagster_jet.dag import Guarantee
 from dagster_jet.errors import ExecutorLostError
 from dagster_jet.snapshot.manifest import Ack
-from dagster_jet.spark.tasks import fail_points
+from dagster_jet.spark.tasks import fail_point_orders
 from dagster_jet.store import StoreHandle
 from dagster_jet.system.scratch import make_private
 
@@ -115,7 +115,7 @@ def new_attempt() -> str:
     """Unique among all attempts of all tasks of an execution."""
     from pyspark import TaskContext
 
-    fail_points.obey()
+    fail_point_orders.obey()
     context = TaskContext.get()
     number = context.taskAttemptId() if context is not None else os.getpid()
     return f"{number}.{uuid.uuid4().hex[:6]}"

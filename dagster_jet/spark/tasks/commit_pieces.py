@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import Piece
 from dagster_jet.errors import JetError
-from dagster_jet.spark.tasks import fail_points
+from dagster_jet.spark.tasks import fail_point_orders
 
 SCHEMA = pa.schema([("piece", pa.int32()), ("result", pa.binary())])
 DDL = "piece int, result binary"
@@ -23,7 +23,7 @@ class CommitPieces:
     pieces: tuple[Piece, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        fail_points.obey()
+        fail_point_orders.obey()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 columns = [pa.array([number], pa.int32()), pa.array([self._done(number)])]

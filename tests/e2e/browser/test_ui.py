@@ -180,22 +180,26 @@ def ask(page: Page, action: str) -> None:
     page.wait_for("Success")
 
 
-def test_suspended_by_the_form_it_is_launched(project: Project, page: Page) -> None:
-    before = project.record().execution_id
+def suspend(project: Project, page: Page) -> None:
     ask(page, "suspend")
     assert project.record().status is JobStatus.SUSPENDED
     page.open(SENSOR).wait_until(
         lambda: "paused" in last_skip_reason(page), "the tick says it is paused"
     )
+
+
+def test_suspended_by_the_form_it_is_launched(project: Project, page: Page) -> None:
+    before = project.record().execution_id
+    suspend(project, page)
     page.open(LAUNCHPAD).wait_for("No errors").click("Launch Run")
     project.wait_for("it is launched", lambda: project.is_running(before))
+    fly_and_see(project, page)
     assert intent(project) == "always-on"
 
 
 def test_suspended_by_the_form_it_is_resumed(project: Project, page: Page) -> None:
     before = project.record().execution_id
-    ask(page, "suspend")
-    assert project.record().status is JobStatus.SUSPENDED
+    suspend(project, page)
     ask(page, "resume")
     project.wait_for("it is resumed", lambda: project.is_running(before))
     fly_and_see(project, page)

@@ -1,4 +1,4 @@
-"""Fail points of tasks: what they are to do travels with the job.
+"""What tasks are to do at fail points (`system/failpoint.py`) travels with the job.
 
 In the environment of the workers it would be another daemon, with all its imports, for each
 driver of a crash test that one JVM serves.
@@ -22,7 +22,8 @@ def hand_on(context: SparkContext) -> None:
     global _handed_on
     orders = failpoint.for_tasks()
     if orders is not None or _handed_on:
-        context.setLocalProperty(_PROPERTY, orders)  # type: ignore[arg-type]  # None: no longer
+        text = None if orders is None else orders.to_json()
+        context.setLocalProperty(_PROPERTY, text)  # type: ignore[arg-type]  # None: no longer
         _handed_on = True
 
 
@@ -32,5 +33,6 @@ def obey() -> None:
 
     context = TaskContext.get()
     if context is not None:
-        failpoint.obey(context.getLocalProperty(_PROPERTY))
+        text = context.getLocalProperty(_PROPERTY)
+        failpoint.obey(None if text is None else failpoint.Orders.from_json(text))
         failpoint.task_attempt = context.attemptNumber() + 1
