@@ -205,7 +205,7 @@ def profile_small_epoch(epochs: int = 160, json: Json = None) -> None:
 
 @app.command("costs")
 def costs(
-    files: Annotated[int, typer.Option(help="Of 20,000 rows.")] = 150,
+    files: Annotated[int, typer.Option(help="Of 20,000 rows.")] = 400,
     rounds: Annotated[int, typer.Option(help="Each has one run of either side.")] = 3,
     quick: Quick = False,
     json: Json = None,

@@ -41,7 +41,7 @@ class Question:
 
 
 def questions(folder: Path, files: int) -> list[Question]:
-    """All three, over the same rows; the state's are filled first, with few and with many keys."""
+    """All of them, over the same rows; the state's are filled first, with few and with many keys."""
     rows = Dataset(files, PER_FILE, rows_per_ms=10, keys=KEYS).write(folder / "data")
     few, many = (_all_keys(folder / "data", KEYS * times) for times in (1, 10))
     plain = Order((str(rows),), str(folder / "slot"), str(folder / "told.json"))
@@ -50,7 +50,13 @@ def questions(folder: Path, files: int) -> list[Question]:
         Question(
             "exactly once against no guarantee", plain, replace(plain, guarantee="none"), ">= 0.95"
         ),
-        Question("three sinks against one", replace(plain, sinks=3), plain, ">= 0.8"),
+        Question("three sinks against one, all rows", replace(plain, sinks=3), plain, ">= 0.8"),
+        Question(
+            "three sinks against one, sums per key",
+            replace(stateful, sinks=3),
+            stateful,
+            ">= 0.8",
+        ),
         Question(
             f"state of {10 * KEYS:,} keys against {KEYS:,}, rows of {KEYS:,} keys",
             replace(stateful, inputs=(many, *stateful.inputs)),
