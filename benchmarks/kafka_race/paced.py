@@ -29,8 +29,8 @@ _AFTER_S, _TIMEOUT_S = 10.0, 240
 class Schedule:
     """Seconds from the start of the engine's process, which is when the first message is due."""
 
-    warm_until_s: float = 25.0
-    ends_at_s: float = 45.0
+    warm_until_s: float = 75.0
+    ends_at_s: float = 105.0
 
 
 QUICK = Schedule(12.0, 18.0)

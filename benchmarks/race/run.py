@@ -232,8 +232,10 @@ def main(
     """
     cache = root / ".cache" / "race"
     folder = cache / "quick" if quick else root / "benchmarks" / "results"
-    if fresh or quick:
+    if quick:
         shutil.rmtree(folder, ignore_errors=True)
+    elif fresh:  # other benchmarks have their results beside it
+        (folder / "race.json").unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     sizes = QUICK if quick else Sizes()
     sizes = replace(sizes, queries=tuple(queries or sizes.queries), rounds=rounds or sizes.rounds)

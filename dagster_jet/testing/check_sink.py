@@ -516,7 +516,6 @@ _CLAUSES: tuple[Callable[[_Place], None], ...] = (
     _nothing_of_nothing,
     _visible_with_phase_2,
     _says_what_is_committed,
-    _any_value,
     _epochs_together,
     _again_and_again,
     _by_another_process,
@@ -527,4 +526,5 @@ _CLAUSES: tuple[Callable[[_Place], None], ...] = (
     _crashes,
     _outages,
     _reopened,
+    _any_value,  # last: every clause reads all that is there
 )

@@ -539,9 +539,9 @@ _CLAUSES: tuple[Callable[[_Place], None], ...] = (
     _works_on_other_threads,
     _acknowledged,
     _to_its_end,
-    _each_row_once,
     _any_value,
     _poll_changes_nothing,
     _replay,
     _outages,
+    _each_row_once,  # last: every clause reads all that is there
 )

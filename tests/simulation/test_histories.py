@@ -1,4 +1,4 @@
-"""A thousand and more histories per run: crashes, sleepers, late and lost answers; rows decide.
+"""Hundreds of histories per run: crashes, sleepers, late and lost answers; rows decide.
 
 JET_SIMULATION_HISTORIES=100000 pytest tests/simulation/test_histories.py    # a soak
 JET_SIMULATION_SEED=4711 pytest tests/simulation -k one_history              # one, again
@@ -20,7 +20,7 @@ import dagster_jet
 from .scenario import ALL_POINTS
 from .world import World, play
 
-HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "1200"))
+HISTORIES = int(os.environ.get("JET_SIMULATION_HISTORIES", "800"))
 BLOCKS = 12
 SEED = os.environ.get("JET_SIMULATION_SEED")
 

@@ -619,6 +619,7 @@ def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch):
 # --- what a cluster may do meanwhile --------------------------------------------------------------
 
 
+@long  # the network is cut in test_kafka_outage.py, a broker killed in test_five_kills.py
 def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path, spark: Any):
     """The job waits in place, and every row is there once."""
     folder = tmp_path / "broker"
