@@ -41,7 +41,7 @@ class Question:
 
 
 def questions(folder: Path, files: int) -> list[Question]:
-    """All of them, over the same rows; the state's are filled first, with few and with many keys."""
+    """All of them, over the same rows; a state is filled first, with few keys and with many."""
     rows = Dataset(files, PER_FILE, rows_per_ms=10, keys=KEYS).write(folder / "data")
     few, many = (_all_keys(folder / "data", KEYS * times) for times in (1, 10))
     plain = Order((str(rows),), str(folder / "slot"), str(folder / "told.json"))
