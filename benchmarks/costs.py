@@ -118,9 +118,9 @@ def _slot(order: Order) -> dict[str, float]:
     told = json.loads(Path(order.result).read_text(encoding="utf-8"))
     shutil.rmtree(folder, ignore_errors=True)
     epochs: list[tuple[float, int]] = told["epochs"]
-    _check(order, told, sum(rows for _, rows in epochs))
-    # The first epoch warms up. The others grow, and the last ones have most of the rows.
     total = sum(rows for _, rows in epochs)
+    _check(order, told, total)
+    # The first epoch warms up. The others grow, and the last ones have most of the rows.
     measured = total - epochs[0][1]
     if not measured:
         raise EngineFailedError("All rows were in the first epoch: nothing is left to measure.")

@@ -46,7 +46,7 @@ class Sizes:
     """Of the peer, tried in the first round; the faster one goes on."""
     schedule: paced.Schedule = field(default_factory=paced.Schedule)
     paced_cases: tuple[Case, ...] = CASES
-    limit_s: float = 720.0
+    limit_s: float = 960.0
 
 
 FULL = Sizes()
