@@ -118,14 +118,16 @@ def kill_a_worker(world: World, feed: Callable[[], None]) -> None:
 
 
 def kill_the_broker(world: Any, broker: Server, first: int) -> None:
-    """While there is something to read and to write; it is away for as long as its start takes. A
-    task that reads waits for it longer than a test would."""
+    """While there is something to read and to write; it is away for as long as its start takes. The
+    job waits in place: a task that reads does so longer than a test would."""
     world.send(3, first=first)
+    before = len(world.events)
     broker.kill()
     broker.restart()
     seen = len(world.events)
     world.send(3, first=first + 3)
     wait_for_a_commit(world, seen)
+    assert not any(isinstance(event, ExecutionRestarting) for event in world.events[before:])
 
 
 def kill_the_database(world: Any, database: Server, first: int) -> None:
