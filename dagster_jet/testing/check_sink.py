@@ -92,13 +92,14 @@ class _Place:
         """Phase 1 of an epoch."""
         self.epoch_id += new_epoch
         by = self.execution_id if execution_id is None else execution_id
+        rendered = self.rendered(rows)
         found: list[Artifact] = []
         for shard in range(shards):
             transaction = TransactionId(_JOB, _STAGE, 1, by, self.epoch_id, shard, attempt)
-            sink = self.make_sink()
-            writer = sink.open_writer(transaction)
+            writer = self.make_sink().open_writer(transaction)
             try:
-                for batch in self._rendered(sink, rows[shard::shards]):
+                mine = pa.array(range(shard, len(rows), shards), pa.int64())
+                for batch in _batches(rendered.take(mine)):
                     writer.write(batch)
                 found += writer.prepare()
             except BaseException:
@@ -145,19 +146,18 @@ class _Place:
                 _compare(self.expected[number], row)
                 self.compared[number] = row
 
-    def _rendered(self, sink: Sink, rows: Sequence[Row]) -> Iterable[pa.RecordBatch]:
-        table = pa.Table.from_pylist(list(rows), SCHEMA)
-        if rows and not sink.takes(SCHEMA):
-            assert self.spark is not None, "this sink renders its rows with Spark: give spark="
-            table = sink.render(self.spark.createDataFrame(list(rows), _DDL)).toArrow()
-        batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=1_000)
-        return batches
+    def rendered(self, rows: Sequence[Row]) -> pa.Table:
+        """As the sink's writers get them, in this order."""
+        table, sink = pa.Table.from_pylist(list(rows), SCHEMA), self.make_sink()
+        if not rows or sink.takes(SCHEMA):
+            return table
+        assert self.spark is not None, "this sink renders its rows with Spark: give spark="
+        return sink.render(self.spark.createDataFrame(table)).toArrow()
 
 
-_DDL = (
-    "id long, text string, number double, flag boolean, at timestamp, day date, raw binary, "
-    "price decimal(10, 2)"
-)
+def _batches(table: pa.Table) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=1_000)
+    return batches
 
 
 def _row(number: int) -> Row:
@@ -425,11 +425,10 @@ def _attempts(place: _Place) -> None:
     rows = place.rows(4)
     place.stage(rows, attempt="a0")
     counted = place.stage(rows, attempt="a1", new_epoch=False)
-    sink = place.make_sink()
-    aborted = sink.open_writer(
+    aborted = place.make_sink().open_writer(
         TransactionId(_JOB, _STAGE, 1, place.execution_id, place.epoch_id, 0, "a2")
     )
-    for batch in place._rendered(sink, rows):
+    for batch in _batches(place.rendered(rows)):
         aborted.write(batch)
     aborted.abort()
     aborted.close()

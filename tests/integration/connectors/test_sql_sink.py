@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_jet.connectors.contract import CommitContext, TransactionId
@@ -200,9 +201,9 @@ class Putting:
     spark: Any
     rows: Deletions
 
-    def createDataFrame(self, rows: list[Row], schema: str) -> Any:  # noqa: N802
-        self.rows.put(row["id"] for row in rows)
-        return self.spark.createDataFrame(rows, schema)
+    def createDataFrame(self, rows: pa.Table) -> Any:  # noqa: N802
+        self.rows.put(rows["id"].to_pylist())
+        return self.spark.createDataFrame(rows)
 
 
 @long
