@@ -15,13 +15,14 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: $(STAMP)
 
+# Python compiles what is imported when it is; most of what is installed never is.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "dagster_jet needs Python 3.10 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@command -v java >/dev/null 2>&1 || test -n "$$JAVA_HOME" || \
 		{ echo "Spark needs Java 17: install a JDK (openjdk-17-jre-headless) or set JAVA_HOME."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(STAMP)
 
@@ -56,10 +57,11 @@ check: $(STAMP) lint
 
 # What is needed first comes two at a time: each of it waits for the network, or has one core.
 # Then in the order of the folders: the light unit tests come last and fill both cores to the end.
+# Three workers for two cores: where servers are met, a test waits for most of its time.
 # A worker that crashes ends the run: with another in its place pytest-xdist waits for ever.
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j 2 $(SERVERS) $(CLASSES) $(FLIGHTS) lint
-	$(BIN)/pytest -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest -n 3 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder \
 		--durations 40 -m 'not long'
 
 # The race of all engines; an hour or two. `make bench QUICK=1`: does it work? under ten minutes.

@@ -1,6 +1,6 @@
 """Which cases of a test run in `make test`, and which only in `make soak`.
 
-`make test` has to end within twenty minutes on two cores. What takes long and has not found
+`make test` has to end within 25 minutes on two cores. What takes long and has not found
 anything that its like did not find is marked `long`: `pytest` alone runs it, `make soak` does, and
 `make test` does not. A test of which no case is left there is none of these.
 """

@@ -48,7 +48,7 @@ class MariaDatabase:
 
         connection = pymysql.connect(
             host="127.0.0.1", port=self.port, user=self.user, password=self.password,
-            database=self.name, autocommit=True,
+            database=self.name, autocommit=True, ssl_disabled=True,
         )  # fmt: skip
         try:
             with connection.cursor() as cursor:

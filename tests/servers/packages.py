@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 JARS = Path(__file__).parents[2] / ".cache" / "jars"
 _NO_STARTS = Path("/usr/sbin/policy-rc.d")
+_apt = threading.Lock()
+"""It has one of its own, and refuses whom it keeps out."""
 
 
 class NotInstalledError(Exception):
@@ -38,19 +42,24 @@ def install_packages(*names: str) -> None:
         raise NotInstalledError(
             f"The tests need {packages}: `sudo apt-get install {packages}`, and try again."
         )
-    with _services_stay_down():
-        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-        for command in (
-            ["apt-get", "update", "-qq"],
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names],
-        ):
-            done = subprocess.run(
-                command, env=os.environ | quiet, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                raise NotInstalledError(
-                    f"`{' '.join(command)}` failed: {done.stderr.strip()[-500:]}"
-                )
+    with _apt, _services_stay_down():
+        _update_lists()
+        _run_apt("install", "-y", "-qq", "--no-install-recommends", *names)
+
+
+@cache
+def _update_lists() -> None:
+    _run_apt("update", "-qq")
+
+
+def _run_apt(*arguments: str) -> None:
+    command = ["apt-get", *arguments]
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(
+        command, env=os.environ | quiet, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise NotInstalledError(f"`{' '.join(command)}` failed: {done.stderr.strip()[-500:]}")
 
 
 def fetch_jars(folder: str, group: str, name: str, version: str) -> Path:

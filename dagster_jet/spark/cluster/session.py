@@ -78,6 +78,7 @@ LOOKED_UP_OFTEN = (
     "org.apache.spark.api.python.PythonUtils",
     "org.apache.spark.api.python.PythonRDD",
     "org.apache.spark.api.python.SimplePythonFunction",
+    "org.apache.spark.sql.api.python.PythonSQLUtils",
 )
 """PySpark asks for these without their package, some 20 times per epoch. Unless they are imported
 one by one, the JVM looks for them in the other packages first, in each of Spark's 250 jars."""

@@ -45,8 +45,8 @@ def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
 
 
 def _reads_clock(frame: DataFrame, logical: Any) -> bool:
-    jvm: Any = frame.sparkSession._jvm
-    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    name = "org.apache.spark.sql.catalyst.trees.TreePattern"  # step by step it would be looked for
+    patterns = getattr(frame.sparkSession._jvm, name)
     return bool(logical.containsPattern(patterns.CURRENT_LIKE()))
 
 

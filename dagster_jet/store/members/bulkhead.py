@@ -19,7 +19,10 @@ from dagster_jet.errors import StoreUnavailableError
 THREADS_MAX = 16
 """Calls of one process to one member at one moment; further ones wait for their turn."""
 
-_IDLE_SECONDS_MAX = 30.0
+_IDLE_SECONDS_MAX = 2.0
+"""A job that runs calls more often, and a thread that is begun anew costs a tenth of a millisecond.
+Where a process has had hundreds of members, thousands of threads would end at the same time, and
+each wants the interpreter's lock for it."""
 
 
 class Call:
