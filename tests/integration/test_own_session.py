@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from py4j.java_gateway import JavaClass
+from pyspark.sql import functions as F
 
 from dagster_jet.spark.cluster.session import (
     SQL_DEFAULTS,
     SQL_REQUIRED,
+    activate,
     memory_bytes,
     open_session,
 )
@@ -97,3 +100,20 @@ def test_spark_says_how_much_memory_it_has() -> None:
     session = open_session(child.SPARK)
     heap = int(session._jvm.java.lang.Runtime.getRuntime().maxMemory())
     assert 0.3 * heap < memory_bytes(session) < heap
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_expression_is_one_or_two_calls_to_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark's notes of where it stands in the code would be ten more."""
+    activate(open_session(child.SPARK))
+    one = F.lit(1) + F.lit(1)  # in a process it asks once whether to take notes
+    calls: list[str] = []
+    send = JavaClass.__getattr__
+
+    def noted(self: JavaClass, name: str) -> object:
+        calls.append(f"{self._fqn}.{name}")
+        return send(self, name)
+
+    monkeypatch.setattr(JavaClass, "__getattr__", noted)
+    _ = one + F.lit(2)
+    assert calls == ["org.apache.spark.sql.functions.lit"]
