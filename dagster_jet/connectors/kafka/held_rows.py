@@ -47,7 +47,7 @@ from dagster_jet.errors import SinkError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
-_STATISTICS_MS, _CALL_S = 50, 0.5
+_STATISTICS_MS, _CALL_S, _REPORTS_S = 50, 0.5, 0.05
 _ABORT_S = 5.0
 
 
@@ -219,8 +219,8 @@ class HeldWriter(SinkWriter):
 
     def _delivered(self, error: Any, message: Any) -> None:
         self._left -= 1
-        if error is not None:
-            self._refused = self._refused or error
+        if error is not None and not self._is_refused_for_good:
+            self._refused = error
 
     def _note_marker(self, error: Any, message: Any) -> None:
         self._delivered(error, message)
@@ -237,11 +237,19 @@ class HeldWriter(SinkWriter):
         if self._refused is not None:
             raise client_library().KafkaException(self._refused)
 
+    @property
+    def _is_refused_for_good(self) -> bool:
+        return self._refused is not None and is_lasting(self._refused)
+
     def _heard_refusal(self) -> Any:
-        """Why a message was not taken, for good: later calls only say that they fail."""
-        if self._client is not None:
-            self._client.poll(0)
-        return self._refused if self._refused is not None and is_lasting(self._refused) else None
+        """Why a message was not taken, for good: later calls only say that they fail, and messages
+        that were purged because of it may be reported before it is."""
+        deadline = time.monotonic() + _CALL_S
+        while self._client is not None and not self._is_refused_for_good:
+            self._client.poll(_REPORTS_S)
+            if self._left <= 0 or time.monotonic() > deadline:
+                break
+        return self._refused if self._is_refused_for_good else None
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
