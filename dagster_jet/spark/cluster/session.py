@@ -31,7 +31,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     # TCP's delayed ack costs 40 ms in every Python stage.
     "spark.python.unix.domain.socket.enabled": "true",
-    # PySpark would ask the JVM some ten things more for each expression, for the place in the code
+    # PySpark would ask the JVM several things more for each expression, for the place in the code
     # that an error can name. It asks once in a process whether to: of a session it is no setting.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
