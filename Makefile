@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: $(STAMP)
 
-# Python compiles what is imported when it is; most of what is installed never is.
+# Not compiled by pip: Python compiles what is imported, and most of it never is.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "dagster_jet needs Python 3.10 or newer; set PYTHON=/path/to/python3.11"; exit 1; }

@@ -103,7 +103,7 @@ def test_spark_says_how_much_memory_it_has() -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_an_expression_is_one_or_two_calls_to_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_asks_the_jvm_for_nothing_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark's notes of where it stands in the code would be several more."""
     activate(open_session(child.SPARK))
     one = F.lit(1) + F.lit(1)  # in a process it asks once whether to take notes

@@ -24,7 +24,6 @@ from dagster_jet.connectors.kafka.cluster import (
     Troubles,
     client_library,
     error_of,
-    is_lasting,
 )
 from dagster_jet.connectors.kafka.markers import (
     Marker,
@@ -36,6 +35,7 @@ from dagster_jet.connectors.kafka.newest_execution import NewestExecution
 from dagster_jet.connectors.kafka.producing import (
     SILENCE_S,
     Advance,
+    FirstRefusal,
     UnansweredError,
     new_client,
     patiently,
@@ -47,7 +47,7 @@ from dagster_jet.errors import SinkError, SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system.failpoint import fail_point
 
-_STATISTICS_MS, _CALL_S, _REPORTS_S = 50, 0.5, 0.05
+_STATISTICS_MS, _CALL_S = 50, 0.5
 _ABORT_S = 5.0
 
 
@@ -109,7 +109,9 @@ class HeldWriter(SinkWriter):
     _troubles: Troubles = field(default_factory=Troubles)
     _left: int = 0
     """Messages that the cluster has not answered for."""
-    _refused: Any = None
+    _failed: Any = None
+    """What was said first of a message that was not taken, be it for now only."""
+    _refusal: FirstRefusal = field(default_factory=FirstRefusal)
     _ids: tuple[int, int] | None = None
     _marker_at: tuple[int, int] | None = None
     _marker_partition: int = 0
@@ -129,7 +131,7 @@ class HeldWriter(SinkWriter):
                 self._begin()
             self._left += batch.num_rows
             send_rows(self._client, self.topic, batch, lambda: self._left)
-            self._raise_refused()
+            self._raise_failed()
 
     def prepare(self) -> tuple[Artifact, ...]:
         artifacts = self.staged.prepare()
@@ -200,7 +202,7 @@ class HeldWriter(SinkWriter):
         advance = Advance(lambda: self._left)
         while self._left:
             self._client.flush(_CALL_S)
-            self._raise_refused()
+            self._raise_failed()
             if advance.has_stopped():
                 raise TimeoutError("the cluster takes no messages")
         began = time.monotonic()
@@ -208,7 +210,7 @@ class HeldWriter(SinkWriter):
             self._client.poll(_CALL_S)
             if time.monotonic() - began > SILENCE_S:
                 raise TimeoutError("the client library does not tell its producer id")
-        self._raise_refused()
+        self._raise_failed()
 
     def _stop_if_outdated(self) -> None:
         t = self.transaction
@@ -219,8 +221,9 @@ class HeldWriter(SinkWriter):
 
     def _delivered(self, error: Any, message: Any) -> None:
         self._left -= 1
-        if error is not None and not self._is_refused_for_good:
-            self._refused = error
+        self._refusal(error, message)
+        if error is not None:
+            self._failed = self._failed or error
 
     def _note_marker(self, error: Any, message: Any) -> None:
         self._delivered(error, message)
@@ -233,23 +236,19 @@ class HeldWriter(SinkWriter):
             if ids["idemp_state"] == "Assigned" and ids["producer_epoch"] >= 0:
                 self._ids = ids["producer_id"], ids["producer_epoch"]
 
-    def _raise_refused(self) -> None:
-        if self._refused is not None:
-            raise client_library().KafkaException(self._refused)
-
-    @property
-    def _is_refused_for_good(self) -> bool:
-        return self._refused is not None and is_lasting(self._refused)
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            raise client_library().KafkaException(self._failed)
 
     def _heard_refusal(self) -> Any:
         """Why a message was not taken, for good: later calls only say that they fail, and messages
         that were purged because of it may be reported before it is."""
         deadline = time.monotonic() + _CALL_S
-        while self._client is not None and not self._is_refused_for_good:
-            self._client.poll(_REPORTS_S)
-            if self._left <= 0 or time.monotonic() > deadline:
-                break
-        return self._refused if self._is_refused_for_good else None
+        while (refusal := self._refusal.take()) is None:
+            if self._client is None or self._left <= 0 or time.monotonic() > deadline:
+                return None
+            self._client.poll(_CALL_S)
+        return refusal
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
