@@ -17,7 +17,6 @@ version must find it.
 
 from __future__ import annotations
 
-import random
 import struct
 import threading
 import time
@@ -37,6 +36,7 @@ from dagster_jet.maps.log_state import LogState, Producer
 from dagster_jet.maps.parts import MapParts, members_have_changed, retry_after_membership_change
 from dagster_jet.maps.settings import MapSettings
 from dagster_jet.store import MapKey, OwnedRegister, RegisterClient, Store
+from dagster_jet.system.backoff import jitter_s
 from dagster_jet.system.failpoint import fail_point
 
 _VERSION = struct.Struct(">Q")
@@ -153,7 +153,7 @@ class MapLog:
                 # of the state is not to be built upon. Who claims next finds out.
                 self._owned = None
                 raise
-            time.sleep(random.uniform(0, pause_s))
+            time.sleep(jitter_s(pause_s))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _own(self, settings: MapSettings) -> LogState:

@@ -6,10 +6,19 @@ moment best: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-j
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from random import SystemRandom
+
+_random = SystemRandom()
+"""Not the process's own generator: who has seeded that one gets the numbers that they expect, and
+processes that were seeded alike do not wait in step."""
+
+
+def jitter_s(bound_s: float) -> float:
+    """Return a pause anywhere between nothing and the bound."""
+    return _random.uniform(0, bound_s)
 
 
 def attempts(
@@ -26,7 +35,7 @@ def attempts(
     begun = time.monotonic()
     for attempt in range(attempts_max):
         if attempt:
-            time.sleep(random.uniform(0, min(cap_s, base_s * 2 ** (attempt - 1))))
+            time.sleep(jitter_s(min(cap_s, base_s * 2 ** (attempt - 1))))
             if time.monotonic() - begun > budget_s:
                 return
         yield attempt
@@ -39,7 +48,7 @@ def give_way(attempt: int) -> None:
         attempt: how many times that has happened before. The bound grows by 2 ms each time, up to
             42 ms: a rival's turn takes milliseconds.
     """
-    time.sleep(random.uniform(0, 0.002 * (1 + min(attempt, 20))))
+    time.sleep(jitter_s(0.002 * (1 + min(attempt, 20))))
 
 
 @dataclass
@@ -57,4 +66,4 @@ class Backoff:
         """How long to wait now: from half the bound to all of it. Doubles the bound."""
         bound_s = self._bound_s
         self._bound_s = min(2 * bound_s, self.max_s)
-        return random.uniform(bound_s / 2, bound_s)
+        return _random.uniform(bound_s / 2, bound_s)

@@ -48,7 +48,7 @@ def free_port() -> int:
     its own again.
     """
     while True:
-        port = random.randrange(*_PORTS)
+        port = random.SystemRandom().randrange(*_PORTS)  # pytest-randomly seeds workers alike
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((_HOST, port))
             return port

@@ -96,11 +96,15 @@ def _is_decided(operation: Operation, round_: Round) -> bool:
     """Whether more answers would change nothing that counts."""
     refused = len(round_.answers) - len(round_.granted)
     believed = len(round_.answers) - len(round_.doubted)
+    is_look = isinstance(round_.request, Read)
+    if is_look:
+        # That a register has not come here yet is news to a mover, who needs them of a majority.
+        refused -= len(round_.said(ReplyStatus.UNINSTALLED))
     return (
         operation.outcome is not None
         or round_.has_majority
         or refused > len(round_.members) - round_.majority
-        or (isinstance(round_.request, Read) and believed >= round_.majority)
+        or (is_look and believed >= round_.majority)
     )
 
 

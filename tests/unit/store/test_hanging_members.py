@@ -22,9 +22,11 @@ from dagster_jet.store import (
     Store,
     StoreConfig,
     create_table,
+    move_register,
     open_member,
 )
 from dagster_jet.store.members import bulkhead, fan_out
+from dagster_jet.store.members.member import Versioned
 from dagster_jet.testing.servers import RedisServer
 
 
@@ -130,6 +132,30 @@ def test_what_a_hanging_member_is_asked_is_bounded_and_counts_when_it_works_agai
     found = register.read()
     assert found is not None
     assert found.value == b"newest", "delayed writes change nothing that is newer"
+
+
+class SlowMember(MemoryMember):
+    """Answers, after longer than those that came too late for a decision are waited for."""
+
+    def get_versioned(self, key: bytes) -> Versioned | None:
+        time.sleep(3 * fan_out.GRACE_SECONDS)
+        return super().get_versioned(key)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_register_moves_to_slow_members_that_are_needed(count: int) -> None:
+    """The others answer at once that they do not hold it yet, which decides nothing."""
+    quick = [MemoryMember(uuid.uuid4().hex) for _ in range(count)]
+    slow = [SlowMember(uuid.uuid4().hex) for _ in range(count)]
+    leaving = MemoryMember(uuid.uuid4().hex)
+    before = Configuration[Member](0, {m.member_id: m for m in (*quick, leaving, *slow)})
+    RegisterClient(before, "job").claim(1, "me").write(b"v")
+    members: dict[str, Member] = {m.member_id: m for m in (*quick, *slow)}
+    changed = Configuration(1, members, before)
+    move_register(changed, "job")
+    found = RegisterClient(changed, "job").read()
+    assert found is not None
+    assert found.value == b"v"
 
 
 def test_a_process_ends_while_a_member_hangs() -> None:
