@@ -127,11 +127,12 @@ def _where_to_ask(
     more = dict(known)
     while more:
         # Copies are hints: who hangs is not waited for, and neither is a hint too few.
-        states, _ = fan_out(
-            {m: _call(member, name) for m, member in more.items()},
-            within_s=BRIEF_SECONDS_MAX,
-            enough=len(more) // 2 + 1,
-        )
+        calls = {m: _call(member, name) for m, member in more.items()}
+        states, late = fan_out(calls, within_s=BRIEF_SECONDS_MAX, enough=len(more) // 2 + 1)
+        if newest is None and all(state.value is None for state in states.values()):
+            # That there is no store at all is more than a hint: one would be created.
+            calls = {member_id: calls[member_id] for member_id in late}
+            states.update(fan_out(calls, within_s=BRIEF_SECONDS_MAX)[0])
         asked.update(more)
         more = {}
         for state in states.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from kafka import KafkaAdminClient
 
 from .kafka_world import KafkaWorld
@@ -29,7 +31,6 @@ def still_open(servers: str) -> list[str]:
 
 
 def _states(servers: str) -> dict[str, str]:
-    admin = KafkaAdminClient(bootstrap_servers=servers)
-    listed = [one for some in admin.list_transactions().values() for one in some]
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        listed = [one for some in admin.list_transactions().values() for one in some]
     return {one.transactional_id: one.state.value for one in listed}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_jet.errors import StoreUnavailableError
+from dagster_jet.errors import StoreMismatchError, StoreUnavailableError
 from dagster_jet.store import (
     Configuration,
     MapKey,
@@ -156,6 +156,30 @@ def test_a_register_moves_to_slow_members_that_are_needed(count: int) -> None:
     found = RegisterClient(changed, "job").read()
     assert found is not None
     assert found.value == b"v"
+
+
+def test_no_store_is_created_on_a_member_that_is_slow_to_say_that_it_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Someone writes the members of tomorrow into the configuration before they have joined."""
+    place = uuid.uuid4().hex
+
+    def config_of(letters: str) -> StoreConfig:
+        urls = tuple(f"memory://{place}-{letter}" for letter in letters)
+        return StoreConfig(urls, partition_count=3, allow_memory=True)
+
+    with Store.open(config_of("abc")) as store:
+        store.register("job").claim(1, "me").write(b"v")
+    at_once = MemoryMember.get_versioned
+
+    def slowly(member: MemoryMember, key: bytes) -> Versioned | None:
+        if member.member_id.endswith("-c"):
+            time.sleep(3 * fan_out.GRACE_SECONDS)
+        return at_once(member, key)
+
+    monkeypatch.setattr(MemoryMember, "get_versioned", slowly)
+    with pytest.raises(StoreMismatchError, match="the configuration lacks memory://.*-a"):
+        Store.open(config_of("cde"))
 
 
 def test_a_process_ends_while_a_member_hangs() -> None:
