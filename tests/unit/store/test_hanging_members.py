@@ -178,7 +178,7 @@ def test_no_store_is_created_on_a_member_that_is_slow_to_say_that_it_has_one(
         return at_once(member, key)
 
     monkeypatch.setattr(MemoryMember, "get_versioned", slowly)
-    with pytest.raises(StoreMismatchError, match="the configuration lacks memory://.*-a"):
+    with pytest.raises(StoreMismatchError, match=r"the configuration lacks memory://.*-a"):
         Store.open(config_of("cde"))
 
 
