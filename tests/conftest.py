@@ -2,8 +2,11 @@
 
 import os
 import signal
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from .jvm import start_quickly
@@ -33,6 +36,18 @@ def pytest_unconfigure() -> None:
     """Ends the run's servers once no worker uses them."""
     if not _is_xdist_worker():
         shared.stop_all(Path(os.environ.pop(shared.FOLDER)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """A process has one Spark, which whoever is first starts for all. Which files a worker runs is
+    chance: a test that needs another Spark has to start it in a process of its own."""
+    yield
+    pyspark = sys.modules.get("pyspark")
+    running = pyspark and pyspark.SparkContext._active_spark_context
+    if running is not None and running.master != "local[2]":
+        running.stop()
+        pytest.fail(f"{item.nodeid} has started the Spark of this process with {running.master}")
 
 
 def _is_xdist_worker() -> bool:

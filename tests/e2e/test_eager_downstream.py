@@ -10,6 +10,10 @@ from types import ModuleType
 import dagster as dg
 import pytest
 
+from dagster_jet.spark.cluster.session import open_session
+
+from .tiny import SPARK
+
 REPOSITORY = Path(__file__).parents[2]
 
 # Dagster's own way to ask what automation would do calls something of its own that is beta.
@@ -58,6 +62,7 @@ def put(folder: Path, number: int, customer: str, *eur: float) -> None:
 
 
 def test_it_runs_once_per_new_rows_and_not_because_of_restarts(tmp_path: Path) -> None:
+    open_session(SPARK)  # the example runs on whatever Spark its process has
     definitions = example().definitions(str(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
         daemon = Daemon(definitions, instance)

@@ -68,8 +68,8 @@ def test_a_request_to_it_is_refused_and_does_not_wait(jet: Jet, owner: str) -> N
 
 def test_whoever_waits_for_a_job_that_dies_meanwhile_is_told(jet: Jet) -> None:
     """Of a process on another host: its lease, young as it is, is never renewed."""
-    left_by(jet, replace(new_lease("o", TTL_MS, "run-1"), host="elsewhere"))
-    jet.request("shop", StopKind.SUSPEND)
+    left_by(jet, replace(new_lease("o", 5 * TTL_MS, "run-1"), host="elsewhere"))
+    jet.request("shop", StopKind.SUSPEND)  # while it is young, also on a machine that is busy
     with pytest.raises(JobFailedError, match="execution 4 is dead"):
         RemoteJob(jet.store, "shop").join(60)
 
