@@ -42,12 +42,14 @@ def pytest_unconfigure() -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """A process has one Spark, which whoever is first starts for all. Which files a worker runs is
     chance: a test that needs another Spark has to start it in a process of its own."""
-    yield
-    pyspark = sys.modules.get("pyspark")
-    running = pyspark and pyspark.SparkContext._active_spark_context
-    if running is not None and running.master != "local[2]":
-        running.stop()
-        pytest.fail(f"{item.nodeid} has started the Spark of this process with {running.master}")
+    try:
+        yield
+    finally:
+        pyspark = sys.modules.get("pyspark")
+        running = pyspark and pyspark.SparkContext._active_spark_context
+        if running is not None and running.master != "local[2]":
+            running.stop()
+            pytest.fail(f"{item.nodeid} has started this process's Spark with {running.master}")
 
 
 def _is_xdist_worker() -> bool:

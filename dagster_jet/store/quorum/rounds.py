@@ -98,7 +98,7 @@ def _is_decided(operation: Operation, round_: Round) -> bool:
     believed = len(round_.answers) - len(round_.doubted)
     is_look = isinstance(round_.request, Read)
     if is_look:
-        # That a register has not come here yet is news to a mover, who needs them of a majority.
+        # That a register has not come here yet is an answer: a mover needs those of a majority.
         refused -= len(round_.said(ReplyStatus.UNINSTALLED))
     return (
         operation.outcome is not None

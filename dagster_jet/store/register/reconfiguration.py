@@ -143,7 +143,7 @@ class Move(Close):
         if self.current.said(ReplyStatus.STALE):
             self._end(Outcome.STALE)
         elif len(self.current.answers) < self.current.majority:
-            self._end(Outcome.DOUBTED if self.current.doubted else Outcome.UNAVAILABLE)
+            self._end(Outcome.UNAVAILABLE)
         elif installed:
             self.state = max(installed.values(), key=lambda state: state.place)
             self._closed()
