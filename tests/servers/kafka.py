@@ -19,7 +19,7 @@ _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 """A random one may begin with a dash, and is taken for an option then."""
 USER, PASSWORD = "limited", "hush-hush"
 """Of the SASL listener: may do nothing, until a test grants it. Who comes without may do all."""
-PROXIED = ("outage", "held", "contracts")
+PROXIED = ("outage", "held", "contracts", "late")
 """Listeners whose clients are sent to a `Proxy`: one for each file of tests that has one, because
 they run at the same time."""
 _JAVA = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

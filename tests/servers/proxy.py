@@ -10,6 +10,61 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _CHUNK = 1 << 16
+_ANSWER_S = 30
+
+
+class HeldRequest:
+    """The next request that matches, kept back by a `Proxy`: it arrives when it is released.
+
+    Its client's connection is reset, so that it asks again on a new one; the server's side of it
+    stays open, so that the request is still good when it arrives.
+    """
+
+    def __init__(self, is_it: Callable[[bytes], bool]) -> None:
+        self._is_it = is_it
+        self._lock = threading.Lock()
+        self._caught = threading.Event()
+        self._server: socket.socket | None = None
+        self._request = b""
+
+    @property
+    def is_caught(self) -> bool:
+        return self._caught.is_set()
+
+    def wait(self, within: float = 60) -> None:
+        """Until a request is held. Raises `TimeoutError`."""
+        if not self._caught.wait(within):
+            raise TimeoutError(f"no such request within {within} s")
+
+    def release(self) -> bytes:
+        """Lets the request arrive. Returns the server's answer, so that it has been carried out;
+        empty where the server has hung up."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is None:
+            raise LookupError("no request is held")
+        with server:
+            try:
+                server.settimeout(_ANSWER_S)
+                server.sendall(self._request)
+                return server.recv(_CHUNK)
+            except ConnectionError:
+                return b""
+
+    def drop(self) -> None:
+        """It never arrives: the server sees a reset."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None:
+            _reset(server)
+
+    def _takes(self, request: bytes, server: socket.socket) -> bool:
+        with self._lock:
+            if self._caught.is_set() or not self._is_it(request):
+                return False
+            self._request, self._server = request, server
+            self._caught.set()
+            return True
 
 
 class Proxy:
@@ -32,6 +87,7 @@ class Proxy:
         self._cut_after: int | None = None
         self._is_asked: Callable[[bytes], bool] | None = None
         self._asked_by: socket.socket | None = None
+        self._holds: list[HeldRequest] = []
         self.connections = 0
         """How many clients have come through."""
         self.refused = 0
@@ -53,6 +109,8 @@ class Proxy:
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.reset()
+        for held in self._holds:
+            held.drop()
 
     @contextmanager
     def cut(self) -> Iterator[None]:
@@ -98,6 +156,16 @@ class Proxy:
         """
         self._is_asked = is_asked
 
+    def hold_next(self, is_it: Callable[[bytes], bool]) -> HeldRequest:
+        """Keeps the next request back that matches: it may arrive after its successors.
+
+        Args:
+            is_it: told what a client says, as it comes in one piece, whether this is it.
+        """
+        held = HeldRequest(is_it)
+        self._holds.append(held)
+        return held
+
     def reset(self) -> None:
         """Resets what is connected; who connects again gets through."""
         with self._lock:
@@ -130,7 +198,7 @@ class Proxy:
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         other = {client: server, server: client}
-        end_it = _reset
+        end_it, held = _reset, False
         try:
             with selectors.DefaultSelector() as ready:
                 for end in other:
@@ -147,6 +215,9 @@ class Proxy:
                             return
                         if self._is_answer(client, end is client, data):
                             return
+                        if end is client and any(h._takes(data, server) for h in self._holds):
+                            held = True
+                            return
                         self._goes_on.wait()
                         other[end].sendall(data)
         except (OSError, ValueError):
@@ -155,7 +226,8 @@ class Proxy:
             with self._lock:
                 self._pairs.discard((client, server))
             end_it(client)
-            end_it(server)
+            if not held:
+                end_it(server)
 
     def _is_used_up(self, is_from_client: bool, count: int) -> bool:
         if not is_from_client or self._cut_after is None:

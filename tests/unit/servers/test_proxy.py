@@ -65,3 +65,22 @@ def test_it_is_cut_in_the_middle_of_what_a_client_sends(echo):
         assert is_gone(client)
         proxy.restore()
         connected(proxy).close()
+
+
+def test_a_request_that_is_held_arrives_when_it_is_released(echo):
+    with Proxy(echo) as proxy:
+        client, other = connected(proxy), connected(proxy)
+        held = proxy.hold_next(lambda request: request == b"commit")
+        client.sendall(b"commit")
+        held.wait()
+        assert is_gone(client)
+        other.sendall(b"commit")  # only the first one is held
+        assert other.recv(6) == b"commit"
+        assert held.release() == b"commit"
+        with pytest.raises(LookupError):
+            held.release()
+        again = proxy.hold_next(lambda request: request == b"commit")
+        other.sendall(b"commit")
+        again.wait()
+        again.drop()
+        connected(proxy).close()
