@@ -40,6 +40,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry dagster_jet
 
 # Spark's classes for the many JVMs that tests start. They start without them, too.
 $(CLASSES): $(STAMP)

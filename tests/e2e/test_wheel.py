@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,12 +19,46 @@ PROJECT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     build = ["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([sys.executable, *build, "-w", str(place), str(REPOSITORY)], check=True)
     (built,) = place.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
+
+
+@pytest.fixture(scope="module")
+def empty_environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that holds the wheel and its declared dependencies. Returns its folder.
+
+    The lock only says which versions: what is not declared is not installed.
+    """
+    place = tmp_path_factory.mktemp("empty")
+    locked = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8")
+    versions = re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?(==[^ ]+(?: ; .+)?) \\$", locked, re.MULTILINE)
+    constraints = place / "constraints.txt"
+    constraints.write_text("".join(f"{name}{version}\n" for name, version in versions))
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    install = ["-m", "pip", "install", "--quiet", "--no-compile", "-c", str(constraints)]
+    subprocess.run([str(place / "bin" / "python"), *install, str(built)], check=True)
+    return place
+
+
+def run_in(environment: Path, folder: Path, *command: str) -> str:
+    """Runs a command as in a new shell, outside the checkout. Returns its output."""
+    kept = {k: v for k, v in os.environ.items() if k == "JAVA_HOME"}
+    path = f"{environment / 'bin'}:{os.environ['PATH']}"
+    done = subprocess.run(
+        command, cwd=folder, env={**kept, "PATH": path, "HOME": str(folder)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_it_has_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -51,3 +86,21 @@ def test_it_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
     entry_points = wheel.read(f"{about}/entry_points.txt").decode()
     assert "[dagster_dg_cli.registry_modules]\ndagster_jet = dagster_jet\n" in entry_points
+
+
+def test_the_first_example_runs_with_what_is_declared(
+    empty_environment: Path, tmp_path: Path
+) -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    example, printed = re.findall(r"^```(?:python)?\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)[
+        :2
+    ]
+    script = tmp_path / "auctions.py"
+    script.write_text(example.replace("/tmp/jet", str(tmp_path / "store")), encoding="utf-8")
+    rows = re.compile(r"^│ .* │$", re.MULTILINE)
+    said = run_in(empty_environment, tmp_path, "python", str(script))
+    assert sorted(rows.findall(said)) == sorted(rows.findall(printed)) != []
+
+
+def test_the_terminal_works_with_what_is_declared(empty_environment: Path, tmp_path: Path) -> None:
+    assert "snapshots" in run_in(empty_environment, tmp_path, "dagster-jet", "--help")
