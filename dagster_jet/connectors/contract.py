@@ -419,7 +419,11 @@ class SinkWriter(Protocol):
     """Writes one task's rows of one epoch into the open transaction."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows, as `Sink.render` made them, in any order. Called any number of times."""
+        """Takes rows, as `Sink.render` made them. Called any number of times.
+
+        The rows of one source partition, behind stateless stages, come in their order: first those
+        of the writer with the lowest `TransactionId.shard`, of one writer as they are written.
+        """
         ...
 
     def prepare(self) -> tuple[Artifact, ...]:
@@ -485,6 +489,9 @@ class Committer(Protocol):
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         """Makes the artifacts visible. To commit twice is success.
+
+        They come by epoch, and those of an epoch by shard: a place that keeps the order of rows
+        makes it that order.
 
         Raises:
             ArtifactLostError: neither the artifact nor a marker of its commit is there.

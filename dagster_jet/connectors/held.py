@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Protocol
 
 from dagster_jet.connectors.contract import CommitContext, Committer, TransactionId
 from dagster_jet.errors import ArtifactLostError
-from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.manifest import Artifact, by_epoch
 
 IDS_PER_WRITER = 2
 
@@ -109,7 +110,7 @@ class HeldCommitter(Committer):
             ArtifactLostError: a transaction was rolled back before its commit. With
                 `CommitContext.accept_loss` it is reported as lost instead.
         """
-        for artifact in sorted(artifacts, key=lambda one: (one.epoch_id, one.token)):
+        for artifact in chain.from_iterable(by_epoch(artifacts).values()):
             if self.transactions.commit(artifact.token, artifact) is Fate.COMMITTED:
                 continue
             if not context.accept_loss:

@@ -27,7 +27,7 @@ import xxhash
 from dagster_jet.connectors.contract import SinkWriter, TransactionId
 from dagster_jet.core.secret import Url, text_of
 from dagster_jet.errors import ArtifactLostError
-from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.store import ReplicatedMap, Store, StoreHandle
 from dagster_jet.system.durable import make_folder, sync_folder
 from dagster_jet.system.failpoint import fail_point
@@ -341,11 +341,13 @@ class Segment:
 def segments_by_epoch(
     area: StagingArea, artifacts: Collection[Artifact]
 ) -> list[tuple[int, list[Segment]]]:
-    """Returns (epoch id, its segments), oldest epoch first, in the same order at every attempt."""
-    epochs: dict[int, list[Segment]] = {}
-    for artifact in sorted(artifacts, key=lambda one: (one.epoch_id, one.token)):
-        epochs.setdefault(artifact.epoch_id, []).append(Segment(area, artifact))
-    return list(epochs.items())
+    """Returns (epoch id, its segments), oldest epoch first.
+
+    The segments of an epoch are in the order of their shards, which is that of the rows, and in
+    the same order at every attempt.
+    """
+    in_order = by_epoch(sorted(artifacts, key=lambda one: (_shard_of(one.token), one.token)))
+    return [(epoch, [Segment(area, one) for one in some]) for epoch, some in in_order.items()]
 
 
 def remove_orphans(area: StagingArea, execution_id: int, keep: Collection[str]) -> int:
@@ -423,6 +425,10 @@ def _as_bytes(batch: pa.RecordBatch) -> bytes:
 
 def _segment_name(t: TransactionId) -> str:
     return f"{t.execution_id}-{t.epoch_id}-{t.shard}-{t.attempt}"
+
+
+def _shard_of(token: str) -> int:
+    return int(token.split("-", 3)[2])
 
 
 def _chunk_name(segment: str, number: int) -> str:

@@ -160,7 +160,8 @@ class EpochCycle(Machine[CycleState]):
         job.apply_acks(acks)
         self._pending.apply_outcome()
         job.acked_epochs += 1
-        artifacts = [artifact for ack in acks for artifact in ack.artifacts]
+        in_order = sorted(acks, key=lambda ack: ack.shard)
+        artifacts = [artifact for ack in in_order for artifact in ack.artifacts]
         job.open_artifacts.extend(one for one in artifacts if not job.publishes(one))
         if published := tuple(filter(job.publishes, artifacts)):
             self._published = running, event

@@ -16,7 +16,7 @@ from sqlite_queue import QueueReader, SqliteQueue
 from sqlite_table import SqliteTable
 from sqlite_table import _plain as as_sqlite
 
-from dagster_jet.testing.check_sink import Row
+from dagster_jet.testing.sink_rows import Row
 
 __all__ = [
     "QueueReader",

@@ -257,6 +257,15 @@ class MarksAfterwards(Broken):
                     file.write(f"{epoch_id}\n")
 
 
+class AppliesByName(Broken):
+    """What is staged, in the order of its names: shard 10 before shard 2."""
+
+    class Committer(Wrapped):
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            for artifact in sorted(artifacts, key=lambda one: (one.epoch_id, one.token)):
+                self.right.commit((artifact,), replace(context, sink=artifact.token))
+
+
 class TellsItsPassword(Broken):
     Committer = Wrapped
 
@@ -291,6 +300,7 @@ class ForgetsItsStaging(Broken):
         (CommitsAllOfTheEpoch, "What a writer of a dead execution prepares late"),
         (CommitsEveryAttempt, "Of two attempts of a task"),
         (MarksAfterwards, "Whatever named step fails"),
+        (AppliesByName, "Rows of twelve writers"),
         (TellsItsPassword, "shows no secret"),
         (ForgetsItsStaging, "A sink that is reopened from its destination"),
     ],

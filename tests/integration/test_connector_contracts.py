@@ -24,9 +24,10 @@ from dagster_jet.connectors.contract import Backlog, SplitParameters
 from dagster_jet.errors import Reaction
 from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.testing.check_sink import Row, check_sink
+from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.check_source import TYPES, Typed, check_source
 from dagster_jet.testing.servers import AwsServer
+from dagster_jet.testing.sink_rows import Row
 from tests.contract.connector_places import (
     QueueReader,
     SqliteQueue,
@@ -53,12 +54,12 @@ def full_disk() -> Iterator[None]:
 
 
 def read_json(folder: Path) -> list[Row]:
-    files = folder.glob("part-*")
+    files = sorted(folder.glob("part-*"))
     return [json.loads(line) for f in files for line in f.read_text("utf-8").splitlines()]
 
 
 def read_parquet(folder: Path) -> list[Row]:
-    return [row for f in folder.glob("part-*") for row in pq.read_table(f).to_pylist()]
+    return [row for f in sorted(folder.glob("part-*")) for row in pq.read_table(f).to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def s3(s3_server: AwsServer) -> S3Folder:
 
 def test_files_in_a_bucket(s3: S3Folder, spark: Any) -> None:
     def read() -> list[Row]:
-        files = [s3.get(name) for name in s3.names() if name.startswith("part-")]
+        files = [s3.get(name) for name in sorted(s3.names()) if name.startswith("part-")]
         return [json.loads(line) for file in files for line in file.splitlines()]
 
     check_sink(
@@ -134,6 +135,7 @@ def test_maps(spark: Any) -> None:
                 "maps.decide.after",
                 "maps.apply.after",
             ),
+            log_of=None,
         )
 
 

@@ -7,7 +7,7 @@ open for too long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
@@ -23,6 +23,7 @@ from dagster_jet.connectors.kafka.newest_execution import NewestExecution
 from dagster_jet.connectors.kafka.producing import TRANSACTION_S
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.sink import KafkaSink, as_sink_errors
+from dagster_jet.connectors.row_order import dealt
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.core.secret import text_of
 from dagster_jet.errors import ConfigurationError
@@ -38,6 +39,8 @@ class HeldKafkaSink(KafkaSink):
     """Produces a stream's rows to a topic, in a fixed number of transactions per epoch."""
 
     held_writers: int = 2
+    has_one_partition: bool = field(default=False, compare=False, repr=False)
+    """The topic, as of this start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +67,9 @@ class HeldKafkaSink(KafkaSink):
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "kind": "kafka_held", "writers": str(self.held_writers)}
 
+    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> HeldKafkaSink:
+        return replace(self, has_one_partition=len(self.partitions(job, stage)) == 1)
+
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         super().check(job, stage, is_new_job=is_new_job)
         client_settings(self.cluster)
@@ -78,7 +84,15 @@ class HeldKafkaSink(KafkaSink):
             coordinator.close()
 
     def render(self, frame: DataFrame) -> DataFrame:
-        return super().render(frame).repartition(self.held_writers)
+        """Messages that are to keep their order go through the same writer: those of one key, or of
+        one `partition`; those that have neither; all, if the topic has one partition."""
+        from pyspark.sql import functions as F
+
+        messages = super().render(frame)
+        log = F.lit(0) if self.has_one_partition else F.hash("__key")
+        if self.partition is not None and not self.has_one_partition:
+            log = F.when(F.col("__partition").isNull(), log).otherwise(F.hash("__partition"))
+        return dealt(messages, self.held_writers, log)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         staged = super().open_writer(transaction)

@@ -29,7 +29,7 @@ from dagster_jet.connectors.kafka.markers import (
     has_markers,
 )
 from dagster_jet.connectors.kafka.messages import message_columns
-from dagster_jet.connectors.kafka.offsets import Offsets, Topics
+from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
 from dagster_jet.core.secret import shown
@@ -99,13 +99,17 @@ class KafkaSink:
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSink:
         """Looks for the topic; a cluster that is away is waited for."""
-        with as_sink_errors(job, stage):
-            Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
+        self.partitions(job, stage)
         return self
 
-    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+    def partitions(self, job: str, stage: str) -> list[Partition]:
+        """The topic's. Raises `ConfigurationError`: there is no such topic, or not for us."""
         with as_sink_errors(job, stage):
-            Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
+            return Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
+
+    def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        self.partitions(job, stage)
+        with as_sink_errors(job, stage):
             check_marker_topic(self.cluster, self.marker_topic, job, stage)
             wanted = {self.topic: ("WRITE",), self.marker_topic: ("READ", "WRITE")}
             check_rights(self.cluster, wanted, job, stage)

@@ -28,6 +28,7 @@ from dagster_jet.connectors.contract import (
     carry_out_here,
     shown_guarantee,
 )
+from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.staging import (
     CHUNK_BYTES_MAX,
     SegmentWriter,
@@ -74,7 +75,7 @@ class MapSink:
         key: column of the key, or several for a tuple.
         value: column of the value; several make an object; None: all columns but the key's.
         order_by: of an epoch's rows with one key, the one with the highest value of this column
-            counts; None: any of them.
+            counts, and of several such rows the last one; None: the last one.
     """
 
     map: str
@@ -132,13 +133,11 @@ class MapSink:
             _key_column(name, frame.schema[name].dataType).alias(f"{_KEY}{number}")
             for number, name in enumerate(self.key)
         ]
-        # Never null, so that the row with the highest order is found also where that is null.
-        order = F.lit(0)
-        if self.order_by is not None:
-            order = F.struct(F.col(self.order_by).isNotNull(), F.col(self.order_by))
-        rows = frame.select(*keys, self._value_column(frame).alias(_VALUE), order.alias(_ORDER))
-        grouped = rows.groupBy(*[f"{_KEY}{number}" for number in range(len(keys))])
-        return grouped.agg(F.max_by(_VALUE, _ORDER).alias(_VALUE))
+        order = [] if self.order_by is None else [F.col(self.order_by).alias(_ORDER)]
+        rows = frame.select(*keys, self._value_column(frame).alias(_VALUE), *order)
+        names = [f"{_KEY}{number}" for number in range(len(keys))]
+        newest = newest_per_key(rows, names, F.col(_ORDER) if order else None)
+        return newest.select(*names, _VALUE)
 
     def open_writer(self, transaction: TransactionId) -> MapWriter:
         return MapWriter(self._map, transaction)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
 from dagster_jet.connectors.held import IDS_PER_WRITER
+from dagster_jet.connectors.row_order import dealt
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.held_rows import (
@@ -107,7 +108,11 @@ class HeldSqlSink(SqlSink):
         return False  # as many writers as are known: `render`
 
     def render(self, frame: DataFrame) -> DataFrame:
-        return super().render(frame).repartition(self.held_writers)
+        """The rows in turn to each writer; a table has no order but that of its columns."""
+        from pyspark.sql import functions as F
+
+        turn = F.monotonically_increasing_id()
+        return dealt(super().render(frame), self.held_writers, turn)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         return HeldWriter(self.place, self._owner(transaction.job, transaction.sink), transaction)

@@ -14,6 +14,7 @@ from dagster_jet.connectors.contract import (
     TransactionId,
     shown_guarantee,
 )
+from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.sql.columns import Shape, shape_of
 from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.engines import check_engines
@@ -154,12 +155,8 @@ class SqlSink:
         others = [name for name in frame.columns if name not in keys]
         if self.mode == "delete" or not others:
             return frame.select(*keys).distinct()
-        # Never null, so that the row with the highest order is found also where that is null.
-        order = F.lit(0)
-        if self.order_by is not None:
-            order = F.struct(F.col(self.order_by).isNotNull(), F.col(self.order_by))
-        newest = F.max_by(F.struct(*others), order).alias("__newest")
-        return frame.groupBy(*keys).agg(newest).select(*keys, "__newest.*")
+        order = None if self.order_by is None else F.col(self.order_by)
+        return newest_per_key(frame, keys, order)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         area = self.area(transaction.job, transaction.sink)

@@ -22,6 +22,9 @@ _RUN_ANEW = frozenset(
 for one that does not: exchanges and caches keep what they have made, scans what they have listed.
 """
 
+_NUMBERS = frozenset(("MonotonicallyIncreasingID",))
+"""Not deterministic, says Spark: the number of a row depends on those before it in its task. Each
+run begins at 0."""
 _OF_TABLES = frozenset(("RDDScan", "Project", "Filter", "WholeStageCodegen", "InputAdapter"))
 """What is broadcast is kept: a table that was read before, and nothing of the stream."""
 _FUNCTIONS = frozenset(("BatchEvalPython", "ArrowEvalPython"))
@@ -38,10 +41,31 @@ def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
     execution = frame._jdf.queryExecution()
     logical = execution.analyzed()
     # `rand()` has its seed, and `current_timestamp()` its time, from the plan.
-    if not logical.deterministic() or _reads_clock(frame, logical):
+    if not _begins_anew(logical) or _reads_clock(frame, logical):
         return False
     known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
     return _are_all(known, execution.executedPlan())
+
+
+def _begins_anew(plan: Any) -> bool:
+    """Whether a plan is deterministic but for the numbers of rows."""
+    if plan.deterministic():
+        return True
+    own = all(map(_is_number, _others(plan.expressions())))
+    return own and all(map(_begins_anew, children(plan)))
+
+
+def _is_number(expression: Any) -> bool:
+    if expression.getClass().getSimpleName() in _NUMBERS:
+        return True
+    others = _others(expression.children())
+    return bool(others) and all(map(_is_number, others))
+
+
+def _others(expressions: Any) -> list[Any]:
+    """Those that are not deterministic."""
+    each = (expressions.apply(place) for place in range(expressions.size()))
+    return [expression for expression in each if not expression.deterministic()]
 
 
 def _reads_clock(frame: DataFrame, logical: Any) -> bool:

@@ -78,6 +78,12 @@ class KafkaWorld:
         """All there is, as a plain consumer reads it."""
         return [json.loads(message.value()) for message in self.messages(topic, committed)]
 
+    def rows_and_partitions(self, topic: str) -> list[dict[str, Any]]:
+        """The same, each with its partition; those of one partition in their order."""
+        return [
+            {**json.loads(m.value()), "_partition": m.partition()} for m in self.messages(topic)
+        ]
+
     def messages(self, topic: str, committed: bool = True) -> list[Any]:
         consumer = Consumer(
             {

@@ -10,7 +10,7 @@ from typing import Any
 
 from dagster_jet import Secret, sinks
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.testing.check_sink import SCHEMA, Row
+from dagster_jet.testing.sink_rows import SCHEMA, Row
 
 COLUMNS = {
     "postgresql": "id bigint primary key, text text, number double precision, flag boolean, "

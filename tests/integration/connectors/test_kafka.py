@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,9 @@ def test_the_contract_of_a_sink(
         servers = f"127.0.0.1:{proxy.port}"
         check_sink(
             lambda: sinks.kafka(servers, topic=topic, key="id", options=options).with_store(store),
-            lambda: kafka.rows(topic),
+            lambda: kafka.rows_and_partitions(topic),
             spark=spark,
+            log_of=itemgetter("_partition"),
             outages={
                 "a connection that is cut": partial(away, proxy),
                 "a cluster that is silent": partial(silent, proxy),

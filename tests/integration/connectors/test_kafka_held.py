@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -341,7 +342,7 @@ def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.Monkey
         sink = sinks.kafka(
             f"127.0.0.1:{proxy.port}",
             topic=topic,
-            key="id",
+            key="text",
             transactions="held",
             writers=3,
             marker_topic=markers,
@@ -358,6 +359,7 @@ def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.Monkey
             make,
             lambda: held.kafka.rows(topic),
             spark=spark,
+            log_of=itemgetter("text"),
             outages={
                 "a connection that is cut": partial(away, proxy),
                 "an answer that is lost": partial(committed_unheard, proxy),

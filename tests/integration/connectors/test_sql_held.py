@@ -270,6 +270,7 @@ def test_the_contract_is_kept(tmp_path: Path, spark: Any, kind: str) -> None:
             make,
             lambda: all_rows(database.run),
             spark=spark,
+            log_of=None,
             outages={"a connection that is cut": proxy.cut},
             steps=(
                 "sql.held.begun",

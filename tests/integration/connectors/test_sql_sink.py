@@ -14,7 +14,8 @@ import pytest
 
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.system import failpoint
-from dagster_jet.testing.check_sink import Row, check_sink
+from dagster_jet.testing.check_sink import check_sink, in_one_log
+from dagster_jet.testing.sink_rows import Row
 from tests.integration.connectors.sql_job import SqliteDatabase
 from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows
 from tests.long import long
@@ -57,6 +58,7 @@ def test_a_table_of_postgres_keeps_the_contract(
             make,
             reader(database),
             spark=spark,
+            log_of=in_one_log if mode == "append" else None,
             outages={"a connection that is cut": proxy.cut},
             steps=STEPS,
             secrets=(PASSWORD,),
@@ -218,5 +220,5 @@ def test_deletions_keep_the_contract(tmp_path: Path, spark: Any, kind: str) -> N
         rows.put(found)
         return [{"id": id} for id in found]
 
-    check_sink(make, read, spark=Putting(spark, rows), steps=STEPS)  # type: ignore[arg-type]
+    check_sink(make, read, spark=Putting(spark, rows), steps=STEPS, log_of=None)  # type: ignore[arg-type]
     make.close()

@@ -1,0 +1,175 @@
+"""The place that the clauses of `check_sink` write to, and what the engine does with a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.contract import (
+    CommitContext,
+    HoldsTransactions,
+    KnowsCommits,
+    Sink,
+    TransactionId,
+)
+from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.testing.sink_rows import SCHEMA, Row, compare, row_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeSink = Callable[[], Sink]
+JOB, STAGE = "check_sink", "out"
+_TASK = "__task"
+
+
+@dataclass
+class Place:
+    """The place that all clauses write to, and what must be visible in it."""
+
+    make_sink: MakeSink
+    read: Callable[[], Iterable[Row]]
+    spark: SparkSession | None
+    several_processes: bool
+    outages: Mapping[str, Callable[[], AbstractContextManager[object]]]
+    steps: Sequence[str]
+    secrets: Sequence[str]
+    log_of: Callable[[Row], object] | None
+    expected: dict[int, Row] = field(default_factory=dict)
+    compared: dict[int, Row] = field(default_factory=dict)
+    """What a reader has seen of a row that is right: to read it again costs little."""
+    epoch_id: int = 0
+    execution_id: int = 1
+
+    def rows(self, count: int, **values: Any) -> list[Row]:
+        first = 1 + max(self.expected, default=0) + 100_000 * self.epoch_id
+        return [{**row_of(first + n), **values} for n in range(count)]
+
+    def stage(
+        self,
+        rows: Sequence[Row],
+        *,
+        shards: int = 1,
+        execution_id: int | None = None,
+        attempt: str = "a0",
+        new_epoch: bool = True,
+    ) -> tuple[Artifact, ...]:
+        """Phase 1 of an epoch."""
+        self.epoch_id += new_epoch
+        by = self.execution_id if execution_id is None else execution_id
+        rendered = self.rendered(rows)
+        found: list[Artifact] = []
+        for shard in range(shards):
+            mine = pa.array(range(shard, len(rows), shards), pa.int64())
+            found += self.written(rendered.take(mine), shard, by, attempt)
+        return tuple(found)
+
+    def written(
+        self, rows: pa.Table, shard: int, execution_id: int, attempt: str = "a0"
+    ) -> tuple[Artifact, ...]:
+        """Phase 1 of one task, whose rows are as the sink renders them."""
+        transaction = TransactionId(JOB, STAGE, 1, execution_id, self.epoch_id, shard, attempt)
+        writer = self.make_sink().open_writer(transaction)
+        try:
+            for batch in batches_of(rows):
+                writer.write(batch)
+            return writer.prepare()
+        except BaseException:
+            writer.abort()
+            raise
+        finally:
+            writer.close()
+
+    def stage_in_tasks(self, rows: Sequence[Row], tasks: int) -> tuple[Artifact, ...]:
+        """Phase 1 of an epoch whose rows come in so many tasks, the first of which is done last.
+        The artifacts are in the order of the contract."""
+        self.epoch_id += 1
+        sink, each = self.make_sink(), -(-len(rows) // tasks)
+        parts = [
+            pa.Table.from_pylist(list(rows[first : first + each]), SCHEMA)
+            for first in range(0, len(rows), each)
+        ]
+        if not sink.takes(SCHEMA):
+            parts = self._rendered_in_tasks(parts)
+        order = range(len(parts))
+        # A writer that produces at once has the order of its own rows alone to keep.
+        held = isinstance(sink, HoldsTransactions)
+        found = {
+            shard: self.written(parts[shard], shard, self.execution_id)
+            for shard in (order if held else reversed(order))
+        }
+        return tuple(artifact for shard in order for artifact in found[shard])
+
+    def _rendered_in_tasks(self, parts: Sequence[pa.Table]) -> list[pa.Table]:
+        from pyspark.sql import functions as F
+
+        assert self.spark is not None, "this sink renders its rows with Spark: give spark="
+        frames = [self.spark.createDataFrame(part).coalesce(1) for part in parts]
+        frame = self.make_sink().render(reduce(lambda a, b: a.union(b), frames))
+        rendered = frame.withColumn(_TASK, F.spark_partition_id()).toArrow()
+        task, rows = rendered.column(_TASK), rendered.drop_columns([_TASK])
+        return [rows.filter(pc.equal(task, one)) for one in pc.unique(task).to_pylist()]
+
+    def commit(self, artifacts: Collection[Artifact], *, execution_id: int | None = None) -> None:
+        """Phase 2, by an object that knows nothing."""
+        commit(self.make_sink(), artifacts, self.context(execution_id))
+
+    def has_committed(self, artifacts: Collection[Artifact]) -> bool:
+        """What the place says of them, asked by an object that knows nothing."""
+        committer = self.make_sink().open_committer(JOB, STAGE)
+        assert isinstance(committer, KnowsCommits)
+        try:
+            return committer.has_committed(artifacts, self.context())
+        finally:
+            committer.close()
+
+    def abort_orphans(self, keep: Collection[str] = (), *, execution_id: int | None = None) -> None:
+        committer = self.make_sink().open_committer(JOB, STAGE)
+        committer.abort_orphans(self.context(execution_id), keep)
+        committer.close()
+
+    def context(self, execution_id: int | None = None) -> CommitContext:
+        by = self.execution_id if execution_id is None else execution_id
+        return CommitContext(JOB, STAGE, 1, by, recovering=True)
+
+    def expect(self, *more: Sequence[Row]) -> None:
+        """Exactly what was committed is visible, once, and as it was written."""
+        self.expected.update({row["id"]: row for rows in more for row in rows})
+        seen: dict[int, Row] = {}
+        for row in self.read():
+            assert row["id"] not in seen, f"row {row['id']} is there twice"
+            seen[row["id"]] = row
+        missing, surplus = self.expected.keys() - seen.keys(), seen.keys() - self.expected.keys()
+        assert not missing, f"{len(missing)} rows are missing, such as {min(missing)}"
+        assert not surplus, f"{len(surplus)} rows are visible that must not be"
+        for number, row in seen.items():
+            if self.compared.get(number) != row:
+                compare(self.expected[number], row)
+                self.compared[number] = row
+
+    def rendered(self, rows: Sequence[Row]) -> pa.Table:
+        """As the sink's writers get them, in this order."""
+        table, sink = pa.Table.from_pylist(list(rows), SCHEMA), self.make_sink()
+        if not rows or sink.takes(SCHEMA):
+            return table
+        assert self.spark is not None, "this sink renders its rows with Spark: give spark="
+        return sink.render(self.spark.createDataFrame(table)).toArrow()
+
+
+def batches_of(table: pa.Table) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=1_000)
+    return batches
+
+
+def commit(sink: Sink, artifacts: Collection[Artifact], context: CommitContext) -> None:
+    committer = sink.open_committer(context.job, context.sink)
+    try:
+        committer.commit(artifacts, context)
+    finally:
+        committer.close()
