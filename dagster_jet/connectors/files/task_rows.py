@@ -13,6 +13,7 @@ import csv
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -113,12 +114,14 @@ def _header(schema: str, given: Mapping[str, str]) -> Header | None:
 
 
 def divided(wanted: Sequence[Slice], format: str, parallelism: int) -> Shares[Slice]:
-    """Shares of about the same size."""
+    """Shares of about the same size, one after the other: rows keep the order of the slices."""
     tasks = _TASKS_PER_CORE * parallelism
     even = sum(part.size for part in wanted) // tasks + 1
     size = max(_LEAST_TASK_BYTES, min(even, _TASK_BYTES))
     parts = [part for one in wanted for part in _parts(one, format, size)]
-    return Shares(tuple(tuple(parts[task::tasks]) for task in range(min(tasks, len(parts)))))
+    count = min(tasks, len(parts))
+    bounds = [len(parts) * task // count for task in range(count + 1)]
+    return Shares(tuple(tuple(parts[first:last]) for first, last in pairwise(bounds)))
 
 
 def _parts(one: Slice, format: str, size: int) -> Iterator[Slice]:

@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.files.task_rows import divided
 from dagster_jet.connectors.kafka import ranges
+from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.trial import forget
 from dagster_jet.execution import epoch_driver
+from dagster_jet.spark.planning.repeatable import is_repeatable
 from dagster_jet.testing import collected
 
 from .kafka_world import KafkaWorld
@@ -142,3 +147,19 @@ def test_held_transactions_keep_the_order_of_the_only_partition(
     topic = kafka.topic()
     run(jet, kafka, out=held(kafka, topic, key="k"))
     assert found(kafka, topic) == rows()
+
+
+def test_to_keep_the_last_row_of_a_key_is_still_a_frame_that_runs_again(spark: Any) -> None:
+    """Rows are numbered anew in each run: small epochs of an upsert share their frames."""
+    rows = spark.range(0, 9, 1, 1).mapInArrow(lambda batches: batches, "id long")
+    newest = newest_per_key(rows.selectExpr("id % 3 as k", "id as v"), ["k"])
+    assert is_repeatable(newest, several_readers=False)
+    assert sorted(map(tuple, newest.collect())) == [(0, 6), (1, 7), (2, 8)]
+    assert not is_repeatable(rows.selectExpr("id", "rand() as r"), several_readers=False)
+
+
+def test_slices_of_a_file_are_dealt_in_its_order() -> None:
+    file = InputFile(0, "/in/a.json", 1 << 30)
+    shares = divided([Slice.whole(file)], "json", parallelism=1)
+    begins = [part.begin for share in shares.each for part in share]
+    assert len(begins) == 16 and begins == sorted(begins)

@@ -65,6 +65,24 @@ def test_chunks_come_back_in_order_and_are_removed(area: StagingArea) -> None:
         list(segment.chunks())
 
 
+def test_segments_of_an_epoch_come_by_their_numbers(area: StagingArea) -> None:
+    """Shard 2 before shard 10, and epoch 9 before epoch 10, however they are given."""
+    places = [(epoch, shard) for epoch in (9, 10) for shard in range(12)]
+    artifacts = []
+    for epoch, shard in reversed(places):
+        transaction = TransactionId("j", "out", 1, 5, epoch, shard, f"{20 - shard}.a")
+        writer = SegmentWriter(area, transaction, "a table")
+        writer.append(f"{epoch} {shard}".encode(), rows=1)
+        artifacts += writer.finish()
+    found = [
+        (epoch, chunk.decode())
+        for epoch, segments in segments_by_epoch(area, artifacts)
+        for segment in segments
+        for chunk in segment.chunks()
+    ]
+    assert found == [(epoch, f"{epoch} {shard}") for epoch, shard in places]
+
+
 def test_chunks_of_another_attempt_are_noticed(area: StagingArea) -> None:
     artifact = staged(area, b"one", b"two")
     area.put(Segment(area, artifact).names[1], b"2")
