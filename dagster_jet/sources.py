@@ -31,6 +31,8 @@ def files(
     asset: str | Sequence[str] | None = None,
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
+    remember: str | timedelta = "7 days",
+    horizon: str | timedelta | None = None,
 ) -> FilesSource:
     """Return a source that reads the finished files of a folder, by modification time, then name.
 
@@ -49,6 +51,11 @@ def files(
             begins there.
         storage_options: of a bucket, as for `sinks.files`.
         shared: a local folder is the same one on every machine of a cluster.
+        remember: for how long a file is remembered after it was read and is gone. Until then it is
+            not read again if it comes back. A file that comes later, and is as old as forgotten
+            ones, ends the job: it may have been read before.
+        horizon: for folders from which nothing is deleted: files whose modification time is longer
+            ago are neither remembered nor read. By default all are.
 
     Raises:
         ConfigurationError: a path, format or option is not known, or the schema is missing.
@@ -57,10 +64,19 @@ def files(
         >>> flights = files("/in", format="json", schema="origin string, at timestamp")
     """
     from dagster_jet.connectors.files import FilesSource
+    from dagster_jet.core.durations import to_ms
 
-    given = tuple(sorted((options or {}).items()))
-    storage = tuple((storage_options or {}).items())
-    return FilesSource(str(path), format, schema, given, storage, shared, _key(asset))
+    return FilesSource(
+        str(path),
+        format,
+        schema,
+        tuple(sorted((options or {}).items())),
+        tuple((storage_options or {}).items()),
+        shared,
+        _key(asset),
+        remember_ms=to_ms(remember, "remember"),
+        horizon_ms=None if horizon is None else to_ms(horizon, "horizon"),
+    )
 
 
 def map_journal(

@@ -95,7 +95,8 @@ class SourceReader(Protocol):
     """
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
-        """Continues after `position`. `journal` holds all rows `take_journal` ever returned."""
+        """Continues after `position`. `journal` holds all rows that `take_journal` ever returned
+        and `whole_journal` still had; of one key the newest first."""
 
     def poll(self) -> Any:
         """Looks for new input, and returns what it finds, for `accept`.
@@ -148,13 +149,21 @@ class SourceReader(Protocol):
     def take_journal(self) -> pa.Table | None:
         """Returns the rows to append to the source's state since the last call.
 
-        For positions that have no bound. Called once per epoch, on another thread while the epoch's
-        tasks run, so it may take as long as they do. Only `poll` may be called meanwhile.
+        For positions that have no bound. The first column is a text, the row's key: a row replaces
+        older ones of its key. A column `journal_parts.PART_COLUMN` spreads a large journal.
+
+        Called once per epoch, on another thread while the epoch's tasks run, so it may take as long
+        as they do. Only `poll` may be called meanwhile.
         """
         return None
 
-    def whole_journal(self) -> pa.Table:
-        """Returns all rows of the source's state, to write it anew."""
+    def whole_journal(self, parts: Collection[int], undecided: Collection[str]) -> pa.Table:
+        """Returns all rows of some parts of the source's state, to write them anew. Called after
+        `take_journal`, where a snapshot ends the epoch.
+
+        What the source need not remember any longer it may forget here, and leave out; but not what
+        has a key in `undecided`: no decided snapshot has that.
+        """
         return pa.table({})
 
     def take_lost(self) -> int:

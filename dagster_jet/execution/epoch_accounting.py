@@ -11,6 +11,7 @@ from dagster_jet.execution.events import ItemsLost
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Ack, Counters
 from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.snapshot.storage.chunks import superseded
 from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
 
 
@@ -60,7 +61,7 @@ class EpochAccounting:
         self.groups = max((ack.groups for ack in output.acks), default=0)
         self._obsolete.extend(path for ack in output.acks for path in ack.obsolete)
         source_acks = [
-            self._source_ack(name, command, rows_of.get(name, 0), rejected.get(name, 0))
+            self._source_ack(name, command, view, rows_of.get(name, 0), rejected.get(name, 0))
             for name in context.readers
         ]
         self._report_lost(source_acks, command, view)
@@ -94,8 +95,11 @@ class EpochAccounting:
         shown = [name for name, stage in epoch.stages.items() if stage.early]
         context.early.acked(shown, output.acks, now_ms)
 
-    def _source_ack(self, name: str, command: RunEpoch, rows: int, rejected: int) -> Ack:
+    def _source_ack(
+        self, name: str, command: RunEpoch, view: CoordinatorView, rows: int, rejected: int
+    ) -> Ack:
         chunk_set, error = self.context.journals.written(name)
+        chain = view.shards[name][0].chain
         return Ack(
             vertex=name,
             shard=0,
@@ -105,6 +109,7 @@ class EpochAccounting:
             rejected=rejected,
             lost=self.context.readers[name].take_lost(),
             chunk_set=chunk_set,
+            chain_dropped=superseded(chain, chunk_set.sequence) if chunk_set else 0,
             snapshot_error=error,
         )
 

@@ -217,6 +217,7 @@ class RecoveryDriver:
         for name, reader in context.readers.items():
             chains = manifest.shards.get(name, ((),))
             journal = context.snapshots.read_journal(name, chains[0])
+            context.journals.restored(name, journal)
             if name in manifest.sources:
                 reader.restore(manifest.sources[name], journal)
             if isinstance(reader, Acknowledging) and not is_committed:

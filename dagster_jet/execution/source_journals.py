@@ -21,11 +21,9 @@ from dagster_jet.errors import JetError
 from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput
 from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.protocol import RunEpoch
+from dagster_jet.snapshot.storage.journal_parts import is_in_parts
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.system.failpoint import FailPointError
-
-CHAIN_MAX = 32
-"""Now and then a journal is written anew, to keep its chain short."""
 
 
 @dataclass
@@ -42,6 +40,9 @@ class SourceJournals:
     _collected: dict[str, list[pa.Table]] = field(default_factory=dict)
     _deciding: dict[str, list[pa.Table]] = field(default_factory=dict)
     """In the last snapshot that was begun; empty once that is decided."""
+    _anew: set[str] = field(default_factory=set)
+    """Sources whose chain an older version has written, all of it in one partition: their next set
+    holds everything."""
     _noting: Future[None] | None = None
     _writing: dict[str, Future[ChunkSet]] = field(default_factory=dict)
     _writer: ThreadPoolExecutor = field(
@@ -50,6 +51,11 @@ class SourceJournals:
     _noter: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "jet-note"), repr=False
     )
+
+    def restored(self, source: str, journal: pa.Table | None) -> None:
+        """Says what a restored chain held."""
+        if journal is not None and not is_in_parts(journal):
+            self._anew.add(source)
 
     def begin_epoch(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
         """Once per epoch, when its tasks are on their way: takes what the readers have planned,
@@ -111,16 +117,17 @@ class SourceJournals:
             self._deciding.setdefault(name, []).extend(rows)
         self._collected = {}
         for name, rows in self._deciding.items():
-            is_base = not chains[name] or len(chains[name]) >= CHAIN_MAX
-            appended = pa.concat_tables(rows).drop_columns([EPOCH_COLUMN])
+            turn = self.snapshots.journal_turn(chains[name], anew=name in self._anew)
+            newest_first = pa.concat_tables(reversed(rows)).drop_columns([EPOCH_COLUMN])
+            whole = self.readers[name].whole_journal(turn.parts, self._undecided_keys(name))
             self._writing[name] = self._writer.submit(
-                self.snapshots.write_journal,
-                name,
-                command,
-                chains[name],
-                self.readers[name].whole_journal() if is_base else appended,
-                is_base=is_base,
+                self.snapshots.write_journal, name, command, turn.rows(newest_first, whole), turn
             )
+
+    def _undecided_keys(self, source: str) -> frozenset[str]:
+        """Of what no decided snapshot has, or a note of which an earlier execution has left."""
+        keys = {key for rows in self._deciding[source] for key in rows.column(0).to_pylist()}
+        return frozenset(keys | (self.undecided.owed(source) if self.undecided else set()))
 
     def written(self, source: str) -> tuple[ChunkSet | None, str | None]:
         """Waits for the source's part of the snapshot: what was written, or why it was not."""
@@ -134,6 +141,7 @@ class SourceJournals:
 
     def decided(self) -> None:
         """The last snapshot that was begun has all that was collected before it."""
+        self._anew -= self._deciding.keys()
         self._deciding = {}
 
     def close(self) -> None:

@@ -86,6 +86,11 @@ class UndecidedInput:
         notes = map.keys(f"{source}/")
         map.delete_all([key for key in notes if int(key.name.rpartition("/")[2]) < execution_id])
 
+    def owed(self, source: str) -> set[str]:
+        """The keys of what earlier executions have read and this one has to read again."""
+        owed = self._owed.get(source)
+        return set() if owed is None or not owed.num_rows else set(owed.column(0).to_pylist())
+
     def note(self, source: str, execution_id: int, rows: Sequence[pa.Table]) -> None:
         """Writes down all that is undecided of a source, epochs of this execution first.
 

@@ -5,7 +5,7 @@ Everything is done in the caller's thread, at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from dagster_jet.errors import StoreUnavailableError
 from dagster_jet.snapshot.manifest import ChunkSet
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.storage.chunks import ChunkSetName
+from dagster_jet.snapshot.storage.journal_parts import JournalTurn
 
 from .chunks import Delta
 
@@ -40,7 +41,9 @@ class Reader:
         new, self._taken = self.rows[self._taken :], len(self.rows)
         return _table(new) if new else None
 
-    def whole_journal(self) -> pa.Table:
+    def whole_journal(self, parts: Collection[int], undecided: Collection[int]) -> pa.Table:
+        if not {*undecided} <= {*self.rows}:
+            raise AssertionError("the engine says that rows are undecided which nobody has read")
         return _table(self.rows)
 
 
@@ -50,14 +53,11 @@ class JournalStore:
     def __init__(self, world: World) -> None:
         self.world = world
 
+    def journal_turn(self, chain: tuple[ChunkSet, ...], *, anew: bool) -> JournalTurn:
+        return JournalTurn.of(chain, 271, anew=anew)
+
     def write_journal(
-        self,
-        source: str,
-        epoch: RunEpoch,
-        chain: tuple[ChunkSet, ...],
-        table: pa.Table,
-        *,
-        is_base: bool,
+        self, source: str, epoch: RunEpoch, table: pa.Table, turn: JournalTurn
     ) -> ChunkSet:
         if self.world.chance("chunks_not_stored"):
             self.world.seen["a journal could not be stored"] += 1
@@ -66,7 +66,10 @@ class JournalStore:
         name = ChunkSetName(source, epoch.snapshot_id, epoch.execution_id, 0, "driver")
         rows = tuple(table.column("row").to_pylist())
         self.world.chunks.put_chunks(source, str(name), epoch.execution_id, Delta(rows))
-        return ChunkSet(str(name), 0, 1, len(rows), 8 * len(rows), is_base=is_base)
+        is_whole = 0 in turn.parts  # its only part
+        return ChunkSet(
+            str(name), 0, 1, len(rows), 8 * len(rows), sequence=turn.sequence, is_base=is_whole
+        )
 
 
 class AtOnce:

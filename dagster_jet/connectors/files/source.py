@@ -7,7 +7,8 @@ it was read is an error instead of a silent difference. Another time alone is no
 content is compared. Hidden and temporary names are ignored: write elsewhere, then rename.
 
 Files may be deleted once a committed snapshot has read them (`Jet.consumed_files`), not before: one
-that vanishes earlier cannot be read again after a crash, and is an `InputLostError`.
+that vanishes earlier cannot be read again after a crash, and is an `InputLostError`. What was
+deleted is remembered for a time (`memory`).
 
 A file is known by its absolute path, however the source spells it; symbolic links are not followed,
 so that a link at the old place keeps the paths of a folder that has moved.
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -38,11 +41,11 @@ from dagster_jet.connectors.contract import (
 )
 from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, forgiving
 from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.memory import FileMemory, file_of_row, mark_of
 from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of_first
 from dagster_jet.connectors.files.places.location import (
     StorageOptions,
     absolute,
-    scheme_of,
     storage_options,
 )
 from dagster_jet.connectors.files.places.opening import open_input
@@ -52,6 +55,7 @@ from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice, cut
 from dagster_jet.connectors.files.task_rows import is_readable
 from dagster_jet.core.ddl import quoted_name
+from dagster_jet.core.durations import in_words
 from dagster_jet.errors import (
     ConfigurationError,
     InputLostError,
@@ -68,6 +72,7 @@ _logger = logging.getLogger(__name__)
 FORMATS = ("json", "csv", "parquet")
 REASON_COLUMN = "__reason"
 _OURS = frozenset({CORRUPT_COLUMN, FILE_COLUMN})
+REMEMBER_MS = 7 * 24 * 3_600_000
 _ABOUT = 1.05
 """So many times what was asked for is still about that much."""
 _FIRST_GUESS_BYTES_PER_ROW = 100.0
@@ -97,6 +102,10 @@ class FilesSource:
     """The asset that it reads, in an orchestrator that knows it; () if none."""
     must_fit: bool = field(default=False, compare=False, repr=False)
     """The schema is the first file's, and every other file must have the same columns."""
+    remember_ms: int = field(default=REMEMBER_MS, compare=False, repr=False)
+    """For how long a file that was read and is gone is remembered."""
+    horizon_ms: int | None = field(default=None, compare=False, repr=False)
+    """Older files are neither read nor remembered; None: all are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path, may_be_pattern=True))
@@ -143,11 +152,14 @@ class FilesSource:
 
 @dataclass(frozen=True)
 class Found:
-    """What a poll has found: all finished files, and which of those that were read have another
-    time by now, and the same content."""
+    """What a poll has found."""
 
-    files: Sequence[InputFile]
+    unread: Sequence[InputFile]
+    """Files that were not read, or not to their end, in the order in which they are read."""
     recognised: Sequence[InputFile]
+    """Files that were read, and have another time by now and the same content."""
+    there: frozenset[str]
+    """The paths of all files."""
     row_size: RowSize | None = None
     """Of the first one, where nothing is known of the rows yet."""
 
@@ -160,9 +172,12 @@ class FilesReader(SourceReader):
     job: str
     stage: str
     bad_rows: BadRowRule | None
-    _read: dict[str, InputFile] = field(default_factory=dict)
-    _waiting: list[Slice] = field(default_factory=list)
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6
+    _waiting: deque[Slice] = field(default_factory=deque)
     """What is left of each file."""
+    _waiting_bytes: int = 0
+    _there: frozenset[str] | None = None
+    """The paths of the last listing that was accepted."""
     _journal: list[InputFile] = field(default_factory=list)
     _last: InputFile | None = None
     _bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
@@ -172,12 +187,17 @@ class FilesReader(SourceReader):
     _inflation: float = 1.0
     """From bytes in files to bytes in memory."""
     _has_named_subfolders: bool = False
+    _listed: frozenset[str] | None = None
+    """The paths of the last listing. Only `poll` uses it, and the next."""
+    _was_new: frozenset[str] = frozenset()
+    """The paths in it that were certainly new."""
     _without_checksum: frozenset[str] = frozenset()
     """Paths of the split that is being read: `verify` says whether they have changed."""
     _columns: StructType | None = None
     """All that is looked at; None: nobody has said so."""
 
     def __post_init__(self) -> None:
+        self._read = FileMemory(self.source.remember_ms, self.source.horizon_ms)
         self._place: InputPlace = open_input(self.source.path, self.source.storage_options)
         self._inflation = _FIRST_GUESS_INFLATION.get(self.source.format, 1.0)
         with suppress(SourceUnavailableError):  # `poll` tells, where the job can wait
@@ -186,12 +206,9 @@ class FilesReader(SourceReader):
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._bytes_per_row = position.get("bytes_per_row", _FIRST_GUESS_BYTES_PER_ROW)
         self._is_measured = "bytes_per_row" in position
-        rows = journal.to_pylist() if journal is not None else []
-        for row in rows:
-            file = _of_row(row)
-            self._read.setdefault(file.path, file)  # the newest rows come first
+        rows = self._read.restore(position, journal)
         # What was read under two spellings is one file now.
-        if position["files"] not in (len(self._read), len(rows)):
+        if position["files"] not in (len(self._read), rows):
             raise SourceError(
                 f"the snapshot lists {len(self._read)} files read, its position "
                 f"{position['files']}.",
@@ -203,7 +220,7 @@ class FilesReader(SourceReader):
     def _warn_of_another_folder(self) -> None:
         """A folder that has moved would be read again, whole; a new one is meant to be read."""
         folder = os.path.join(self._place.folder_url, "")
-        if not self._read or any(path.startswith(folder) for path in self._read):
+        if not self._read or any(file.path.startswith(folder) for file in self._read):
             return
         if waiting := len(self._list()):
             _logger.warning(
@@ -213,32 +230,86 @@ class FilesReader(SourceReader):
                 self.job,
                 self.stage,
                 len(self._read),
-                next(iter(self._read)),
+                next(iter(self._read)).path,
                 folder,
                 waiting,
             )
 
     def poll(self) -> Found:
-        listed, recognised = self._list(), []
+        listed = self._list()
+        unread: list[InputFile] = []
+        recognised: list[InputFile] = []
+        passed: list[InputFile] = []
         for file in listed:
             known = self._read.get(file.path)
-            if known is not None and known != file and file.path not in self._without_checksum:
+            if known is None:
+                (passed if self._read.is_passed(file) else unread).append(file)
+                continue
+            if known.read_to is not None:
+                unread.append(file)
+            if known != file and file.path not in self._without_checksum:
                 recognised.append(self._recognise(known, file))
-        return Found(listed, recognised, self._row_size_of_first(listed))
+        self._name_late(passed)
+        unread = sorted(filter(self._is_new, unread), key=mark_of)
+        self._was_new = frozenset(file.path for file in unread)
+        self._listed = frozenset(file.path for file in listed)
+        return Found(unread, recognised, self._listed, self._row_size_of_first(unread))
 
-    def _row_size_of_first(self, listed: Sequence[InputFile]) -> RowSize | None:
+    def _is_new(self, file: InputFile) -> bool:
+        """Whether it certainly was not read before it was forgotten.
+
+        Raises:
+            SourceError: nobody knows.
+        """
+        if not self._read.may_have_been_read(file) or file.path in self._was_new:
+            return True
+        if self._read.get(file.path) is not None:
+            return True  # it is being read
+        with self._errors_named(file.path):
+            if self._place.find(file.path) is None:
+                return False  # a listing that was late
+        remembered = in_words(self.source.remember_ms)
+        raise SourceError(
+            f"the file may have been read before: it is of {_when(file.mtime_ns)}, and files as "
+            f"old as that were read, were gone for {remembered}, and are forgotten.",
+            job=self.job,
+            stage=self.stage,
+            position=file.path,
+            cure="If its rows are new, give it a new time (touch). If it came back, from a copy "
+            "for example, take it away. sources.files(remember=...) says how long files are "
+            "remembered.",
+        )
+
+    def _name_late(self, passed: Sequence[InputFile]) -> None:
+        """Of those that the horizon leaves out: which have come since the last listing."""
+        listed = self._listed
+        late = [] if listed is None else [file.path for file in passed if file.path not in listed]
+        if late:
+            assert self.source.horizon_ms is not None
+            _logger.warning(
+                "job %r, stage %r: %d files are older than the horizon of %s and are not read, "
+                "such as %s. Give them a new time (touch) if they are to be.",
+                self.job,
+                self.stage,
+                len(late),
+                in_words(self.source.horizon_ms),
+                min(late),
+            )
+
+    def _row_size_of_first(self, unread: Sequence[InputFile]) -> RowSize | None:
         if self._has_row_size:
             return None
-        first = min((f for f in listed if f.size and f.path not in self._read), default=None)
+        first = next((f for f in unread if f.size and self._read.get(f.path) is None), None)
         return None if first is None else row_size(self._place, first, self.source.format)
 
     def accept(self, found: Found) -> None:
+        self._there = found.there
         for again in found.recognised:
-            known = self._read[again.path]
-            if known != again:
-                self._read[again.path] = replace(again, read_to=known.read_to)
-                self._journal.append(self._read[again.path])  # so that no start compares it again
-        self._waiting = sorted(self._unread(found.files))
+            known = self._read.get(again.path)
+            if known is not None and known != again:
+                self._remember(replace(again, read_to=known.read_to))  # compared once
+        self._waiting = deque(self._unread(found.unread))
+        self._waiting_bytes = sum(rest.size for rest in self._waiting)
         if found.row_size is not None:
             self._has_row_size = True
             self._inflation = found.row_size.in_memory / found.row_size.in_file
@@ -249,9 +320,14 @@ class FilesReader(SourceReader):
         for file in files:
             known = self._read.get(file.path)
             if known is None:
-                yield Slice.whole(file)
+                if not self._read.is_passed(file):
+                    yield Slice.whole(file)
             elif known.read_to is not None:
                 yield Slice(known if known == file else file, known.read_to, file.size)
+
+    def _remember(self, file: InputFile) -> None:
+        self._read.put(file)
+        self._journal.append(file)
 
     def _recognise(self, known: InputFile, file: InputFile) -> InputFile:
         """A file that was read has another time: `touch`, or a copy that was put back."""
@@ -281,7 +357,7 @@ class FilesReader(SourceReader):
         )
 
     def waiting(self) -> Lag:
-        waiting_bytes = sum(rest.size for rest in self._waiting)
+        waiting_bytes = self._waiting_bytes
         return Lag(
             items=max(len(self._waiting), int(waiting_bytes / self._bytes_per_row)),
             details={"files": len(self._waiting), "bytes": waiting_bytes},
@@ -292,31 +368,32 @@ class FilesReader(SourceReader):
         if not self._waiting:
             return None
         taken = self._take(max_rows * self._bytes_per_row)
+        self._waiting_bytes -= sum(part.size for part in taken)
         if self.source.must_fit and self.source.schema is not None:
             for file in (part.file for part in taken if part.begin == 0):
                 with self._errors_named(file.path):
                     check_schema(self._place, file, self.source.schema, self.job, self.stage)
         for part in taken:
-            self._read[part.path] = part.read()
-            self._journal.append(self._read[part.path])
+            self._remember(part.read())
         self._without_checksum = frozenset(part.path for part in taken)
         self._last = taken[-1].file
         return tuple(taken)
 
     def _take(self, budget: float) -> list[Slice]:
         """Whole files of about `budget` bytes together, at least one; or a part of one file."""
-        first = self._waiting.pop(0)
+        first = self._waiting[0]
         with self._errors_named(first.path):
             part = cut(self._place, first, budget, self.source.format) if self._cuts else first
+        self._waiting.popleft()
         if part.end < first.end:
-            self._waiting.insert(0, replace(first, begin=part.end))
+            self._waiting.appendleft(replace(first, begin=part.end))
         taken = [part]
         # Two files of equal rows never have twice the bytes of one of them.
         budget *= _ABOUT
         budget -= part.size
         if part.is_whole:
             while self._waiting and self._waiting[0].is_whole and budget >= self._waiting[0].size:
-                taken.append(self._waiting.pop(0))
+                taken.append(self._waiting.popleft())
                 budget -= taken[-1].size
         return taken
 
@@ -431,6 +508,7 @@ class FilesReader(SourceReader):
             "files": len(self._read),
             "last": self._last.path if self._last else None,
             "bytes_per_row": round(self._bytes_per_row, 3),
+            **self._read.marks(),
         }
 
     def take_journal(self) -> pa.Table | None:
@@ -438,9 +516,10 @@ class FilesReader(SourceReader):
             return None
         newest = {file.path: file for file in self._journal}  # how far it was read by now
         taken, self._journal = [self._with_checksum(file) for file in newest.values()], []
-        self._read.update((file.path, file) for file in taken)
+        for file in taken:
+            self._read.put(file)
         self._without_checksum = frozenset()
-        return _as_table(taken)
+        return self._read.as_table(taken)
 
     def _with_checksum(self, file: InputFile) -> InputFile:
         """Read while Spark reads it, too. If it changes meanwhile, `verify` says so."""
@@ -452,7 +531,7 @@ class FilesReader(SourceReader):
     def fates(self, journaled: Sequence[Mapping[str, Any]]) -> list[InputFate]:
         there = {file.path for file in self._list()} if journaled else set()
         fates = []
-        for file in map(_of_row, journaled):
+        for file in map(file_of_row, journaled):
             otherwise = InputFate.WAITING if file.path in there else InputFate.GONE
             fates.append(InputFate.RESTORED if self._has_read(file) else otherwise)
         return fates
@@ -465,10 +544,13 @@ class FilesReader(SourceReader):
         return file.read_to is not None and file.read_to <= known.read_to
 
     def shown(self, journaled: Mapping[str, Any]) -> str:
-        return _of_row(journaled).shown(self._bytes_per_row)
+        return file_of_row(journaled).shown(self._bytes_per_row)
 
-    def whole_journal(self) -> pa.Table:
-        return _as_table(list(self._read.values()))
+    def whole_journal(self, parts: Collection[int], undecided: Collection[str]) -> pa.Table:
+        if self._there is not None:
+            first = mark_of(self._waiting[0].file) if self._waiting else None
+            self._read.sweep(parts, self._there, self.now_ms(), keep=undecided, before=first)
+        return self._read.table(parts)
 
     def _list(self) -> tuple[InputFile, ...]:
         with self._errors_named(self.source.path):
@@ -515,28 +597,5 @@ class FilesReader(SourceReader):
             ) from error
 
 
-def _of_row(row: Mapping[str, Any]) -> InputFile:
-    """From a journal. Older ones have paths as they were spelled, and no checksums."""
-    path = row["path"]
-    if scheme_of(path) == "file":
-        path = os.path.abspath(path)
-    etag = row.get("etag") or ""
-    read_to = row.get("read_to")
-    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"), etag, read_to)
-
-
 def _when(mtime_ns: int) -> str:
     return datetime.fromtimestamp(mtime_ns / 1e9, timezone.utc).isoformat(" ")
-
-
-def _as_table(files: list[InputFile]) -> pa.Table:
-    return pa.table(
-        {
-            "path": pa.array([f.path for f in files], pa.string()),
-            "size": pa.array([f.size for f in files], pa.int64()),
-            "mtime_ns": pa.array([f.mtime_ns for f in files], pa.int64()),
-            "checksum": pa.array([f.checksum for f in files], pa.uint64()),
-            "etag": pa.array([f.etag or None for f in files], pa.string()),
-            "read_to": pa.array([f.read_to for f in files], pa.int64()),
-        }
-    )

@@ -12,14 +12,10 @@ from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.chains import read_chain, read_state
-from dagster_jet.snapshot.storage.chunks import (
-    PARTITION_COLUMN,
-    ChunkSetName,
-    chunk_keys,
-    write_chunk_set,
-)
+from dagster_jet.snapshot.storage.chunks import ChunkSetName, chunk_keys, write_chunk_set
 from dagster_jet.snapshot.storage.copying import Rename, copy_chunk_sets
-from dagster_jet.store import MapKey, Store, partition_id
+from dagster_jet.snapshot.storage.journal_parts import JournalTurn
+from dagster_jet.store import MapKey, Store
 from dagster_jet.system.failpoint import fail_point
 
 
@@ -95,27 +91,24 @@ class SnapshotStore:
     def read_journal(self, source: str, chain: tuple[ChunkSet, ...]) -> pa.Table | None:
         return read_chain(self._map, chain, vertex=source, partition_count=self._partition_count)
 
+    def journal_turn(self, chain: tuple[ChunkSet, ...], *, anew: bool) -> JournalTurn:
+        """What the next set behind a chain has to hold."""
+        return JournalTurn.of(chain, self._partition_count, anew=anew)
+
     def write_journal(
-        self,
-        source: str,
-        epoch: RunEpoch,
-        chain: tuple[ChunkSet, ...],
-        table: pa.Table,
-        *,
-        is_base: bool,
+        self, source: str, epoch: RunEpoch, rows: pa.Table, turn: JournalTurn
     ) -> ChunkSet:
-        """Appends to a source's journal, or writes it anew (`is_base`)."""
+        """Writes a set of a source's journal: new rows, and the parts whose turn it is."""
         assert epoch.snapshot_id is not None
-        partition = partition_id(source, partition_count=self._partition_count)
-        column = pa.array([partition] * table.num_rows, pa.int32())
+        count = self._partition_count
         return write_chunk_set(
             self._map,
             ChunkSetName(source, epoch.snapshot_id, epoch.execution_id, 0, "driver"),
-            table.append_column(PARTITION_COLUMN, column),
-            [partition] if is_base else [],
-            sequence=chain[-1].sequence + 1 if chain else 0,
-            is_base=is_base,
-            partition_count=self._partition_count,
+            turn.placed(rows, source, count),
+            turn.full_partitions(source, count),
+            sequence=turn.sequence,
+            is_base=turn.is_base,
+            partition_count=count,
         )
 
     def delete(self, manifests: Iterable[str], chunk_sets: Mapping[str, frozenset[str]]) -> None:

@@ -19,7 +19,7 @@ STAGING_FOLDER = ".staging"
 _IGNORED_SUFFIXES = (".tmp", ".crc", ".inprogress", ".part", "._COPYING_")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class InputFile:
     """One finished file as it was when it was planned."""
 

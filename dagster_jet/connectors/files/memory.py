@@ -1,0 +1,174 @@
+"""Which files a source has read: what keeps it from reading one twice, within bounds.
+
+A file is remembered for as long as it is there. One that was read and is gone is forgotten when it
+has been away for `remember_ms`: until then it may come back, from a copy or in a listing that was
+late. What was forgotten leaves a mark, the newest file of all that were: whatever comes later and
+is not newer than the mark may have been read before, and nobody can say so any more.
+
+With `horizon_ms` a file that stays is forgotten, too, once its time is so long ago. What is older
+than the newest such file is passed over from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from dagster_jet.connectors.files.places.location import scheme_of
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.snapshot.storage.journal_parts import PART_COLUMN, PARTS, part_of
+
+Mark: TypeAlias = tuple[int, str]
+"""A modification time in ns and a path: files are read in this order."""
+
+_NS = 1_000_000
+_GONE_COLUMN = "gone_ms"
+
+
+def mark_of(file: InputFile) -> Mark:
+    return file.mtime_ns, file.path
+
+
+@dataclass
+class FileMemory:
+    """Of one source. `get` may be called beside everything else."""
+
+    remember_ms: int
+    horizon_ms: int | None = None
+    forgotten: Mark | None = None
+    """The newest file that was forgotten after it was gone."""
+    passed: Mark | None = None
+    """The newest file that was forgotten because of the horizon."""
+    _parts: tuple[dict[str, InputFile], ...] = field(
+        default_factory=lambda: tuple({} for _ in range(PARTS))
+    )
+    _gone_ms: dict[str, int] = field(default_factory=dict)
+    """Wall-clock time at which a file was first missed; only of those that are gone."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __iter__(self) -> Iterator[InputFile]:
+        for part in self._parts:
+            yield from part.values()
+
+    def get(self, path: str) -> InputFile | None:
+        return self._parts[part_of(path)].get(path)
+
+    def put(self, file: InputFile) -> None:
+        self._parts[part_of(file.path)][file.path] = file
+
+    def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> int:
+        """Takes what `as_table` and `marks` have returned, the newest rows of a path first.
+
+        Returns:
+            How many rows there were.
+        """
+        self.forgotten = _mark(position.get("forgotten"))
+        self.passed = _mark(position.get("passed"))
+        if journal is None:
+            return 0
+        for batch in journal.to_batches():
+            for row in batch.to_pylist():
+                file = file_of_row(row)
+                part = self._parts[part_of(file.path)]
+                if file.path not in part:
+                    part[file.path] = file
+                    if row.get(_GONE_COLUMN) is not None:
+                        self._gone_ms[file.path] = row[_GONE_COLUMN]
+        return int(journal.num_rows)
+
+    def marks(self) -> dict[str, Any]:
+        """For the position; nothing where nothing was forgotten."""
+        marks = {"forgotten": self.forgotten, "passed": self.passed}
+        return {name: list(mark) for name, mark in marks.items() if mark is not None}
+
+    def may_have_been_read(self, file: InputFile) -> bool:
+        """Of a file that is not remembered: whether it was, perhaps, before it was gone."""
+        return self.forgotten is not None and mark_of(file) <= self.forgotten
+
+    def is_passed(self, file: InputFile) -> bool:
+        """Of a file that is not remembered: whether the horizon leaves it out."""
+        return self.passed is not None and mark_of(file) <= self.passed
+
+    def sweep(
+        self,
+        parts: Collection[int],
+        there: Collection[str],
+        now_ms: int,
+        *,
+        keep: Collection[str],
+        before: Mark | None,
+    ) -> None:
+        """Forgets what need not be remembered any longer.
+
+        Args:
+            parts: where to look.
+            there: the paths of a listing that is newer than all that was read.
+            now_ms: wall-clock time. Where it is wrong, the marks are as right as before.
+            keep: paths that stay.
+            before: the oldest file that waits; no mark goes beyond it. None: nothing waits.
+        """
+        for part in parts:
+            for path, file in list(self._parts[part].items()):
+                is_there = path in there
+                if is_there:
+                    self._gone_ms.pop(path, None)
+                    is_old = self.horizon_ms is not None and file.read_to is None
+                    wait_ms, since_ms = self.horizon_ms or 0, now_ms
+                else:
+                    is_old, wait_ms = True, self.remember_ms
+                    since_ms = min(self._gone_ms.setdefault(path, now_ms), now_ms)
+                    self._gone_ms[path] = since_ms
+                is_old = is_old and file.mtime_ns <= (now_ms - wait_ms) * _NS
+                is_gone_long = is_there or since_ms <= now_ms - wait_ms
+                if is_old and is_gone_long and path not in keep:
+                    if before is None or mark_of(file) < before:
+                        self._forget(part, file, is_there=is_there)
+
+    def _forget(self, part: int, file: InputFile, *, is_there: bool) -> None:
+        # The mark first: a poll beside this must not take the file for a new one.
+        if is_there:
+            self.passed = max(self.passed or mark_of(file), mark_of(file))
+        else:
+            self.forgotten = max(self.forgotten or mark_of(file), mark_of(file))
+        self._gone_ms.pop(file.path, None)
+        del self._parts[part][file.path]
+
+    def table(self, parts: Collection[int]) -> pa.Table:
+        """All rows of some parts."""
+        files = [file for part in parts for file in self._parts[part].values()]
+        return self.as_table(files)
+
+    def as_table(self, files: Collection[InputFile]) -> pa.Table:
+        """Rows of the journal."""
+        return pa.table(
+            {
+                "path": pa.array([f.path for f in files], pa.string()),
+                "size": pa.array([f.size for f in files], pa.int64()),
+                "mtime_ns": pa.array([f.mtime_ns for f in files], pa.int64()),
+                "checksum": pa.array([f.checksum for f in files], pa.uint64()),
+                "etag": pa.array([f.etag or None for f in files], pa.string()),
+                "read_to": pa.array([f.read_to for f in files], pa.int64()),
+                _GONE_COLUMN: pa.array([self._gone_ms.get(f.path) for f in files], pa.int64()),
+                PART_COLUMN: pa.array([part_of(f.path) for f in files], pa.int8()),
+            }
+        )
+
+
+def file_of_row(row: Mapping[str, Any]) -> InputFile:
+    """From a journal. Older ones have paths as they were spelled, and no checksums."""
+    path = row["path"]
+    if scheme_of(path) == "file":
+        path = os.path.abspath(path)
+    etag = row.get("etag") or ""
+    read_to = row.get("read_to")
+    return InputFile(row["mtime_ns"], path, row["size"], row.get("checksum"), etag, read_to)
+
+
+def _mark(value: Any) -> Mark | None:
+    return None if value is None else (int(value[0]), str(value[1]))
