@@ -1,6 +1,6 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, pass_through, kafka_read, kafka_race, snapshot_cost,
-profile_small_epoch, state, store, event_log, nexmark."""
+manifest_cost, profile_small_epoch, state, store, event_log, nexmark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from benchmarks import costs as promise_costs
 from benchmarks import function_race, operator_race
+from benchmarks import manifest_cost as manifests
 from benchmarks import pass_through as passing
 from benchmarks import profile_small_epoch as profile
 from benchmarks import snapshot_cost as snapshots
@@ -185,6 +186,12 @@ def functions(
             console=console,
         )
         save(json, result)
+
+
+@app.command("manifest_cost")
+def manifest_cost(quick: Quick = False, json: Json = None) -> None:
+    """What a manifest costs by the number of shards, without Spark and store."""
+    save(json, manifests.run(quick=quick, console=console))
 
 
 @app.command("snapshot_cost")

@@ -25,7 +25,7 @@ from dagster_jet.system.failpoint import fail_point
 class ManifestStore(Protocol):
     """The part of `SnapshotStore` that keeps manifests."""
 
-    def write(self, manifest: Manifest) -> None: ...
+    def write(self, manifest: Manifest) -> int: ...
 
 
 @dataclass
@@ -78,9 +78,9 @@ class SnapshotDriver:
                 return protocol.Saved(snapshot_id, whole, self.now_ms())
             case protocol.WriteManifest(manifest):
                 fail_point("manifest.before")
-                self.manifests.write(manifest)
+                digest = self.manifests.write(manifest)
                 fail_point("manifest.after")
-                return protocol.ManifestWritten(manifest.snapshot_id, self.now_ms())
+                return protocol.ManifestWritten(manifest.snapshot_id, self.now_ms(), digest)
             case protocol.WriteRecord(purpose, record):
                 outcome = self.write_record(record, purpose)
                 if purpose is Purpose.SNAPSHOT and outcome is WriteOutcome.WRITTEN:

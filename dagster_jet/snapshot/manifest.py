@@ -9,7 +9,7 @@ snapshot, so a dead execution's manifest can never be mistaken for ours.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -278,10 +278,18 @@ class Manifest:
             for vertex, chains in self.shards.items()
         }
 
-    def to_bytes(self) -> bytes:
-        fields = asdict(self)
+    def to_bytes(self, texts: ChunkSetTexts | None = None) -> bytes:
+        """As JSON.
+
+        Args:
+            texts: of the chunk sets that earlier manifests have named, so that only new ones are
+                encoded.
+        """
+        fields = asdict(replace(self, shards={}))
         fields["line"] = fields.pop("timeline")  # its name in all formats
-        return json.dumps(fields, separators=(",", ":")).encode()
+        json_of = {name: _json(value) for name, value in fields.items()}
+        json_of["shards"] = (texts or ChunkSetTexts()).take(self.shards)
+        return _json_object(json_of).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
@@ -302,6 +310,49 @@ class Manifest:
         fields["counters"] = {k: Counters(**v) for k, v in fields["counters"].items()}
         fields["prepared"] = tuple(fields.get("prepared", ()))
         return cls(**fields)
+
+
+@dataclass
+class ChunkSetTexts:
+    """The chains of the last manifest as JSON: nearly all of them are in the next one, too."""
+
+    _last: dict[tuple[str, int], _ChainText] = field(default_factory=dict)
+
+    def take(self, shards: Mapping[str, Iterable[tuple[ChunkSet, ...]]]) -> str:
+        """`Manifest.shards` as JSON. Chains that are not in it are forgotten."""
+        last, self._last = self._last, {}
+        json_of = {}
+        for vertex, chains in shards.items():
+            texts = []
+            for shard, chain in enumerate(chains):
+                known = last.get((vertex, shard))
+                if known is None or known.chain is not chain:
+                    known = _ChainText.of(chain, known.sets if known else {})
+                self._last[vertex, shard] = known
+                texts.append(known.text)
+            json_of[vertex] = f"[{','.join(texts)}]"
+        return _json_object(json_of)
+
+
+@dataclass(frozen=True)
+class _ChainText:
+    chain: tuple[ChunkSet, ...]
+    sets: Mapping[str, str]
+    """By name: no two sets have one."""
+    text: str
+
+    @classmethod
+    def of(cls, chain: tuple[ChunkSet, ...], known: Mapping[str, str]) -> _ChainText:
+        sets = {one.name: known.get(one.name) or _json(vars(one)) for one in chain}
+        return cls(chain, sets, f"[{','.join(sets.values())}]")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _json_object(json_of: Mapping[str, str]) -> str:
+    return f"{{{','.join(f'{_json(name)}:{text}' for name, text in json_of.items())}}}"
 
 
 def checksum(data: bytes | memoryview) -> int:

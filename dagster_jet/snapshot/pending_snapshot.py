@@ -10,14 +10,13 @@ It goes on beside the next epoch; there is one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import ClassVar
 
 from dagster_jet.snapshot.job_state import JobState
 from dagster_jet.snapshot.machine import Machine, Moves
-from dagster_jet.snapshot.manifest import Ack, Manifest, checksum
+from dagster_jet.snapshot.manifest import Ack, Manifest
 from dagster_jet.snapshot.protocol import (
     AwaitSaved,
     CollectGarbage,
@@ -34,6 +33,7 @@ from dagster_jet.snapshot.protocol import (
     WriteRecord,
 )
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef
+from dagster_jet.snapshot.retention import Retention
 
 
 class PendingState(Enum):
@@ -88,8 +88,7 @@ class PendingSnapshot(Machine[PendingState]):
         """When the last one was committed or given up: the interval counts from here."""
         self.failures = 0
         self.last_failure: str | None = None
-        self.retained: dict[int, Mapping[str, frozenset[str]]] = {}
-        """By snapshot id, the chunk sets that the retained snapshots need."""
+        self.retention = Retention()
         self._manifest: Manifest | None = None
         self._ref: SnapshotRef | None = None
         self._acks: tuple[Ack, ...] = ()
@@ -201,7 +200,7 @@ class PendingSnapshot(Machine[PendingState]):
             epoch_id=manifest.epoch_id,
             execution_id=manifest.execution_id,
             manifest_name=manifest.name,
-            manifest_checksum=checksum(manifest.to_bytes()),
+            manifest_checksum=event.checksum,
             taken_at_ms=event.now_ms,
             state_bytes=manifest.state_bytes,
             committed=manifest.is_committed,
@@ -239,9 +238,7 @@ class PendingSnapshot(Machine[PendingState]):
         job.record = self._record_with(ref, event.now_ms)
         self._outcome = self._to_apply = SnapshotOutcome.VALID
         self.apply_outcome()
-        self.retained[ref.snapshot_id] = {
-            vertex: frozenset(names) for vertex, names in manifest.chunk_sets().items()
-        }
+        self.retention.decided(ref.snapshot_id, manifest.shards)
         self._manifest = self._ref = None
         self.epochs = 0
         if ref.committed:
@@ -307,19 +304,8 @@ class PendingSnapshot(Machine[PendingState]):
         """What only dropped snapshots needed. Safe for a sleeper: history never grows back."""
         if not dropped:
             return []
-        gone: dict[str, set[str]] = {}
-        for ref in dropped:
-            for vertex, names in self.retained.pop(ref.snapshot_id, {}).items():
-                gone.setdefault(vertex, set()).update(names)
-        for kept in self.retained.values():
-            for vertex, names in kept.items():
-                gone.get(vertex, set()).difference_update(names)
-        return [
-            CollectGarbage(
-                tuple(ref.manifest_name for ref in dropped),
-                {vertex: frozenset(names) for vertex, names in gone.items() if names},
-            )
-        ]
+        gone = self.retention.dropped(ref.snapshot_id for ref in dropped)
+        return [CollectGarbage(tuple(ref.manifest_name for ref in dropped), gone)]
 
     # --- phase 2 --------------------------------------------------------------------------------
 

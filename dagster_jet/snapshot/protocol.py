@@ -349,6 +349,8 @@ class Saved:
 class ManifestWritten:
     snapshot_id: int
     now_ms: int
+    checksum: int
+    """Of the bytes that were written."""
 
 
 @dataclass(frozen=True)

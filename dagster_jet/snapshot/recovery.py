@@ -35,6 +35,7 @@ from dagster_jet.snapshot.protocol import (
     WriteRecord,
 )
 from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.snapshot.retention import Retention
 
 
 class RecoveryState(Enum):
@@ -224,7 +225,7 @@ class Recovery(Machine[RecoveryState]):
         if self.state is not RecoveryState.ABORTING:
             return False
         job = self._job
-        self._pending.retained = dict(event.retained)
+        self._pending.retention = Retention.of(event.retained)
         self._pending.completed_ms = event.now_ms
         whole = (ref for ref in job.record.snapshots if ref.snapshot_id not in event.damaged)
         job.record = replace(job.record, snapshots=tuple(whole))

@@ -19,7 +19,7 @@ from dagster_jet.errors import (
 from dagster_jet.execution.failures import Failures
 from dagster_jet.snapshot import protocol as c
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
-from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest
+from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, checksum
 
 from .deployment import SEALED
 from .oracle import Violation
@@ -111,15 +111,17 @@ class Manifests:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
 
-    def write(self, manifest: Manifest) -> None:
+    def write(self, manifest: Manifest) -> int:
         world, snapshot_id = self.driver.world, manifest.snapshot_id
         world.oracle.on_attempt(snapshot_id, manifest.execution_id, manifest.epoch_id)
         if world.store_is_full() or world.chance("manifest_not_stored"):
             raise StoreUnavailableError("a member's disk is full.")
-        world.chunks.manifests[manifest.name] = (manifest.execution_id, manifest.to_bytes())
+        data = manifest.to_bytes()
+        world.chunks.manifests[manifest.name] = (manifest.execution_id, data)
         if world.chance("manifest_answer_lost"):
             world.seen["the answer of a manifest write was lost"] += 1
             raise StoreUnavailableError("no answer.")
+        return checksum(data)
 
 
 def await_saved(driver: Driver, ack: Ack) -> Ack:

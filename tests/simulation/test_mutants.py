@@ -140,11 +140,17 @@ class CollectsAllButTheNewest(PendingSnapshot):
 class CollectsWhatTheChainNeeds(PendingSnapshot):
     """Deletes with a dropped snapshot all its chunk sets, also those of later ones."""
 
+    def on_decided(self, event):
+        if self._manifest is not None:
+            needed = {v: frozenset(n) for v, n in self._manifest.chunk_sets().items()}
+            self._needed = {**getattr(self, "_needed", {}), self._manifest.snapshot_id: needed}
+        return super().on_decided(event)
+
     def _garbage(self, dropped):
         gone = {
             vertex: names
             for ref in dropped
-            for vertex, names in self.retained.get(ref.snapshot_id, {}).items()
+            for vertex, names in self._needed.get(ref.snapshot_id, {}).items()
         }
         super()._garbage(dropped)
         return [c.CollectGarbage((), gone)] if gone else []

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dagster_jet.errors import SnapshotInvalidError, StoreCorruptedError, StoreError
-from dagster_jet.snapshot.manifest import ChunkSet, Manifest, validate_manifest
+from dagster_jet.snapshot.manifest import (
+    ChunkSet,
+    ChunkSetTexts,
+    Manifest,
+    checksum,
+    validate_manifest,
+)
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.chains import read_chain, read_state
@@ -33,6 +39,7 @@ class SnapshotStore:
         self.map_name = map_name if map_name is not None else state_map(job)
         """Where its chunks are, for tasks that read them."""
         self._map = store.map(self.map_name)
+        self._texts = ChunkSetTexts()
 
     def load(self, ref: SnapshotRef) -> Manifest:
         """Raises `SnapshotInvalidError` unless it is exactly what the record names."""
@@ -59,8 +66,11 @@ class SnapshotStore:
                 damaged[ref.snapshot_id] = str(error)
         return Retained(manifests, damaged)
 
-    def write(self, manifest: Manifest) -> None:
-        self._map.put_all({self._key(manifest.name): manifest.to_bytes()})
+    def write(self, manifest: Manifest) -> int:
+        """Returns the checksum by which a record names it. Called by one thread."""
+        data = manifest.to_bytes(self._texts)
+        self._map.put_all({self._key(manifest.name): data})
+        return checksum(data)
 
     def copy(
         self,

@@ -135,6 +135,7 @@ def answer(purpose: Purpose, outcome: WriteOutcome = WriteOutcome.WRITTEN) -> pr
     return protocol.RecordAnswer(purpose, outcome, 0)
 
 
+DIGEST = 4711
 COMMIT = protocol.Commit(7, (Artifact("out", 4, "t", "f", 1, 1, 1),), recovering=False)
 
 
@@ -144,7 +145,7 @@ def test_a_snapshot_is_measured_step_by_step(seconds: Seconds) -> None:
     steps: list[tuple[protocol.Event, protocol.Command | None, float]] = [
         (ACKED, protocol.AwaitSaved(7, (Ack("s", 0, "a"),)), 5),
         (protocol.Saved(7, (), 0), protocol.WriteManifest(manifest()), 11),
-        (protocol.ManifestWritten(7, 0), write(Purpose.SNAPSHOT), 13),
+        (protocol.ManifestWritten(7, 0, DIGEST), write(Purpose.SNAPSHOT), 13),
         (answer(Purpose.SNAPSHOT), COMMIT, 7),
         (protocol.Committed(1, 7, 0), write(Purpose.COMMITTED), 3),
         (answer(Purpose.COMMITTED), None, 0),
@@ -169,7 +170,7 @@ def test_a_snapshot_without_output_is_complete_with_its_decision(seconds: Second
     laps = RecentLaps()
     watch = SnapshotStopwatch(laps, seconds, {})
     watch.heard(ACKED, [protocol.WriteManifest(manifest())])
-    watch.heard(protocol.ManifestWritten(7, 0), [write(Purpose.SNAPSHOT)])
+    watch.heard(protocol.ManifestWritten(7, 0, DIGEST), [write(Purpose.SNAPSHOT)])
     watch.heard(answer(Purpose.SNAPSHOT), [])
     assert [lap.number for lap in laps.snapshots] == [7]
 
@@ -178,7 +179,10 @@ def test_a_snapshot_without_output_is_complete_with_its_decision(seconds: Second
     "failed",
     [
         [protocol.ManifestFailed(7, "no", 0)],
-        [protocol.ManifestWritten(7, 0), answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE)],
+        [
+            protocol.ManifestWritten(7, 0, DIGEST),
+            answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE),
+        ],
     ],
 )
 def test_a_discarded_snapshot_is_none(seconds: Seconds, failed: list[protocol.Event]) -> None:
@@ -196,6 +200,6 @@ def test_the_starting_positions_of_a_new_job_are_no_snapshot_of_an_epoch(seconds
     laps = RecentLaps()
     watch = SnapshotStopwatch(laps, seconds, {})
     watch.heard(ACKED, [protocol.WriteManifest(manifest(epoch_id=0))])
-    watch.heard(protocol.ManifestWritten(7, 0), [write(Purpose.SNAPSHOT)])
+    watch.heard(protocol.ManifestWritten(7, 0, DIGEST), [write(Purpose.SNAPSHOT)])
     watch.heard(answer(Purpose.SNAPSHOT), [])
     assert not laps.snapshots

@@ -19,7 +19,7 @@ def test_a_snapshot_with_nothing_but_messages_to_acknowledge_has_a_phase_2() -> 
     manifest = write.manifest
     assert manifest.unacknowledged == READ and not manifest.artifacts
     assert not manifest.is_committed
-    tell(job, ManifestWritten(2, 1000))
+    tell(job, ManifestWritten(2, 1000, 4711))
     assert tell(job, answer(Purpose.SNAPSHOT, at=1000)) == [
         Commit(2, (), recovering=False, unacknowledged=READ)
     ]

@@ -69,6 +69,7 @@ CONFIG = CoordinatorConfig(
     partition_count=271,
     plan_fingerprint="v1",
 )
+DIGEST = 4711
 WRITTEN, UNKNOWN = WriteOutcome.WRITTEN, WriteOutcome.UNKNOWN
 RUN_1, RUN_2 = (Run(f"run-{epoch_id}", 1, 8) for epoch_id in (1, 2))
 NEW_JOB = ExecutionRecord("flights", 1, JobStatus.STARTING)
@@ -128,7 +129,7 @@ def running_job(**settings: object) -> Coordinator:
     """A new job, its starting positions pinned as snapshot 1 at 0 ms, ready for data."""
     job = Coordinator(replace(CONFIG, **settings))
     tell(job, Claimed(NEW_JOB), answer(Purpose.STARTING), aborted())
-    tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
+    tell(job, ManifestWritten(1, 0, DIGEST), answer(Purpose.SNAPSHOT))
     assert job.cycle.state is CycleState.READY
     return job
 
@@ -146,7 +147,7 @@ def decide(job: Coordinator, at: int, stop: StopKind | None = None) -> list[Comm
     return tell(
         job,
         acked(epoch, at),
-        ManifestWritten(epoch.snapshot_id, at),
+        ManifestWritten(epoch.snapshot_id, at, DIGEST),
         answer(Purpose.SNAPSHOT, at=at),
     )
 
@@ -169,10 +170,10 @@ def test_a_new_job_pins_its_starting_positions_before_data() -> None:
     assert (write.manifest.snapshot_id, write.manifest.epoch_id) == (1, 0)
     assert write.manifest.sources == {"inbox": 0}
 
-    (decision,) = tell(job, ManifestWritten(1, 0))
+    (decision,) = tell(job, ManifestWritten(1, 0, DIGEST))
     assert isinstance(decision, WriteRecord)
     assert decision.record.snapshot is not None
-    assert decision.record.snapshot.manifest_checksum == checksum(write.manifest.to_bytes())
+    assert decision.record.snapshot.manifest_checksum == DIGEST
     assert decision.record.snapshot.committed, "nothing to commit: phase 2 is over"
 
     assert tell(job, answer(Purpose.SNAPSHOT)) == []
@@ -438,7 +439,7 @@ def test_a_snapshot_names_the_artifacts_of_all_epochs_since_the_last() -> None:
     assert write.manifest.shards["hourly"] == ((chunks(2),),)
     assert write.manifest.counters["hourly"].rows_in == 2
 
-    tell(job, ManifestWritten(2, 1000))
+    tell(job, ManifestWritten(2, 1000, DIGEST))
     assert tell(job, answer(Purpose.SNAPSHOT, at=1000)) == [
         Commit(2, (artifact(1), artifact(2)), recovering=False)
     ]
@@ -477,7 +478,9 @@ def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
     assert job.handle(Tick(1, wants_epoch=False)) == [], "not without a reason for an epoch"
     first = run_epoch(job, at=2)
     assert first.snapshot_id == 2
-    tell(job, acked(first, at=500), ManifestWritten(2, 500), answer(Purpose.SNAPSHOT, at=500))
+    tell(
+        job, acked(first, at=500), ManifestWritten(2, 500, DIGEST), answer(Purpose.SNAPSHOT, at=500)
+    )
     tell(job, Committed(1, 2, 500), answer(Purpose.COMMITTED, at=500))
     tell(job, acked(run_epoch(job, at=600)))
     assert run_epoch(job, at=1499).snapshot_id is None
@@ -521,7 +524,7 @@ def test_answers_of_a_dead_execution_change_nothing() -> None:
     epoch = run_epoch(job, at=10)
     assert tell(job, replace(acked(epoch), execution_id=0)) == []
     assert tell(job, EpochFailed(0, epoch.epoch_id, "executor lost", restartable=True)) == []
-    tell(job, acked(epoch), ManifestWritten(2, 10), answer(Purpose.SNAPSHOT))
+    tell(job, acked(epoch), ManifestWritten(2, 10, DIGEST), answer(Purpose.SNAPSHOT))
     assert tell(job, Committed(0, 2, 20)) == []
     assert tell(job, Committed(1, 1, 20)) == [], "another snapshot's"
 
@@ -604,7 +607,7 @@ def test_chunks_that_could_not_be_stored_fail_the_snapshot_not_the_epoch() -> No
 
 
 def undecided(job: Coordinator, stop: StopKind | None = None) -> None:
-    tell(job, acked(run_epoch(job, at=1000, stop=stop), 1000), ManifestWritten(2, 1000))
+    tell(job, acked(run_epoch(job, at=1000, stop=stop), 1000), ManifestWritten(2, 1000, DIGEST))
     assert job.pending.state is PendingState.RECORD
 
 
@@ -743,7 +746,7 @@ def test_a_snapshot_waits_for_state_that_is_still_being_saved() -> None:
     epoch = run_epoch(job, at=1000)
     (wait,) = tell(job, saving(epoch, 1000))
     assert isinstance(wait, AwaitSaved) and wait.snapshot_id == 2
-    assert tell(job, ManifestWritten(2, 1000)) == [], "nothing is written yet"
+    assert tell(job, ManifestWritten(2, 1000, DIGEST)) == [], "nothing is written yet"
     beside = run_epoch(job, at=1001)
     assert beside.snapshot_id is None
     tell(job, acked(beside, 1002))
@@ -770,8 +773,8 @@ def test_state_that_could_not_be_saved_fails_the_snapshot_later_not_the_epoch() 
 def test_where_processors_commit_no_epoch_runs_beside_the_decision() -> None:
     job = Coordinator(CONFIG)
     tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer(Purpose.STARTING), aborted())
-    tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
-    tell(job, acked(run_epoch(job, at=10), 10), ManifestWritten(2, 10))
+    tell(job, ManifestWritten(1, 0, DIGEST), answer(Purpose.SNAPSHOT))
+    tell(job, acked(run_epoch(job, at=10), 10), ManifestWritten(2, 10, DIGEST))
     assert tell(job, tick(11)) == []
 
 
@@ -793,7 +796,7 @@ def test_a_terminal_snapshot_is_committed_before_the_job_leaves_running() -> Non
     tell(job, acked(run_epoch(job, at=10)))
     epoch = run_epoch(job, at=20, stop=StopKind.SUSPEND)
     assert (epoch.snapshot_id, epoch.terminal, epoch.final) == (2, True, False)
-    (decision,) = tell(job, acked(epoch), ManifestWritten(2, 30))
+    (decision,) = tell(job, acked(epoch), ManifestWritten(2, 30, DIGEST))
     assert isinstance(decision, WriteRecord)
     assert decision.record.status is JobStatus.COMPLETING
 
@@ -856,7 +859,7 @@ def test_below_exactly_once_rows_are_published_before_the_record() -> None:
     assert isinstance(write, WriteManifest)
     assert write.manifest.artifacts == ()
     assert tell(job, Published(1)) == []
-    assert tell(job, ManifestWritten(2, 1000), answer(Purpose.SNAPSHOT, at=1000)) == []
+    assert tell(job, ManifestWritten(2, 1000, DIGEST), answer(Purpose.SNAPSHOT, at=1000)) == []
     assert job.cycle.state is CycleState.READY
 
 
@@ -877,7 +880,7 @@ def two_phase_job() -> Coordinator:
     """As `running_job`, with an hour between snapshots that nobody would wait for."""
     job = Coordinator(replace(CONFIG, snapshot_interval_ms=3_600_000))
     tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer(Purpose.STARTING), aborted())
-    tell(job, ManifestWritten(1, 0), answer(Purpose.SNAPSHOT))
+    tell(job, ManifestWritten(1, 0, DIGEST), answer(Purpose.SNAPSHOT))
     return job
 
 
@@ -895,7 +898,7 @@ def test_every_epoch_is_decided_and_its_phase_2_waited_for() -> None:
     (write,) = tell(job, prepared(epoch, 10))
     assert isinstance(write, WriteManifest)
     assert write.manifest.prepared == ("hourly",)
-    (decision,) = tell(job, ManifestWritten(2, 10))
+    (decision,) = tell(job, ManifestWritten(2, 10, DIGEST))
     assert isinstance(decision, WriteRecord)
     assert decision.record.snapshot is not None
     assert not decision.record.snapshot.committed, "no artifacts, and yet phase 2 is to come"
@@ -909,7 +912,7 @@ def test_every_epoch_is_decided_and_its_phase_2_waited_for() -> None:
 def test_the_end_waits_for_what_processors_have_prepared() -> None:
     job = two_phase_job()
     epoch = run_epoch(job, at=10)
-    tell(job, prepared(epoch, 10), ManifestWritten(2, 10), answer(Purpose.SNAPSHOT, at=10))
+    tell(job, prepared(epoch, 10), ManifestWritten(2, 10, DIGEST), answer(Purpose.SNAPSHOT, at=10))
     assert tell(job, tick(20, StopKind.SHUTDOWN)) == []
     tell(job, Committed(1, 2, 30), answer(Purpose.COMMITTED, at=30))
     (stop,) = tell(job, tick(40, StopKind.SHUTDOWN))
@@ -936,7 +939,10 @@ def test_what_was_prepared_for_a_failed_snapshot_is_never_restored(where: str) -
     if where == "before the record":
         events.append(ManifestFailed(2, "disk full", 10))
     elif where == "at the record":
-        events += [ManifestWritten(2, 10), answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE)]
+        events += [
+            ManifestWritten(2, 10, DIGEST),
+            answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE),
+        ]
     stop = tell(job, *events)[-1]
     assert isinstance(stop, Stop)
     assert stop.restart and not stop.write_status

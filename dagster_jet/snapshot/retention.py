@@ -1,0 +1,94 @@
+"""Which chunk sets nobody needs any more once a snapshot is dropped, at the cost of what changed.
+
+A chunk set is in the chain of one shard, and once it has left that chain it never comes back. So
+each retained snapshot has a list of what is in it and not in the next one; that list is garbage
+when the snapshot goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from dagster_jet.snapshot.manifest import ChunkSet
+
+Names: TypeAlias = dict[str, frozenset[str]]
+"""Of chunk sets, by vertex."""
+Chains: TypeAlias = Mapping[str, tuple[tuple[ChunkSet, ...], ...]]
+"""Of a manifest (`Manifest.shards`)."""
+
+
+@dataclass
+class Retention:
+    """The retained snapshots of one execution."""
+
+    _needed: Names = field(default_factory=dict)
+    """By the newest snapshot that the execution has found."""
+    _newest: int | None = None
+    _chains: Chains | None = None
+    """Of the newest snapshot, if this execution has decided it."""
+    _left: dict[int, Names] = field(default_factory=dict)
+    """By snapshot, what no newer one needs."""
+
+    @classmethod
+    def of(cls, retained: Mapping[int, Mapping[str, frozenset[str]]]) -> Retention:
+        """Begins with what an execution finds: by snapshot id, the sets that it needs."""
+        if not retained:
+            return cls()
+        newest, *older = sorted(retained, reverse=True)
+        begun, newer = cls(dict(retained[newest]), newest), dict(retained[newest])
+        for snapshot_id in older:
+            begun._left[snapshot_id] = _without(retained[snapshot_id], newer)
+            newer = _both(newer, retained[snapshot_id])
+        return begun
+
+    def decided(self, snapshot_id: int, chains: Chains) -> None:
+        """Takes a snapshot that the record names now, as its newest."""
+        if self._newest is not None:
+            if self._chains is None:
+                left = _without(self._needed, {v: _names(c) for v, c in chains.items()})
+            else:
+                left = {v: _gone(old, chains.get(v, ())) for v, old in self._chains.items()}
+            self._left[self._newest] = {vertex: names for vertex, names in left.items() if names}
+        self._newest, self._chains, self._needed = snapshot_id, chains, {}
+
+    def dropped(self, snapshot_ids: Iterable[int]) -> Names:
+        """Returns what only these needed, the oldest ones. The record does not name them now."""
+        garbage: Names = {}
+        for snapshot_id in snapshot_ids:
+            garbage = _both(garbage, self._left.pop(snapshot_id, {}))
+        return garbage
+
+
+def _gone(
+    old: tuple[tuple[ChunkSet, ...], ...], new: tuple[tuple[ChunkSet, ...], ...]
+) -> frozenset[str]:
+    """What a vertex needed and does not need now. Most chains are the same objects."""
+    if len(old) != len(new):
+        return _names(old) - _names(new)
+    return _names(_cut(was, is_now) for was, is_now in zip(old, new, strict=True))
+
+
+def _cut(old: tuple[ChunkSet, ...], new: tuple[ChunkSet, ...]) -> tuple[ChunkSet, ...]:
+    """What has left a chain: it grows at its end, and is cut at its beginning."""
+    if new is old:
+        return ()
+    for left in range(len(old)):
+        if old[left:] == new[: len(old) - left]:
+            return old[:left]
+    return tuple(one for one in old if one not in new)
+
+
+def _names(chains: Iterable[tuple[ChunkSet, ...]]) -> frozenset[str]:
+    return frozenset(chunk_set.name for chain in chains for chunk_set in chain)
+
+
+def _without(names: Mapping[str, frozenset[str]], others: Mapping[str, frozenset[str]]) -> Names:
+    left = {vertex: mine - others.get(vertex, frozenset()) for vertex, mine in names.items()}
+    return {vertex: mine for vertex, mine in left.items() if mine}
+
+
+def _both(one: Mapping[str, frozenset[str]], other: Mapping[str, frozenset[str]]) -> Names:
+    vertices = {*one, *other}
+    return {v: one.get(v, frozenset()) | other.get(v, frozenset()) for v in vertices}
