@@ -21,6 +21,7 @@ from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.stopping import UntilSpec, parse_until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.dag_job import DagJob, DagResult
+from dagster_jet.jobs.deletion import JobDeletion, delete_job
 from dagster_jet.jobs.explanation import Explanation, explain
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.ledger import LedgerEntry, least_epoch, read_ledger
@@ -647,6 +648,29 @@ class Jet:
         if own is not None and (not own.done.is_set() or own.is_newest):
             return own
         return RemoteJob(self.store, name, show_progress=self._shows_progress)
+
+    def delete_job(self, name: str, *, release_sinks: bool = False) -> JobDeletion:
+        """Deletes what a job that does not run keeps in the store: snapshots, notes, staged rows,
+        its record. Its output and its exported snapshots stay.
+
+        A crash inside leaves a job that cannot be started; the same call completes it. Afterwards
+        a job of this name is a new one.
+
+        Args:
+            name: of the job.
+            release_sinks: also remove what is staged in the places of its sinks, and the marks that
+                say whose these are: the owner of a folder, the last epoch in a database.
+
+        Raises:
+            JobStateError: there is no such job, or what it has decided is not committed yet.
+            LeaseHeldError: it runs.
+            StoreUnavailableError: a member of the store does not answer.
+
+        Example:
+            >>> jet.delete_job("airport_delays").entries                 # doctest: +SKIP
+            412
+        """
+        return delete_job(self.store, name, release_sinks=release_sinks)
 
     def request(self, name: str, kind: StopKind) -> None:
         """Asks the running execution of a job, in any process, to stop; returns at once.

@@ -23,6 +23,7 @@ from dagster_jet.cli.warm_up import warm_up
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError, JobFailedError
+from dagster_jet.jobs.deletion import JobDeletion
 from dagster_jet.jobs.explanation import explain
 from dagster_jet.jobs.ledger import least_epoch
 from dagster_jet.jobs.remote_job import RemoteJob
@@ -58,6 +59,7 @@ class Action(str, Enum):
     CANCEL = "cancel"
     EXPORT = "export"
     CANCEL_AND_EXPORT = "cancel_and_export"
+    DELETE = "delete"
 
 
 @app.command()
@@ -78,13 +80,20 @@ def job(
     export_name: Annotated[
         str | None, typer.Option("--name", help="Of the snapshot that is to be exported.")
     ] = None,
+    release_sinks: Annotated[
+        bool, typer.Option(help="With delete: also remove the job's marks in its sinks' places.")
+    ] = False,
 ) -> None:
     """Shows one job and why nothing comes out of it, or asks it to suspend, resume, restart,
     shut down, complete or cancel, or to export a snapshot under a name (--name).
 
     A suspended job is started neither by its supervisor nor by its schedule until it is resumed.
+    delete removes what a job that does not run keeps in the store; its output stays.
     """
     with target.open_jet() as jet:
+        if action is Action.DELETE:
+            _show_deleted(jet.delete_job(name, release_sinks=release_sinks), target)
+            return
         if action in (Action.EXPORT, Action.CANCEL_AND_EXPORT):
             cancels = action is Action.CANCEL_AND_EXPORT
             ask_for_export(RemoteJob(jet.store, name), export_name, wait, cancels, target)
@@ -102,6 +111,16 @@ def job(
         show_job(row, explain(jet.store, record, name), as_json=target.as_json)
         if record.status is JobStatus.FAILED:
             raise typer.Exit(1)
+
+
+def _show_deleted(deleted: JobDeletion, target: Target) -> None:
+    row = {
+        "job": deleted.job,
+        "entries": deleted.entries,
+        "released": ", ".join(deleted.released),
+        "kept": "; ".join(f"{sink}: {why}" for sink, why in deleted.kept.items()),
+    }
+    show([row], title=f"Deleted {deleted.job}", as_json=target.as_json)
 
 
 def _ask(asked: RemoteJob, action: Action, seconds: float) -> None:

@@ -542,6 +542,20 @@ class KnowsCommits(Protocol):
         ...
 
 
+@runtime_checkable
+class GivesUpItsPlace(Protocol):
+    """A committer whose place notes whose it is: a job that is deleted may take its marks along."""
+
+    def give_up_place(self, context: CommitContext) -> None:
+        """Removes what says that the place is this sink's. Output stays, also its list of epochs
+        where readers go by that. To repeat it is success.
+
+        Raises:
+            JetError: not now. A place that is another sink's is left alone, without an error.
+        """
+        ...
+
+
 class Sink(Protocol):
     """A sink's definition."""
 

@@ -3,6 +3,7 @@
 No ``from __future__ import annotations`` here: Dagster refuses a context annotated with text.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -10,6 +11,7 @@ import dagster as dg
 from dagster_jet.errors import ConfigurationError, JetError
 from dagster_jet.jobs.moves import Move
 from dagster_jet.orchestration.dagster_name import dagster_name
+from dagster_jet.orchestration.partition_job import jobs_of_partition
 from dagster_jet.orchestration.resource import JetResource
 from dagster_jet.pipeline import Pipeline
 from dagster_jet.snapshot.protocol import StopKind
@@ -18,13 +20,15 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
     from dagster_jet.jobs.remote_job import RemoteJob
 
+_DELETE = "delete"
 _FORM = {
     "action": dg.Field(
-        dg.Enum("JetAction", [dg.EnumValue(move.value) for move in Move]),
+        dg.Enum("JetAction", [dg.EnumValue(name) for name in (*(m.value for m in Move), _DELETE)]),
         description="suspend: down until resumed. resume: wanted again. restart: a new execution "
         "at once. shutdown: a new run. complete: close all windows and end. cancel: down, without "
         "a snapshot. export: keep a snapshot under a name. cancel_and_export: down, after a last "
-        "snapshot that is kept under a name.",
+        "snapshot that is kept under a name. delete: what a job that does not run keeps in the "
+        "store is removed.",
     ),
     "export_name": dg.Field(
         dg.Noneable(str),
@@ -34,14 +38,25 @@ _FORM = {
     "wait_seconds": dg.Field(
         float, default_value=60.0, description="How long to wait for it to happen; 0: not at all."
     ),
+    "partitions": dg.Field(
+        dg.Noneable([str]),
+        default_value=None,
+        description="For delete: the keys of the partitions whose jobs are deleted. Without any: "
+        "the job of the pipeline's own name.",
+    ),
+    "release_sinks": dg.Field(
+        bool,
+        default_value=False,
+        description="For delete: also remove the job's marks in the places of its sinks.",
+    ),
 }
 
 
 def build_jet_control_job(
     pipeline: Pipeline | str, *, jet: str = "jet", name: str | None = None
 ) -> dg.JobDefinition:
-    """Return a job for the UI that suspends, resumes, restarts, completes or cancels a stream, or
-    exports a snapshot of it.
+    """Return a job for the UI that suspends, resumes, restarts, completes or cancels a stream,
+    exports a snapshot of it, or deletes what is left of it or of its partitions.
 
     It starts no Spark. What it does is what ``dagster-jet job NAME ...`` does; a request travels
     through the store to whichever process has the job.
@@ -63,23 +78,47 @@ def build_jet_control_job(
     )
     def ask(context: dg.OpExecutionContext) -> None:
         resource: JetResource = getattr(context.resources, jet)
-        move, wait_s = Move(context.op_config["action"]), context.op_config["wait_seconds"]
+        form = context.op_config
         try:
-            export_name = context.op_config["export_name"]
-            said = carry_out(resource.jet, pipeline_name, move, wait_s, export_name)
+            if form["action"] == _DELETE:
+                keys, release = form["partitions"], form["release_sinks"]
+                said = delete_jobs(resource.jet, pipeline_name, keys, release_sinks=release)
+            else:
+                move, wait_s = Move(form["action"]), form["wait_seconds"]
+                said = carry_out(resource.jet, pipeline_name, move, wait_s, form["export_name"])
         except (JetError, TimeoutError) as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         context.log.info(said)
 
     @dg.job(
         name=name or f"{base}_control",
-        description=f"Suspend, resume, restart, complete, cancel or export `{pipeline_name}`.",
+        description=f"Suspend, resume, restart, complete, cancel, export or delete "
+        f"`{pipeline_name}`.",
         executor_def=dg.in_process_executor,
     )
     def control() -> None:
         ask()
 
     return control
+
+
+def delete_jobs(
+    jet: "Jet", pipeline: str, keys: Sequence[str] | None, *, release_sinks: bool
+) -> str:
+    """Delete a pipeline's job, or those of some of its partitions; return what was, in a sentence.
+
+    Raises:
+        JobStateError: there is no such job, or it owes its sinks a commit. What came before it in
+            the list is deleted.
+        LeaseHeldError: it runs.
+    """
+    names = [pipeline]
+    if keys is not None:
+        names = [name for key in keys for name in jobs_of_partition(jet, pipeline, key)]
+    deleted = [jet.delete_job(name, release_sinks=release_sinks) for name in names]
+    kept = [f"{one.job}, {sink}: {why}" for one in deleted for sink, why in one.kept.items()]
+    said = f"deleted: {', '.join(one.job for one in deleted) or 'nothing, there is no such job'}."
+    return f"{said} Marks that stay: {'; '.join(kept)}." if kept else said
 
 
 def carry_out(

@@ -176,10 +176,19 @@ def partition_job(
     return PartitionJob(key, pipeline, attempt.of(base), is_completed)
 
 
+def jobs_of_partition(jet: Jet, pipeline: str, key: str) -> list[str]:
+    """Returns the names of a partition's jobs: of every attempt that the store knows, sorted."""
+    base = job_of_partition(pipeline, key)
+    return sorted(attempt.of(base) for attempt in _attempts(jet, base))
+
+
 def _newest_attempt(jet: Jet, base: str) -> Attempt | None:
+    return max(_attempts(jet, base), key=lambda attempt: attempt.number, default=None)
+
+
+def _attempts(jet: Jet, base: str) -> list[Attempt]:
     names = (key.name for key in jet.store.map(JOB_DIRECTORY).keys(base))
-    found = [attempt for name in names if (attempt := Attempt.read(name, base)) is not None]
-    return max(found, key=lambda attempt: attempt.number, default=None)
+    return [attempt for name in names if (attempt := Attempt.read(name, base)) is not None]
 
 
 def _key_of(context: dg.OpExecutionContext, defined: DefinedPipeline) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from dagster_jet.errors import (
     FencedError,
+    JobStateError,
     LeaseHeldError,
     StaleConfigurationError,
     StoreError,
@@ -19,7 +20,7 @@ from dagster_jet.errors import (
 from dagster_jet.ownership.headway import Headway
 from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.snapshot.protocol import Event, Failed, Purpose, RecordAnswer, WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.store import OwnedRegister, Store
 from dagster_jet.system.failpoint import FailPointError, fail_point
 
@@ -32,13 +33,17 @@ def record_register(job: str) -> str:
 
 
 def read_record(store: Store, job: str) -> ExecutionRecord | None:
-    """The newest record that a majority of members agrees on; whoever the members are by now."""
+    """The newest record that a majority of members agrees on; whoever the members are by now.
+
+    None: the job never ran, or was deleted. Its register is empty then and stays, so that a
+    sleeping execution finds its ballot beaten.
+    """
     try:
         value = store.register(record_register(job)).read()
     except StaleConfigurationError:
         store.refresh()
         value = store.register(record_register(job)).read()
-    return None if value is None else ExecutionRecord.from_bytes(value.value)
+    return None if value is None or not value.value else ExecutionRecord.from_bytes(value.value)
 
 
 class RecordKeeper:
@@ -116,13 +121,21 @@ class RecordKeeper:
         return self._last_execution_id
 
     def claim(
-        self, *, change: Callable[[ExecutionRecord], ExecutionRecord] | None
+        self,
+        *,
+        change: Callable[[ExecutionRecord], ExecutionRecord] | None,
+        deletes: bool = False,
     ) -> ExecutionRecord:
         """Wins the record under the next execution id; from here on older executions are fenced.
 
         Waits for a dead owner's lease to run out, but not for one that is being renewed.
 
+        Args:
+            change: what the claim makes of the record besides.
+            deletes: the job is to be deleted.
+
         Raises:
+            JobStateError: it is being deleted.
             LeaseHeldError: another execution is alive.
             FencedError: this process had the job, and another one has taken it over since.
             StoreUnavailableError: no majority of members answers.
@@ -130,6 +143,8 @@ class RecordKeeper:
         while True:
             current = read_record(self._store, self._job)
             if current is not None:
+                if not deletes:
+                    self._check_not_deleted(current)
                 self._check_not_taken_over(current)
                 self._wait_for_lease(current)
             register = self._store.register(record_register(self._job))
@@ -143,6 +158,8 @@ class RecordKeeper:
                     directory.put_all({directory.key(self._job): b""})
                 owned = register.claim(number + 1, self._owner)
                 adopted = ExecutionRecord.from_bytes(owned.value) if owned.value else None
+                if adopted is not None and not deletes:
+                    self._check_not_deleted(adopted)
                 record = self._started(adopted, number + 1)
                 if change is not None:
                     record = change(record)
@@ -160,6 +177,15 @@ class RecordKeeper:
             )
             self._heartbeat.start()
             return record
+
+    def _check_not_deleted(self, record: ExecutionRecord) -> None:
+        if record.cause is StopCause.DELETE:
+            raise JobStateError(
+                "the job is being deleted, and part of what it kept is gone.",
+                job=self._job,
+                cure=f"Delete it once more (dagster-jet job {self._job} delete); then it can be "
+                "started as a new job.",
+            )
 
     def _check_not_taken_over(self, record: ExecutionRecord) -> None:
         """A restart in this process must not win the job back from its successor elsewhere."""
@@ -233,6 +259,15 @@ class RecordKeeper:
             self._owned = None
             return outcome
 
+    def erase(self) -> WriteOutcome:
+        """The last write of a job that is deleted: the register stays, without a record."""
+        self._stopping.set()
+        with self._lock:
+            try:
+                return self._put(b"")
+            finally:
+                self._owned = None
+
     def abandon(self) -> None:
         """Stop renewing and never decide again, without touching the record."""
         self._stopping.set()
@@ -242,10 +277,16 @@ class RecordKeeper:
             self._owned = None
 
     def _write(self, record: ExecutionRecord) -> WriteOutcome:
+        outcome = self._put(record.to_bytes())
+        if outcome is WriteOutcome.WRITTEN:
+            self._record, self._renewed_at = record, time.monotonic()
+        return outcome
+
+    def _put(self, value: bytes) -> WriteOutcome:
         if self._owned is None:
             return WriteOutcome.FENCED
         try:
-            self._owned.write(record.to_bytes())
+            self._owned.write(value)
         except FencedError:
             self.fenced.set()
             self._report_lost()
@@ -262,7 +303,6 @@ class RecordKeeper:
             return WriteOutcome.UNAVAILABLE
         except StoreError:
             return WriteOutcome.UNKNOWN
-        self._record, self._renewed_at = record, time.monotonic()
         return WriteOutcome.WRITTEN
 
     def _beat(self) -> None:

@@ -63,13 +63,15 @@ class StopCause(str, Enum):
     """Its process is gone without a word. Nobody writes this; whoever looks sees it."""
     UNDECIDED = "undecided"
     """The outcome of a write of the record is unknown: whoever starts next reads what it says."""
+    DELETE = "delete"
+    """The job is being deleted; nobody starts it until that is over."""
     OTHER = "other"
     """What an older version wrote in words, or a newer one in a word that this one has not."""
 
     @property
     def stays_down(self) -> bool:
         """Somebody wanted it so: no supervisor starts it again."""
-        return self in (StopCause.SUSPEND, StopCause.CANCEL)
+        return self in (StopCause.SUSPEND, StopCause.CANCEL, StopCause.DELETE)
 
     @classmethod
     def _missing_(cls, value: object) -> StopCause:

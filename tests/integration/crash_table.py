@@ -194,6 +194,9 @@ PREPARED_IN_RECOVERY = "stage.commit.before"
 """Its restart dies before it has committed anything."""
 
 
+IN_DELETION = {"delete.marked", "delete.released", "delete.maps", "delete.unlisted"}
+"""Of a job, in tests/unit/jobs/test_deletion.py."""
+
 IN_DATABASES = {
     "sql.commit.before", "sql.commit.fenced", "sql.commit.rows", "sql.commit.after",
     "sql.held.begun", "sql.held.before", "sql.held.prepared",
@@ -233,7 +236,7 @@ def all_points() -> set[str]:
         *RESERVING_KILLED,
     )
     in_recovery = (*IN_RECOVERY.values(), FAILING_IN_RECOVERY, [PREPARED_IN_RECOVERY])
-    elsewhere = (IN_DATABASES, IN_KAFKA, IN_QUEUES)
+    elsewhere = (IN_DATABASES, IN_DELETION, IN_KAFKA, IN_QUEUES)
     return set().union(*(case.points for case in cases), *in_recovery, *elsewhere)
 
 

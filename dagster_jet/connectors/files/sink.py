@@ -332,6 +332,19 @@ class FilesSink:
             removed += 1
         return removed
 
+    def give_up_place(self, context: CommitContext) -> None:
+        place = self.place()
+        try:
+            if place.read(_OWNER) == f"{context.job}/{context.sink}":
+                for mark in (_STORE, _OWNER):  # the owner last: the next call finds it
+                    place.remove(mark)
+        except OSError as error:
+            raise SinkUnavailableError(
+                f"the marks in the output folder {self.path!r} cannot be removed: {error}.",
+                job=context.job,
+                stage=context.sink,
+            ) from error
+
     def place(self) -> OutputPlace:
         """Where it writes, in this process."""
         return open_output(self.path, self.storage_options)

@@ -126,6 +126,16 @@ class SqlCommitter(Committer):
             connection.execute(created(self.place, first.schema, self.key, connection))
         return _chained(first, rows)
 
+    def give_up_place(self, context: CommitContext) -> None:
+        errors = as_sink_errors(self.place, context.job, context.sink)
+        with errors, self.place.connected() as connection:
+            if Markers(self.place).missing(connection, EPOCHS):
+                return
+            connection.rollback()
+            with connection.begin():
+                for id in (self.owner.id(), self.owner.id("repeatable")):
+                    Fence(Markers(self.place), self.owner, id).remove(connection)
+
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         return remove_orphans(self.area, context.execution_id, keep)
 

@@ -145,6 +145,10 @@ class Fence:
             table.update().where(table.c.id == self.id).values(timeline=timeline, epoch=epoch)
         )
 
+    def remove(self, connection: Connection) -> None:
+        table = self._table
+        connection.execute(table.delete().where(table.c.id == self.id))
+
     @property
     def _table(self) -> Any:
         return self.markers.tables()[EPOCHS]

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError
 from dagster_jet.store.members.fan_out import fan_out
@@ -26,6 +28,10 @@ from dagster_jet.store.register import Ballot, Close, Configuration, Inquire, Mo
 from dagster_jet.system.backoff import give_way
 
 _ATTEMPTS_MAX = 100
+_AT_ONCE = 16
+"""Each register takes some rounds of small requests, and waits for its members most of the time."""
+_BATCH = 8 * _AT_ONCE
+"""After a failure so many are still tried, and no more."""
 
 
 def move_registers(
@@ -48,11 +54,15 @@ def move_registers(
         StoreUnavailableError: no majority of the previous or of the new members answers.
         StaleConfigurationError: this change was finished by somebody else, and another has begun.
     """
-    names = list_registers(configuration)
-    for name in sorted(names):
-        move_register(configuration, name)
-        if on_moved is not None:
-            on_moved(name)
+    names = sorted(list_registers(configuration))
+    move = partial(move_register, configuration)
+    with ThreadPoolExecutor(_AT_ONCE, "jet-move") as pool:
+        for begin in range(0, len(names), _BATCH):
+            batch = names[begin : begin + _BATCH]
+            for name, moved in [(name, pool.submit(move, name)) for name in batch]:
+                moved.result()
+                if on_moved is not None:
+                    on_moved(name)
     return len(names)
 
 

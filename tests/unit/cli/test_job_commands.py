@@ -68,3 +68,13 @@ def test_a_request_that_a_dying_job_does_not_carry_out_is_an_error(
         "it was not carried out: execution 4 is dead" in asked.stderr
         or "NOT_RUNNING" in asked.stderr
     )
+
+
+def test_a_job_is_deleted_once_it_does_not_run(store: Store, tmp_path: Path) -> None:
+    left_by(store, replace(HERE, ttl_ms=60_000, renewed_at_ms=wall_clock_ms(), pid=DEAD_PID))
+    deleted = run(tmp_path, "job", "shop", "delete", "--json")
+    assert deleted.exit_code == 0, deleted.stderr
+    assert json.loads(deleted.stdout) == [{"job": "shop", "entries": 0, "released": "", "kept": ""}]
+    assert json.loads(run(tmp_path, "jobs", "--json").stdout) == []
+    again = run(tmp_path, "job", "shop", "delete")
+    assert again.exit_code == 2 and "there is no job of this name" in again.stderr

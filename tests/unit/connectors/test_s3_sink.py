@@ -239,6 +239,17 @@ def test_a_folder_has_one_owner(folder: S3Folder, sink: FilesSink) -> None:
         sink.check("j", "out", is_new_job=True)
 
 
+def test_a_folder_is_given_up_by_its_owner_alone(folder: S3Folder, sink: FilesSink) -> None:
+    sink.check("j", "out", is_new_job=False)
+    sink.commit(stage(sink, 1), by(1))
+    sink.give_up_place(CommitContext("other", "out", 1, 9, recovering=True))
+    assert folder.get("_epochs/.owner") == b"j/out"
+    for _ in range(2):
+        sink.give_up_place(by(2))
+        assert not [name for name in folder.names() if name.startswith("_epochs/.")]
+    assert visible(folder) == ['{"a":1}']
+
+
 def test_a_server_that_ignores_conditions_is_refused(
     folder: S3Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from dagster_jet.orchestration.retirement import Retirement
 from dagster_jet.orchestration.sensor import supervise
 from dagster_jet.orchestration.supervisor import RestartPolicy
 from dagster_jet.ownership.lease import new_lease
-from dagster_jet.ownership.record_keeper import record_register
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, record_register
 from dagster_jet.snapshot.manifest import Manifest, checksum
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
@@ -199,13 +199,31 @@ def test_a_scheduled_run_does_not_lift_a_pause(
 # --- the form in the UI ---------------------------------------------------------------------------
 
 
-def ask(resource: JetResource, action: str, **form: str) -> dg.ExecuteInProcessResult:
+def ask(resource: JetResource, action: str, **form: object) -> dg.ExecuteInProcessResult:
     config = {"action": action, "wait_seconds": 1.0, **form}
     return build_jet_control_job("shop").execute_in_process(
         resources={"jet": resource},
         run_config={"ops": {"ask_shop": {"config": config}}},
         raise_on_error=False,
     )
+
+
+def test_partitions_are_deleted_from_the_launchpad(
+    instance: dg.DagsterInstance, jet: Jet, resource: JetResource
+) -> None:
+    directory = jet.store.map(JOB_DIRECTORY)
+    names = ("shop", "shop@2024-01-01", "shop@2024-01-01@2-0badcafe", "shop@2024-01-02")
+    for name in names:
+        directory.put_all({directory.key(name): b""})
+        write(jet, ExecutionRecord(name, 4, JobStatus.COMPLETED))
+        map = jet.store.map(f"jobs/{name}/state")
+        map.put_all({map.key("k"): b"v"})
+    assert ask(resource, "delete", partitions=["2024-01-01", "2024-01-09"]).success
+    assert [record.job for record in jet.jobs()] == ["shop", "shop@2024-01-02"]
+    assert jet.store.map_names("jobs/") == ["jobs/shop/state", "jobs/shop@2024-01-02/state"]
+    assert ask(resource, "delete").success
+    assert [record.job for record in jet.jobs()] == ["shop@2024-01-02"]
+    assert not ask(resource, "delete").success, "there is none any more"
 
 
 def test_suspended_and_resumed_from_the_launchpad(

@@ -27,6 +27,7 @@ from dagster_jet.store import (
     move_registers,
 )
 from dagster_jet.store.identity import VerifiedMember, identify
+from dagster_jet.store.quorum import movement
 
 
 class World:
@@ -240,6 +241,21 @@ def test_all_registers_move_and_then_the_old_members_are_not_needed(world: World
         assert value(stable(new), name) == name.encode()
     assert value(stable(new), "never written") is None
     claim(stable(new), "begun later").write(b"v")
+
+
+def test_registers_move_beside_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the one behind it: one after the other, the first would wait for ever."""
+    old = world.first("abc")
+    for n in range(4):
+        claim(old, f"jobs/{n}").write(b"v")
+    met = threading.Barrier(4)
+
+    def moved(configuration: Configuration[Member], name: str) -> None:
+        met.wait(timeout=20)
+        move_register(configuration, name)
+
+    monkeypatch.setattr(movement, "move_register", moved)
+    assert move_registers(world.change(old, "bcd")) == 4
 
 
 def test_a_register_of_any_majority_is_listed(world: World) -> None:

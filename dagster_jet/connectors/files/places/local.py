@@ -172,6 +172,11 @@ class LocalOutput:
         sync_folder(path.parent)
         return True
 
+    def remove(self, name: str) -> None:
+        path = self.path / name
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
     def is_there(self) -> bool:
         try:
             os.stat(self.path / EPOCHS_FOLDER)

@@ -153,6 +153,9 @@ class OutputPlace(Protocol):
         """Writes a document, durably and whole or not at all; False if there is one."""
         ...
 
+    def remove(self, name: str) -> None:
+        """Removes a document, if it is there; durable on return."""
+
     def is_there(self) -> bool:
         """Whether the folder is there that `make` has made."""
         ...

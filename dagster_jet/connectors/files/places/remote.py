@@ -257,6 +257,9 @@ class RemoteOutput(_Folder):
                 raise
         return True
 
+    def remove(self, name: str) -> None:
+        self._remove(name)
+
     def is_there(self) -> bool:
         return self.read(f"{EPOCHS_FOLDER}/.owner") is not None
 

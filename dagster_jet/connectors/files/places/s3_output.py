@@ -227,6 +227,10 @@ class S3Output(S3Bucket):
                     raise
             raise conflict
 
+    def remove(self, name: str) -> None:
+        with self.aws.errors_named():
+            self.aws.repeating.delete_object(**self.at(name))
+
     def is_there(self) -> bool:
         return self.read(f"{EPOCHS_FOLDER}/.owner") is not None
 

@@ -1,0 +1,185 @@
+"""Deletes a job: what it keeps in the store, and on request its marks in the places of its sinks.
+
+The record decides. The first write says that the job is being deleted: from then on nobody starts
+it, and a call after a crash goes on where the last one ended. The last write empties the record's
+register. The job's registers stay, a few hundred bytes each: without them an execution that was
+asleep all the while would find no ballot above its own, and a supervisor would count its requests
+from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dagster_jet.connectors.contract import CommitContext, GivesUpItsPlace
+from dagster_jet.connectors.reopening import reopen_sink
+from dagster_jet.errors import JobStateError, StoreUnavailableError
+from dagster_jet.jobs.supervision import Intent, read_supervision, set_intent
+from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, RecordKeeper, read_record
+from dagster_jet.snapshot.manifest import Manifest
+from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
+from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.store import Store
+from dagster_jet.system.failpoint import fail_point
+
+_LEASE_TTL_MS = 15_000
+
+
+@dataclass(frozen=True)
+class JobDeletion:
+    """What was deleted.
+
+    Attributes:
+        job: its name.
+        entries: how many entries of its maps were removed: chunks, manifests, notes, staged rows.
+        released: the sinks whose places do not know the job any more.
+        kept: by sink, why its place still does.
+    """
+
+    job: str
+    entries: int
+    released: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+
+def delete_job(store: Store, job: str, *, release_sinks: bool = False) -> JobDeletion:
+    """Delete a job that does not run. Its output and its exported snapshots stay.
+
+    A crash inside leaves a job that cannot be started; the same call completes it.
+
+    Args:
+        store: the open store; all of its members have to answer.
+        job: its name.
+        release_sinks: first remove what its executions have staged in the places of its sinks, and
+            the marks that say whose these are and what was committed.
+
+    Raises:
+        JobStateError: there is no such job; or its last snapshot is decided, and not committed yet.
+        LeaseHeldError: it runs, or somebody else deletes it.
+        StoreUnavailableError: a member does not answer: what it holds would come back.
+        JetError: the place of a sink cannot be reached now; nothing else was deleted.
+    """
+    _check_members(store, job)
+    found = read_record(store, job)
+    if found is not None:
+        _marked(found)
+    elif not _has_orphans(store, job):
+        raise JobStateError(
+            "there is no job of this name.", job=job, cure="See 'dagster-jet jobs'."
+        )
+    keeper = RecordKeeper(store, job, _LEASE_TTL_MS, None)
+    record = keeper.claim(change=_marked, deletes=True)
+    try:
+        fail_point("delete.marked")
+        released, kept = _release(store, record) if release_sinks else ((), {})
+        # Before its manifests go, the record stops naming them: another call asks for none.
+        _check(job, keeper.write(replace(record, snapshots=()), Purpose.LEASE))
+        fail_point("delete.released")
+        entries = _delete_maps(store, job)
+        fail_point("delete.maps")
+        if read_supervision(store, job) is not None:
+            set_intent(store, job, Intent.PAUSED)  # or a supervisor would begin it anew at once
+        directory = store.map(JOB_DIRECTORY)
+        directory.delete_all([directory.key(job)])
+        fail_point("delete.unlisted")
+    except BaseException:
+        keeper.release(keeper.record)
+        raise
+    _check(job, keeper.erase())
+    return JobDeletion(job, entries, released, kept)
+
+
+def _marked(record: ExecutionRecord) -> ExecutionRecord:
+    """The record of a job that is being deleted: no supervisor and no start takes it."""
+    snapshot = record.snapshot
+    if snapshot is not None and not snapshot.committed:
+        raise JobStateError(
+            f"its snapshot {snapshot.snapshot_id} is decided and not committed yet: rows that its "
+            "sinks are to have would be lost.",
+            job=record.job,
+            cure="Start it once, which commits them; then stop and delete it.",
+        )
+    return replace(
+        record,
+        status=JobStatus.FAILED,
+        cause=StopCause.DELETE,
+        failure="it is being deleted; delete it once more if nobody does",
+    )
+
+
+def _check(job: str, outcome: WriteOutcome) -> None:
+    if outcome is not WriteOutcome.WRITTEN:
+        raise JobStateError(
+            f"the record could not be written: {outcome.value}. Part of the job is deleted.",
+            job=job,
+            cure="Delete it once more.",
+        )
+
+
+def _check_members(store: Store, job: str) -> None:
+    away = store.away()
+    if away:
+        raise StoreUnavailableError(
+            f"members do not answer: {'; '.join(f'{m}: {why}' for m, why in sorted(away.items()))}",
+            job=job,
+            cure="Bring them back, or remove them from the store: what they hold of the job would "
+            "come back with them.",
+        )
+
+
+def _maps(store: Store, job: str) -> list[str]:
+    return store.map_names(f"jobs/{job}/")
+
+
+def _has_orphans(store: Store, job: str) -> bool:
+    directory = store.map(JOB_DIRECTORY)
+    return bool(_maps(store, job)) or directory.get(directory.key(job)) is not None
+
+
+def _delete_maps(store: Store, job: str) -> int:
+    removed = 0
+    for name in _maps(store, job):
+        map = store.map(name)
+        keys = map.keys("")
+        map.delete_all(keys)
+        removed += len(keys)
+    return removed
+
+
+def _release(store: Store, record: ExecutionRecord) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Every place that a retained snapshot names gives the job up, as far as it can."""
+    retained = SnapshotStore(store, record.job).load_retained(record.snapshots)
+    released, kept = [], {}
+    for sink, destination, manifest in _destinations(retained.manifests.values()):
+        committer = reopen_sink(destination, store).open_committer(record.job, sink)
+        context = CommitContext(
+            record.job,
+            sink,
+            manifest.timeline,
+            record.execution_id,
+            recovering=True,
+            held_writers=record.held_writers.get(sink, 0),
+        )
+        with closing(committer):
+            committer.abort_orphans(context, ())
+            if isinstance(committer, GivesUpItsPlace):
+                committer.give_up_place(context)
+                released.append(sink)
+            else:
+                kept[sink] = f"a sink of kind {destination['kind']!r} keeps its marks"
+    return tuple(dict.fromkeys(released)), kept
+
+
+def _destinations(manifests: Iterable[Manifest]) -> list[tuple[str, Mapping[str, Any], Manifest]]:
+    """Each place of each sink once, as the newest manifest that names it does."""
+    found: dict[str, tuple[str, Mapping[str, Any], Manifest]] = {}
+    for manifest in sorted(manifests, key=lambda one: one.snapshot_id, reverse=True):
+        for sink, destination in manifest.sinks.items():
+            found.setdefault(
+                f"{sink}: {sorted(destination.items())!r}", (sink, destination, manifest)
+            )
+    return list(found.values())
