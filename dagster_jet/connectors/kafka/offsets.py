@@ -69,6 +69,12 @@ class Topics:
                     f"pattern: {self.pattern!r} is no regular expression: {error}."
                 ) from None
 
+    def has(self, topic: str) -> bool:
+        """Whether a topic of this name is read, if there is one."""
+        if self.pattern is None:
+            return topic in self.names
+        return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
+
     def __str__(self) -> str:
         return ", ".join(self.names) if self.pattern is None else f"/{self.pattern}/"
 
@@ -91,8 +97,7 @@ class Offsets:
         """
         found = self._call(lambda: self._client().list_topics(timeout=CALL_S)).topics
         if self._topics.pattern is not None:
-            matches = re.compile(self._topics.pattern).fullmatch
-            wanted = [name for name in found if matches(name) and not name.startswith("__")]
+            wanted = [name for name in found if self._topics.has(name)]
         else:
             wanted = list(self._topics.names)
         return [partition for name in wanted for partition in self._of(name, found.get(name))]
@@ -141,6 +146,8 @@ class Offsets:
 
         return self._call(call)  # type: ignore[no-any-return]
 
+    # Of these, partitions are left out that their broker does not know: not yet, or not any more.
+
     def first(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Of what retention has left."""
         return self._list(partitions, self._spec("earliest"))
@@ -149,10 +156,16 @@ class Offsets:
         """One behind the last one that can be read."""
         return self._list(partitions, self._spec("latest"))
 
+    def end(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """One behind the last one of all: what is from `last` on is in a transaction that is open,
+        or behind one."""
+        return self._list(partitions, self._spec("latest"), committed=False)
+
     def start(self, partitions: Sequence[Partition], start: Start) -> dict[Partition, int]:
         """Where to begin, within what is there; a partition that `start` does not name from its
         beginning."""
-        first, last = self.first(partitions), self.last(partitions)
+        last = self.last(partitions)
+        first = {p: offset for p, offset in self.first(partitions).items() if p in last}
         if start == "earliest":
             return first
         if start == "latest":
@@ -160,8 +173,8 @@ class Offsets:
         if isinstance(start, int):
             found = self._list(partitions, self._spec(start))
             # Nothing is as new as that: what comes next.
-            return {p: offset if offset >= 0 else last[p] for p, offset in found.items()}
-        given = {p: start.get(p.topic, {}).get(p.number) for p in partitions}
+            return {p: found[p] if found.get(p, -1) >= 0 else last[p] for p in first}
+        given = {p: start.get(p.topic, {}).get(p.number) for p in first}
         for partition, offset in given.items():
             if offset is not None and not first[partition] <= offset <= last[partition]:
                 raise SourceError(
@@ -173,21 +186,32 @@ class Offsets:
                 )
         return {p: first[p] if offset is None else offset for p, offset in given.items()}
 
-    def _list(self, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:
+    def _list(
+        self, partitions: Sequence[Partition], spec: Any, *, committed: bool = True
+    ) -> dict[Partition, int]:
         if not partitions:
             return {}
         library = client_library()
         asked = {library.TopicPartition(p.topic, p.number): spec for p in partitions}
-        committed = library.IsolationLevel.READ_COMMITTED
+        level = library.IsolationLevel
+        seen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
+        unknown = library.KafkaError.UNKNOWN_TOPIC_OR_PART
 
         def call() -> dict[Partition, int]:
             futures = self._client().list_offsets(
-                asked, isolation_level=committed, request_timeout=CALL_S
+                asked, isolation_level=seen, request_timeout=CALL_S
             )
-            return {
-                Partition(one.topic, one.partition): answered(future.result(CALL_S).offset)
-                for one, future in futures.items()
-            }
+            found = {}
+            for one, future in futures.items():
+                try:
+                    offset = answered(future.result(CALL_S).offset)
+                except library.KafkaException as error:
+                    raised = error_of(error)
+                    if raised is not None and raised.code() == unknown:
+                        continue
+                    raise
+                found[Partition(one.topic, one.partition)] = offset
+            return found
 
         return self._call(call)  # type: ignore[no-any-return]
 

@@ -141,6 +141,17 @@ class ReadTask:
                 position=f"{range_.partition.name}@{range_.start}",
                 cure='Keep them for longer, or go on without them: sources.kafka(lost="skip").',
             )
+        if error.code() in (
+            code.UNKNOWN_TOPIC_OR_PART,
+            code._UNKNOWN_TOPIC,
+            code._UNKNOWN_PARTITION,
+        ):
+            raise ExecutorLostError(
+                "the topic was deleted while it was read.",
+                stage=self.stage,
+                position=f"{range_.partition.name}@{range_.start}",
+                cure="The job restarts from its last snapshot, and says what is lost.",
+            )
         if not is_lasting(error):
             return False
         raise SourceError(

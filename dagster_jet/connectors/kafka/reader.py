@@ -67,6 +67,10 @@ class Found:
     starts: Mapping[Partition, int]
     """Where to begin, of those that are new to the reader."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    end: Mapping[Partition, int] = field(default_factory=dict)
+    """Beyond `last`: what is between may still be aborted."""
+    gone: frozenset[Partition] = frozenset()
+    """Those that were known, and whose topic is not there any more."""
 
 
 @dataclass
@@ -80,6 +84,9 @@ class KafkaReader(SourceReader):
     keeps_acknowledged: bool = True
     _next: dict[Partition, int] = field(default_factory=dict)
     _last: dict[Partition, int] = field(default_factory=dict)
+    _end: dict[Partition, int] = field(default_factory=dict)
+    _gone: set[Partition] = field(default_factory=set)
+    """They were read, and then deleted; their offsets are kept for a topic that comes back."""
     _topic_ids: dict[str, str] = field(default_factory=dict)
     _is_first: bool = True
     """No partition is known yet, not even from a position: `start` decides."""
@@ -93,6 +100,8 @@ class KafkaReader(SourceReader):
     _ids_seen: Mapping[str, str] = field(default_factory=dict)
     _starts: dict[Partition, int] = field(default_factory=dict)
     """Of those that no poll has answered with: one may have failed meanwhile."""
+    _vanished: set[Partition] = field(default_factory=set)
+    """As `Found.gone`, likewise."""
     _listed_at: float = float("-inf")
     _offsets: Offsets | None = None
     _group: Any = None
@@ -100,7 +109,8 @@ class KafkaReader(SourceReader):
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._next = {Partition.named(name): at for name, at in position["offsets"].items()}
         self._topic_ids = dict(position.get("topics", {}))  # older snapshots have none
-        self._known = set(self._next)
+        self._gone = {Partition.named(name) for name in position.get("gone", ())}
+        self._known = self._next.keys() - self._gone
         self._is_first = False
 
     # --- on the source's own thread ---
@@ -111,39 +121,64 @@ class KafkaReader(SourceReader):
             while (found := self._look()) == self._seen and time.monotonic() < until:
                 time.sleep(_LOOK_S)
             answer = found if found == self._seen else self._with_ids(found)
+            # Asked after `last`, so that it is not less.
+            answer = replace(answer, end=self._asked().end(sorted(answer.last)))
         except SourceUnavailableError:
             self._is_away = True
             raise
         self._is_away = False
-        self._seen = replace(answer, topic_ids={}, starts={})
-        self._starts = {}
+        self._seen = Found(answer.first, answer.last, starts={})
+        self._starts, self._vanished = {}, set()
         return answer
 
     def _with_ids(self, found: Found) -> Found:
         """Asked after the offsets: an id does not come back, so they are this topic's or, where the
         id is new, they are asked for again."""
-        assert self._offsets is not None
-        ids = self._offsets.topic_ids({partition.topic for partition in self._known})
+        ids = self._asked().topic_ids({partition.topic for partition in self._known})
         if ids != self._ids_seen:
             found, self._ids_seen = self._look(), ids
         return replace(found, topic_ids=ids)
 
     def _look(self) -> Found:
+        """Raises `SourceUnavailableError`: brokers do not agree yet on what there is."""
+        offsets = self._asked()
+        for _ in range(2):
+            if time.monotonic() - self._listed_at > LIST_S:
+                self._list(offsets)
+            known = sorted(self._known)
+            first, last = offsets.first(known), offsets.last(known)
+            if len(first) == len(last) == len(known):
+                return Found(first, last, dict(self._starts), gone=frozenset(self._vanished))
+            self._listed_at = float("-inf")
+        lacking = sorted(self._known - (first.keys() & last.keys()))
+        raise SourceUnavailableError(
+            f"the broker of {lacking[0].name} does not know it.", job=self.job, stage=self.stage
+        )
+
+    def _list(self, offsets: Offsets) -> None:
+        listed = set(offsets.partitions())
+        missing, topics = self._known - listed, {partition.topic for partition in listed}
+        # A topic that one broker does not list may be there all the same: another one is asked.
+        still = offsets.topic_ids({partition.topic for partition in missing} - topics)
+        self._vanished |= {
+            partition
+            for partition in missing
+            if partition.topic not in topics | still.keys()
+            and self.source.topics.has(partition.topic)
+        }
+        self._known -= {partition for partition in missing if partition.topic not in still}
+        if new := sorted(listed - self._known):
+            begin = self.source.start if self._is_first else "earliest"
+            starts = offsets.start(new, begin)
+            self._starts.update(starts)
+            self._known.update(starts)
+        self._listed_at = time.monotonic()
+        self._is_first = False
+
+    def _asked(self) -> Offsets:
         if self._offsets is None:
             self._offsets = Offsets(self.source.cluster, self.source.topics, self.job, self.stage)
-        if time.monotonic() - self._listed_at > LIST_S:
-            listed = self._offsets.partitions()
-            new = [partition for partition in listed if partition not in self._known]
-            if new:
-                begin = self.source.start if self._is_first else "earliest"
-                self._starts.update(self._offsets.start(new, begin))
-                self._known.update(new)
-            # One that is gone is not asked for: its topic was deleted.
-            self._known &= set(listed)
-            self._listed_at = time.monotonic()
-            self._is_first = False
-        asked = sorted(self._known)
-        return Found(self._offsets.first(asked), self._offsets.last(asked), dict(self._starts))
+        return self._offsets
 
     def close(self) -> None:
         if self._group is not None:
@@ -155,10 +190,14 @@ class KafkaReader(SourceReader):
         for partition, start in found.starts.items():
             self._next.setdefault(partition, start)
         self._check_topics(found.topic_ids)
+        self._gone -= found.first.keys()
+        for partition in sorted(found.gone - self._gone):
+            self._check_deleted(partition)
         for partition, first in found.first.items():
             self._check_retention(partition, first)
             self._check_end(partition, first, found.last.get(partition))
         self._last.update(found.last)
+        self._end.update(found.end)
 
     def _check_topics(self, ids: Mapping[str, str]) -> None:
         """A topic of the same name may be as long as the one that we read: its offsets do not
@@ -167,8 +206,9 @@ class KafkaReader(SourceReader):
             if self._topic_ids.get(topic, id) == id:
                 continue
             read = {p: at for p, at in self._next.items() if p.topic == topic and at}
-            if read and not self.source.skips_lost:
-                partition, at = min(read.items())
+            unfinished = {p: at for p, at in read.items() if p not in self._gone}
+            if unfinished and not self.source.skips_lost:
+                partition, at = min(unfinished.items())
                 raise InputLostError(
                     "the topic was deleted and made anew: that offset was one of the old topic.",
                     job=self.job,
@@ -178,8 +218,33 @@ class KafkaReader(SourceReader):
                 )
             self._next.update(dict.fromkeys(read, 0))
             for partition in read:  # the new topic may have fewer
-                self._last.pop(partition, None)
+                self._forget_end(partition)
         self._topic_ids.update(ids)
+
+    def _check_deleted(self, partition: Partition) -> None:
+        """Of a topic that was deleted, and not made anew, as far as is known."""
+        at, end = self._next[partition], self._end.get(partition)
+        if not self.source.skips_lost and (end is None or at < end):
+            how_many = (
+                "whether it had more messages is not known, because it was deleted while the job "
+                "did not run"
+                if end is None
+                else f"{end - at} messages behind it were not read"
+            )
+            raise InputLostError(
+                f"the topic was deleted: {how_many}.",
+                job=self.job,
+                stage=self.stage,
+                position=f"{partition.name}@{at}",
+                cure='Go on without it: sources.kafka(lost="skip").',
+            )
+        self._lost += 0 if end is None else max(0, end - at)
+        self._gone.add(partition)
+        self._forget_end(partition)
+
+    def _forget_end(self, partition: Partition) -> None:
+        self._last.pop(partition, None)
+        self._end.pop(partition, None)
 
     def _check_retention(self, partition: Partition, first: int) -> None:
         at = self._next[partition]
@@ -214,14 +279,19 @@ class KafkaReader(SourceReader):
     def waiting(self) -> Lag:
         if self._is_away:
             return Lag(0, {})
-        behind = self._behind()
-        return Lag(sum(behind.values()), {p.name: count for p, count in behind.items()})
+        return Lag(sum(self._behind().values()), self.partitions())
 
     def _behind(self) -> dict[Partition, int]:
-        return {p: max(0, self._last.get(p, at) - at) for p, at in self._next.items()}
+        """By partition, what can be read now."""
+        there = {p: at for p, at in self._next.items() if p not in self._gone}
+        return {p: max(0, self._last.get(p, at) - at) for p, at in there.items()}
 
     def partitions(self) -> dict[str, int]:
-        return {partition.name: count for partition, count in self._behind().items()}
+        """With what is behind somebody's open transaction: it cannot be read, but it waits."""
+        return {
+            p.name: max(count, self._end.get(p, 0) - self._next[p])
+            for p, count in self._behind().items()
+        }
 
     def plan(self, max_rows: int) -> tuple[Range, ...] | None:
         if self._is_away:
@@ -291,7 +361,9 @@ class KafkaReader(SourceReader):
 
     def position(self) -> dict[str, Any]:
         offsets = {p.name: at for p, at in sorted(self._next.items())}
-        return {"offsets": offsets, "topics": dict(sorted(self._topic_ids.items()))}
+        position = {"offsets": offsets, "topics": dict(sorted(self._topic_ids.items()))}
+        gone = sorted(partition.name for partition in self._gone)
+        return {**position, "gone": gone} if gone else position
 
     def take_lost(self) -> int:
         lost, self._lost = self._lost, 0
