@@ -193,6 +193,7 @@ def kafka(
     ),
     metadata: bool = False,
     lost: Literal["fail", "skip"] = "fail",
+    tombstones: Literal["skip", "pass", "dead-letter"] | None = None,
     group: str | None = None,
     options: Mapping[str, str | Secret] | None = None,
     asset: str | Sequence[str] | None = None,
@@ -219,6 +220,10 @@ def kafka(
             string, _partition int, _offset long, _timestamp timestamp``.
         lost: what follows when retention has removed messages that were not read: "fail" ends the
             job, "skip" goes on, counts them and reports `ItemsLost`.
+        tombstones: what becomes of messages without a value, which delete their key in a compacted
+            topic: "skip" leaves them out, "pass" makes them rows whose columns are null (`metadata`
+            has the key), "dead-letter" takes them for bad rows. By default JSON and Avro skip them;
+            raw values pass them.
         group: whose offsets are written after each snapshot, for dashboards only; by default
             ``dagster_jet.<job>.<stage>``, and "" for none.
         options: librdkafka's settings: ``{"security.protocol": "SASL_SSL", "sasl.password":
@@ -246,6 +251,7 @@ def kafka(
         start_of(start),
         metadata,
         lost,
+        tombstones or ("pass" if value == "raw" else "skip"),
         group,
         avro_of(avro_schema, registry) if has_avro else None,
         _key(asset),

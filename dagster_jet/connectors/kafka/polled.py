@@ -103,6 +103,13 @@ class Polled:
         ended = {self.numbered.partitions[place] for place in set(self.places[is_last].tolist())}
         return self._only(self.offsets < until), ended
 
+    def with_values(self) -> Polled:
+        """Without tombstones."""
+        values = self.each(client_library().Message.value)
+        if None not in values:
+            return self
+        return self._only(np.array([value is not None for value in values], np.bool_))
+
     def _only(self, chosen: npt.NDArray[np.bool_]) -> Polled:
         if chosen.all():
             return self

@@ -68,6 +68,7 @@ class ReadTask:
     with_metadata: bool
     with_position: bool
     skips_lost: bool = False
+    skips_tombstones: bool = False
     avro: AvroRecords | None = None
     """What makes JSON of the values."""
 
@@ -106,6 +107,8 @@ class ReadTask:
                 messages = consumer.consume(min(BATCH, most), _LOOK_S)
                 polled, events = Polled.of(messages, places)
                 read, ended = polled.before(stops)
+                if self.skips_tombstones:
+                    read = read.with_values()
                 batch = self._batch(read)
             if not messages:
                 self._give_up_after(heard, troubles)

@@ -53,6 +53,8 @@ class Reading:
     start: Start
     metadata: bool
     skips_lost: bool
+    tombstones: str
+    """What becomes of messages without a value: skip, pass, dead-letter."""
     group: str
     """Whose offsets are written for dashboards; "": nobody's."""
     avro: AvroRecords | None = None
@@ -325,8 +327,7 @@ class KafkaReader(SourceReader):
         if self.source.schema is None:
             rows = messages.withColumnRenamed(VALUE_COLUMN, "value").drop(POSITION_COLUMN)
             return SourceFrame(rows, partitions=names)
-        values = JsonObjects(self.source.schema)
-        frames = values.frames(messages, self.bad_rows, self.stage, F.col(POSITION_COLUMN))
+        frames = self._values.frames(messages, self.bad_rows, self.stage, F.col(POSITION_COLUMN))
         rows = frames.rows.drop(POSITION_COLUMN)
         return SourceFrame(rows, frames.dead_letters, frames.shared, names)
 
@@ -337,7 +338,12 @@ class KafkaReader(SourceReader):
             return None
         task = self._task(self._dealt(spark, split), names_of(split), with_position=True)
         messages = _messages(spark, task)
-        return JsonObjects(self.source.schema).first_bad(messages, F.col(POSITION_COLUMN))
+        return self._values.first_bad(messages, F.col(POSITION_COLUMN))
+
+    @property
+    def _values(self) -> JsonObjects:
+        assert self.source.schema is not None
+        return JsonObjects(self.source.schema, passes_null=self.source.tombstones == "pass")
 
     def _dealt(self, spark: SparkSession, split: tuple[Range, ...]) -> Dealt[Range]:
         return Shares(tuple(by_task(split, int(spark.sparkContext.defaultParallelism))))
@@ -353,6 +359,7 @@ class KafkaReader(SourceReader):
             self.source.metadata,
             with_position,
             self.source.skips_lost,
+            self.source.tombstones == "skip",
             self.source.avro,
         )
 

@@ -20,6 +20,7 @@ _logger = logging.getLogger(__name__)
 
 VALUES = ("json", "avro", "raw")
 Lost = Literal["fail", "skip"]
+Tombstones = Literal["skip", "pass", "dead-letter"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class KafkaSource:
     start: Start = "earliest"
     metadata: bool = False
     lost: Lost = "fail"
+    tombstones: Tombstones = "skip"
     group: str | None = None
     """None: one by the names of job and stage; "": none."""
     avro: AvroRecords | None = None
@@ -55,6 +57,12 @@ class KafkaSource:
             )
         if self.lost not in ("fail", "skip"):
             raise ConfigurationError(f"lost: {self.lost!r} is unknown.", cure="fail or skip.")
+        known = ("skip", "pass") if self.value == "raw" else ("skip", "pass", "dead-letter")
+        if self.tombstones not in known:
+            raise ConfigurationError(
+                f"tombstones: {self.value} values cannot have {self.tombstones!r}.",
+                cure=f"Use one of {', '.join(known)}.",
+            )
 
     @property
     def schema(self) -> str:
@@ -89,6 +97,7 @@ class KafkaSource:
             self.start,
             self.metadata,
             self.lost == "skip",
+            self.tombstones,
             f"dagster_jet.{job}.{stage}" if self.group is None else self.group,
             self.avro,
         )

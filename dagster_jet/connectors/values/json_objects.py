@@ -29,9 +29,11 @@ class JsonObjects:
 
     Attributes:
         schema: names and types as DDL.
+        passes_null: a value that is null is an object without fields, and no bad row.
     """
 
     schema: str
+    passes_null: bool = False
 
     def frames(
         self, messages: DataFrame, bad_rows: BadRowRule | None, stage: str, position: Column
@@ -89,6 +91,8 @@ class JsonObjects:
 
         is_object = F.coalesce(F.ltrim(_text()).startswith("{"), F.lit(False))
         text = F.when(is_object, _text()).otherwise(F.lit(_BROKEN))
+        if self.passes_null:
+            text = F.when(_text().isNull(), F.lit("{}")).otherwise(text)
         corrupt = f", {_CORRUPT} string" if mode == "PERMISSIVE" else ""
         options = {"mode": mode, "columnNameOfCorruptRecord": _CORRUPT}
         return F.from_json(text, f"{self.schema}{corrupt}", options)

@@ -335,7 +335,7 @@ def test_messages_that_do_not_fit_are_dead_letters_or_end_the_job(kafka: KafkaWo
     topic = kafka.topic()
     bad = ['{"v": "x"}', "broken", None, "", "[1]", "null", '{"v": 2']
     kafka.send(topic, [{"v": 1}, *bad, {"v": 3}])
-    source = sources.kafka(kafka.servers, topics=[topic], schema="v long")
+    source = sources.kafka(kafka.servers, topics=[topic], schema="v long", tombstones="dead-letter")
     with pytest.raises(BadRowError, match=rf"job 'reads', stage 'topic', position '{topic}/0@1: "):
         read(jet, source)
     forget("good"), forget("bad")
@@ -584,6 +584,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(kafka: KafkaWorld, jet: Jet):
         source(pattern="(", schema="v long")
     with pytest.raises(ConfigurationError, match="schema: json values need one"):
         source(topics=["t"])
+    with pytest.raises(ConfigurationError, match="tombstones: raw values cannot have 'dead-"):
+        source(topics=["t"], value="raw", tombstones="dead-letter")
     with pytest.raises(ConfigurationError, match="start: 'then' cannot be read"):
         source(topics=["t"], schema="v long", start="then")
     with pytest.raises(ConfigurationError, match=r"sasl.password is written out"):

@@ -1,4 +1,4 @@
-"""What a Kafka source makes of partitions that it cannot read: behind a transaction, or deleted."""
+"""What a Kafka source makes of what cannot be read: behind a transaction, deleted, no value."""
 
 from __future__ import annotations
 
@@ -183,3 +183,34 @@ def test_a_topic_that_the_pipeline_reads_no_longer_is_not_lost(
     only.restore(reader.position(), None)
     assert looked(only).plan(100) is None
     assert only.position()["offsets"][f"{first}/0"] == 2, "it is read on when it comes back"
+
+
+# --- without a value ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ({}, [1, 2]),
+        ({"tombstones": "skip"}, [1, 2]),
+        ({"tombstones": "pass"}, [1, 2, None]),
+        ({"value": "raw", "schema": None}, [b'{"v": 1}', b'{"v": 2}', None]),
+        ({"value": "raw", "schema": None, "tombstones": "skip"}, [b'{"v": 1}', b'{"v": 2}']),
+    ],
+    ids=["default", "skip", "pass", "raw", "raw-skip"],
+)
+def test_a_tombstone_of_a_compacted_topic_does_not_end_the_job(
+    kafka: KafkaWorld, jet: Jet, words: dict[str, Any], rows: list[Any]
+) -> None:
+    forget("compacted")
+    topic = kafka.topic(cleanup_policy="compact")
+    kafka.send(topic, [{"v": 1}, None, {"v": 2}], key=b"k")
+    given = {"schema": "v long", "metadata": True, **words}
+    source = sources.kafka(kafka.servers, topics=[topic], **given)
+    p = Pipeline("compacted")
+    p.read_from(source, name="topic").write_to(sinks.collect("compacted"), name="out")
+    jet.run(p)
+    found = collected("compacted").to_pylist()
+    assert [row["_key"] for row in found] == [b"k"] * len(rows)
+    name = "value" if words.get("value") == "raw" else "v"
+    assert sorted((row[name] for row in found), key=lambda v: (v is None, v)) == rows
