@@ -18,7 +18,8 @@
     ├── ArtifactLostError             fix: a sink lost what it had promised to commit
     ├── SinkError                     restart: a sink's place cannot be written now
     │   ├── SinkUnavailableError      retry: it cannot take a commit just now
-    │   └── SinkMismatchError         fix: the place is not the one that was written for
+    │   ├── SinkMismatchError         fix: the place is not the one that was written for
+    │   └── OutputLostError           fix: committed output is gone from the place
     ├── SourceError                   fix: a source's input is not what it was
     │   ├── InputLostError            fix: input is gone that no snapshot has yet
     │   └── SourceUnavailableError    retry: it cannot be read now (an epoch: restart)
@@ -173,6 +174,12 @@ class SinkUnavailableError(SinkError):
 
 class SinkMismatchError(SinkError):
     """A sink's place is another job's, or not where phase 1 left what is to be committed."""
+
+    reaction = Reaction.FAIL
+
+
+class OutputLostError(SinkError):
+    """A sink's place has come back without output that was committed there."""
 
     reaction = Reaction.FAIL
 

@@ -473,6 +473,9 @@ class CommitContext:
     execution_id: int
     recovering: bool
     accept_loss: bool = False
+    owns_job: bool = False
+    """Of `KnowsCommits.has_committed`: an execution that begins asks, which may lock older ones out
+    first. Else nobody is locked out."""
     repeatable: bool = False
     """Below exactly-once: the epoch's id may come again in a later execution, with other rows. A
     marker then counts for `execution_id` alone."""
@@ -528,13 +531,16 @@ class Committer(Protocol):
 class KnowsCommits(Protocol):
     """A committer whose outside system can be asked what is committed: `Jet.ledger` asks it.
 
-    Of others the job's record says it.
+    Of others the job's record says it. Every start asks, too, so that a place that has come back
+    empty or older is not written on (`snapshot.newest_output`).
     """
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         """Returns whether all of these artifacts are committed, by the outside system's own marks.
 
-        It changes nothing and locks nobody out, also while an execution commits.
+        They may be some of their epoch's, and may have been read or moved on since. It changes
+        nothing and locks nobody out (but see `CommitContext.owns_job`), also while an execution
+        commits. Of a place that has lost its marks nothing is committed.
 
         Raises:
             JetError: it cannot be asked now, or another job commits to the place.

@@ -17,7 +17,12 @@ from dagster_jet.connectors.contract import (
     SourceReader,
     effective_guarantees,
 )
-from dagster_jet.errors import ConfigurationError, InputLostError, PipelineError
+from dagster_jet.errors import (
+    ConfigurationError,
+    InputLostError,
+    OutputLostError,
+    PipelineError,
+)
 from dagster_jet.execution.compatibility import check_compatible
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.events import (
@@ -30,6 +35,7 @@ from dagster_jet.execution.progress import Progress
 from dagster_jet.ownership.exports import export_data, finished_export
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.manifest import MANIFEST_FORMAT, Manifest, ShardState, checksum
+from dagster_jet.snapshot.newest_output import output_to_be_there
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.snapshot.storage.chunks import ChunkSetName
@@ -177,6 +183,7 @@ class RecoveryDriver:
                 prepared=(),
                 sinks={n: dict(where) for n, where in context.committer.destinations.items()},
                 unacknowledged={},
+                newest_output={},
                 format=MANIFEST_FORMAT,
             ),
             lambda vertex, shard, place: str(
@@ -213,6 +220,7 @@ class RecoveryDriver:
         watermarks.restore(manifest.watermarks, context.clock.now_ms())
         ref = self.claimed.snapshot
         is_committed = ref is None or ref.snapshot_id != manifest.snapshot_id or ref.committed
+        lost_output = self._check_output(manifest, is_committed=is_committed)
         shards: dict[str, tuple[ShardState, ...]] = {}
         for name, reader in context.readers.items():
             chains = manifest.shards.get(name, ((),))
@@ -237,7 +245,30 @@ class RecoveryDriver:
             )
         )
         fail_point("restore.done")
-        return protocol.Restored(shards)
+        return protocol.Restored(shards, lost_output)
+
+    def _check_output(self, manifest: Manifest, *, is_committed: bool) -> frozenset[str]:
+        """Has every sink's place what was committed there? Returns those that have not, where that
+        is accepted."""
+        context = self.context
+        expected = output_to_be_there(manifest, is_committed=is_committed)
+        missing = context.committer.missing_output(expected, manifest.sinks)
+        for sink, newest in missing.items():
+            if not context.config.accept_loss:
+                raise OutputLostError(
+                    f"epoch {newest.artifact.epoch_id} was committed to the sink, and its place "
+                    "does not have it any more: it is empty, older, or another one. What was "
+                    "written there since would be missing.",
+                    job=context.job,
+                    stage=sink,
+                    position=str(newest.artifact.target),
+                    cure="If it is not mounted, or a replica that is behind, bring the right one "
+                    "back. If it was restored from a copy, go back to a snapshot that it has, with "
+                    "JobConfig(initial_snapshot=...) (Jet.ledger says which). Or let the job go on "
+                    "without what is gone with JobConfig(accept_loss=True).",
+                )
+            context.committer.report_missing(sink, newest)
+        return frozenset(missing)
 
     def _check_undecided(self, name: str, reader: SourceReader) -> None:
         """Is everything there that was read after the snapshot, so that it can be read again?"""

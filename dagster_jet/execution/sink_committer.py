@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from dagster_jet.connectors.contract import (
     CommitContext,
     Committer,
+    KnowsCommits,
     Piece,
     Sink,
     carry_out_here,
@@ -28,6 +29,7 @@ from dagster_jet.execution.progress_report import PendingCommit
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.newest_output import NewestOutput
 from dagster_jet.snapshot.owed import Destination, OwedCommit, SinkFate, owed_commits, sink_fate
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.system.failpoint import fail_point
@@ -178,6 +180,45 @@ class SinkCommitter:
         if failures:
             raise failures[0]
         fail_point("commit.after")
+
+    def missing_output(
+        self, expected: Mapping[str, NewestOutput], named: Mapping[str, Destination]
+    ) -> dict[str, NewestOutput]:
+        """What sinks of the pipeline no longer have, by their places' own markers.
+
+        Sinks that keep no markers are not asked, nor those that have moved or left.
+
+        Args:
+            expected: by sink, what its place must have.
+            named: where the sinks wrote then.
+
+        Raises:
+            JetError: a place cannot be asked; waits, and asks again, where that may pass.
+        """
+        missing: dict[str, NewestOutput] = {}
+        for sink, newest in expected.items():
+            if sink_fate(sink, named, self.destinations) is not SinkFate.KEPT:
+                continue
+            committer = self._committer(sink)
+            if not isinstance(committer, KnowsCommits):
+                continue
+            context = replace(
+                self._context(sink, recovering=True),
+                timeline=newest.timeline,
+                repeatable=newest.execution_id > 0,
+                owns_job=True,
+            )
+            if newest.execution_id:
+                context = replace(context, execution_id=newest.execution_id)
+            ask = partial(committer.has_committed, [newest.artifact], context)
+            if not self.retrying.ask(sink, committer, ask):
+                missing[sink] = newest
+        return missing
+
+    def report_missing(self, sink: str, newest: NewestOutput) -> None:
+        """Of output whose loss is accepted."""
+        owed = OwedCommit(sink, None, SinkFate.KEPT, (newest.artifact,))
+        self._report_lost(owed, "its place came back without this epoch, perhaps without others.")
 
     def _commit_owed(
         self, owed: OwedCommit, context: CommitContext, one_failed: threading.Event

@@ -101,8 +101,8 @@ class Coordinator:
                 return self.recovery.on_manifest_loaded(manifest)
             case SnapshotImported():
                 return self.recovery.on_imported(event)
-            case Restored(shards):
-                return self.recovery.on_restored(shards)
+            case Restored():
+                return self.recovery.on_restored(event)
             case OrphansAborted():
                 return self._on_orphans_aborted(event)
             case Committed():

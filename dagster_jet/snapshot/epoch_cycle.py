@@ -15,6 +15,7 @@ from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.snapshot.job_state import JobState
 from dagster_jet.snapshot.machine import Machine, Moves
 from dagster_jet.snapshot.manifest import Ack
+from dagster_jet.snapshot.newest_output import newest_of
 from dagster_jet.snapshot.pending_snapshot import PendingSnapshot, PendingState
 from dagster_jet.snapshot.protocol import (
     Command,
@@ -176,6 +177,11 @@ class EpochCycle(Machine[CycleState]):
         if running.epoch_id != event.epoch_id:
             return []
         self._published = None
+        job = self._job
+        artifacts = (artifact for ack in acked.acks for artifact in ack.artifacts)
+        job.newest_output |= newest_of(
+            filter(job.publishes, artifacts), job.record.timeline, running.execution_id
+        )
         return self._epoch_done(running, _distinct(acked.acks), acked.now_ms)
 
     def _epoch_done(self, running: RunEpoch, acks: tuple[Ack, ...], now_ms: int) -> list[Command]:

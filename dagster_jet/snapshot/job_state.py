@@ -9,6 +9,7 @@ from typing import Any
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.snapshot.ending import Ending
 from dagster_jet.snapshot.manifest import Ack, Artifact, Counters, ShardState
+from dagster_jet.snapshot.newest_output import NewestOutput
 from dagster_jet.snapshot.owed import Destination
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import ExecutionRecord
@@ -60,6 +61,8 @@ class JobState:
     counters: dict[str, Counters] = field(default_factory=dict)
     open_artifacts: list[Artifact] = field(default_factory=list)
     """Staged by acked epochs, named by no snapshot yet."""
+    newest_output: dict[str, NewestOutput] = field(default_factory=dict)
+    """By sink, what is committed: the next manifest says so."""
     acked_epochs: int = 0
     """Epochs since the last barrier, whatever the guarantee."""
     running: RunEpoch | None = None

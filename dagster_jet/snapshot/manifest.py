@@ -16,10 +16,11 @@ from typing import Any
 import xxhash
 
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
+from dagster_jet.snapshot.newest_output import NewestOutput
 
-MANIFEST_FORMAT = 3
+MANIFEST_FORMAT = 4
 """2: `Manifest.sinks`. Manifests of format 1 do not say where their sinks write.
-3: `Manifest.unacknowledged`."""
+3: `Manifest.unacknowledged`. 4: `Manifest.newest_output`."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,8 @@ class Manifest:
     unacknowledged: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per source that acknowledges: what was read and is to be acknowledged in phase 2. By message
     id, what does it (JSON, the connector's own form)."""
+    newest_output: dict[str, NewestOutput] = field(default_factory=dict)
+    """Per sink: of the newest epoch before those of `artifacts` that had output for it."""
     format: int = MANIFEST_FORMAT
 
     @property
@@ -309,6 +312,10 @@ class Manifest:
         fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
         fields["counters"] = {k: Counters(**v) for k, v in fields["counters"].items()}
         fields["prepared"] = tuple(fields.get("prepared", ()))
+        fields["newest_output"] = {
+            sink: NewestOutput(**{**newest, "artifact": Artifact(**newest["artifact"])})
+            for sink, newest in fields.get("newest_output", {}).items()
+        }
         return cls(**fields)
 
 

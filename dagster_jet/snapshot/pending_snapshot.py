@@ -17,6 +17,7 @@ from typing import ClassVar
 from dagster_jet.snapshot.job_state import JobState
 from dagster_jet.snapshot.machine import Machine, Moves
 from dagster_jet.snapshot.manifest import Ack, Manifest
+from dagster_jet.snapshot.newest_output import newest_of
 from dagster_jet.snapshot.protocol import (
     AwaitSaved,
     CollectGarbage,
@@ -160,6 +161,7 @@ class PendingSnapshot(Machine[PendingState]):
             completed=completed,
             prepared=tuple(sorted({ack.vertex for ack in acks if ack.prepared})),
             unacknowledged=job.unacknowledged,
+            newest_output=dict(job.newest_output),
         )
         job.open_artifacts = []
         self.epochs, job.acked_epochs = job.acked_epochs, 0
@@ -238,6 +240,7 @@ class PendingSnapshot(Machine[PendingState]):
         job.record = self._record_with(ref, event.now_ms)
         self._outcome = self._to_apply = SnapshotOutcome.VALID
         self.apply_outcome()
+        job.newest_output |= newest_of(manifest.artifacts, manifest.timeline)
         self.retention.decided(ref.snapshot_id, manifest.shards)
         self._manifest = self._ref = None
         self.epochs = 0

@@ -270,6 +270,8 @@ class SnapshotImported:
 @dataclass(frozen=True)
 class Restored:
     shards: Mapping[str, tuple[ShardState, ...]]
+    lost_output: frozenset[str] = frozenset()
+    """Sinks whose place came back without what was committed there, which is accepted."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ ABORTING -> OVER
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import ClassVar
@@ -17,6 +16,7 @@ from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.snapshot.job_state import JobState
 from dagster_jet.snapshot.machine import Machine, Moves
 from dagster_jet.snapshot.manifest import Manifest, ShardState
+from dagster_jet.snapshot.newest_output import output_after
 from dagster_jet.snapshot.pending_snapshot import PendingSnapshot, commit_of
 from dagster_jet.snapshot.protocol import (
     AbortOrphans,
@@ -29,6 +29,7 @@ from dagster_jet.snapshot.protocol import (
     Purpose,
     RecordAnswer,
     Restore,
+    Restored,
     SnapshotImported,
     StopKind,
     WriteOutcome,
@@ -173,11 +174,15 @@ class Recovery(Machine[RecoveryState]):
         self.become(RecoveryState.RESTORING)
         return [Restore(manifest)]
 
-    def on_restored(self, shards: Mapping[str, tuple[ShardState, ...]]) -> list[Command]:
+    def on_restored(self, event: Restored) -> list[Command]:
         if self.state is not RecoveryState.RESTORING:
             return []
-        job = self._job
-        job.shards = {vertex: list(states) for vertex, states in shards.items()}
+        job, manifest, ref = self._job, self._manifest, self._target.snapshot
+        job.shards = {vertex: list(states) for vertex, states in event.shards.items()}
+        assert manifest is not None and ref is not None
+        job.newest_output = output_after(
+            manifest, is_committed=ref.committed, lost=event.lost_output, sinks=job.sinks
+        )
         if self._target.snapshots != job.record.snapshots:
             # Not before: had it been damaged, or did it not fit the pipeline, then what is newer
             # would be gone for nothing.

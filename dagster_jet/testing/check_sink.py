@@ -52,6 +52,7 @@ def check_sink(
     steps: Sequence[str] = (),
     secrets: Sequence[str] = (),
     log_of: Callable[[Row], object] | None = in_one_log,
+    set_back: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
 ) -> None:
     """Check that a sink keeps every clause of its contract.
 
@@ -73,12 +74,24 @@ def check_sink(
             its rows: a partition or, where only rows of one key keep their order, the key. `read`
             returns the rows of such a part in its order. By default the place is one part. None: a
             place without an order, such as a map.
+        set_back: by a name for messages, what makes the place another one while it is entered, and
+            the same again afterwards: emptied, made anew, restored from an earlier copy.
 
     Raises:
         AssertionError: names the sink and the clause that is broken.
     """
     kind = make_sink().describe()["kind"]
-    place = Place(make_sink, read, spark, several_processes, outages or {}, steps, secrets, log_of)
+    place = Place(
+        make_sink,
+        read,
+        spark,
+        several_processes,
+        outages or {},
+        steps,
+        secrets,
+        log_of,
+        set_back or {},
+    )
     for clause in _CLAUSES:
         place.execution_id += 3
         try:
@@ -142,6 +155,23 @@ def _says_what_is_committed(place: Place) -> None:
     place.commit(later)
     assert place.has_committed((*artifacts, *later)), "it does not say so of two epochs"
     place.expect(rows, more)
+
+
+def _notices_a_place_set_back(place: Place) -> None:
+    """Of a place that is empty, new or older than it was, a committer that says what is committed
+    does not say so of what it had; and says so again once it is back."""
+    rows = place.rows(4)
+    artifacts = place.stage(rows, shards=2)
+    for name, set_back in place.set_back.items():
+        place.commit(artifacts)
+        for some in (artifacts, artifacts[:1]):
+            assert place.has_committed(some, owns_job=True), "it does not say so of some of them"
+        with set_back():
+            place.make_sink().check(JOB, STAGE, is_new_job=False)
+            assert not place.has_committed(artifacts, owns_job=True), name
+        assert place.has_committed(artifacts, owns_job=True), f"{name}: it is back"
+    place.commit(artifacts)
+    place.expect(rows)
 
 
 def _any_value(place: Place) -> None:
@@ -349,6 +379,7 @@ _CLAUSES: tuple[Callable[[Place], None], ...] = (
     _nothing_of_nothing,
     _visible_with_phase_2,
     _says_what_is_committed,
+    _notices_a_place_set_back,
     _epochs_together,
     _order,
     _again_and_again,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ class Place:
     steps: Sequence[str]
     secrets: Sequence[str]
     log_of: Callable[[Row], object] | None
+    set_back: Mapping[str, Callable[[], AbstractContextManager[object]]]
     expected: dict[int, Row] = field(default_factory=dict)
     compared: dict[int, Row] = field(default_factory=dict)
     """What a reader has seen of a row that is right: to read it again costs little."""
@@ -120,12 +121,12 @@ class Place:
         """Phase 2, by an object that knows nothing."""
         commit(self.make_sink(), artifacts, self.context(execution_id))
 
-    def has_committed(self, artifacts: Collection[Artifact]) -> bool:
+    def has_committed(self, artifacts: Collection[Artifact], *, owns_job: bool = False) -> bool:
         """What the place says of them, asked by an object that knows nothing."""
         committer = self.make_sink().open_committer(JOB, STAGE)
         assert isinstance(committer, KnowsCommits)
         try:
-            return committer.has_committed(artifacts, self.context())
+            return committer.has_committed(artifacts, replace(self.context(), owns_job=owns_job))
         finally:
             committer.close()
 

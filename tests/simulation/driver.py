@@ -320,6 +320,9 @@ class Driver:
             self.world.oracle.on_attempt(
                 command.snapshot_id, command.execution_id, command.epoch_id
             )
+        set_back = [sink.name for sink in self.world.sinks.values() if sink.is_set_back]
+        if set_back and self.owns_the_job:
+            raise Violation(f"epoch {command.epoch_id} runs, and {set_back} were set back")
         if self._running is not None:
             raise Violation(f"epoch {command.epoch_id} runs beside {self._running.epoch_id}")
         self._running = command

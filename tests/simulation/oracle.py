@@ -213,7 +213,7 @@ class Oracle:
             here = {sink.name for sink in sinks if sink.place == place}
             for artifact in manifest.artifacts:
                 if artifact.sink in here:
-                    rows.update(self.sinks[place].committed.get(artifact.target, ()))
+                    rows.update(self.sinks[place].shown(artifact.target))
         return rows
 
     def on_commit(self, artifact: Artifact, rows: tuple[int, ...]) -> None:
@@ -277,6 +277,18 @@ class Oracle:
             return self.chunks.read_state(manifest, vertex)
         except MissingFromStore as missing:
             raise Violation(f"{manifest.name} needs {missing}, which was deleted") from missing
+
+    def output_there(self, deployment: Deployment) -> dict[str, list[Artifact]]:
+        """By place of a deployment's sinks, the artifacts of its newest epochs since each is there,
+        newest first."""
+        found: dict[str, list[Artifact]] = {}
+        for stream, sink in deployment.sinks.items():
+            for manifest in reversed(self._history):
+                if self.deployments[manifest.execution_id].sinks.get(stream) != sink:
+                    break
+                own = [one for one in manifest.artifacts if one.sink == sink.name]
+                found.setdefault(sink.place, []).extend(sorted(own, key=lambda a: -a.epoch_id))
+        return {place: artifacts for place, artifacts in found.items() if artifacts}
 
     # --- at its end -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dagster_jet.snapshot.manifest import (
     checksum,
     validate_manifest,
 )
+from dagster_jet.snapshot.newest_output import output_to_be_there
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.chunks import ChunkSetName
 
@@ -141,6 +142,9 @@ def _ref(manifest: Manifest, now_ms: int) -> SnapshotRef:
 
 def restore(driver: Driver, command: c.Restore) -> None:
     manifest = command.manifest
+    if _place_is_set_back(driver, manifest):
+        driver.answer(command, c.Failed("a place does not have what it had", restartable=False))
+        return
     try:
         stages = driver.deployment.stages
         shards = {vertex: _restore_vertex(driver, manifest, vertex) for vertex in stages}
@@ -157,6 +161,19 @@ def restore(driver: Driver, command: c.Restore) -> None:
             manifest, {vertex: _local_state(driver, shards[vertex]) for vertex in stages}
         )
     driver.answer(command, c.Restored(shards))
+
+
+def _place_is_set_back(driver: Driver, manifest: Manifest) -> bool:
+    """Whether the start is refused for it; whoever starts next has brought it back."""
+    world, ref = driver.world, driver.written.snapshot
+    is_newest = ref is not None and ref.manifest_name == manifest.name
+    expected = output_to_be_there(manifest, is_committed=not is_newest or ref.committed)
+    missing = driver.snapshots.committer.missing_output(expected, manifest.sinks)
+    if missing and driver.owns_the_job:
+        if not any(sink.is_set_back for sink in world.sinks.values()):
+            raise Violation(f"refused for {sorted(missing)}, which are as they were")
+        world.seen["a place that was set back was refused"] += 1
+    return bool(missing)
 
 
 def _restore_vertex(driver: Driver, manifest: Manifest, vertex: str) -> tuple[ShardState, ...]:

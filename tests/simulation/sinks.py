@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dagster_jet.snapshot.manifest import Artifact
 
@@ -23,6 +23,7 @@ class Sink:
         self.rows: Counter[int] = Counter()
         """What a reader of the sink sees."""
         self._on_commit = on_commit
+        self._had: dict[str, tuple[int, ...]] = {}
 
     def stage(
         self,
@@ -57,6 +58,22 @@ class Sink:
         self.committed[artifact.target] = rows
         self.rows.update(rows)
         self._on_commit(artifact, rows)
+
+    def set_back(self, targets: Iterable[str]) -> None:
+        """The place is another one, which does not have these."""
+        self._had = {target: self.committed.pop(target) for target in targets}
+
+    def bring_back(self) -> None:
+        self.committed |= self._had
+        self._had = {}
+
+    def shown(self, target: str) -> tuple[int, ...]:
+        """What is in it, once the place is brought back."""
+        return self.committed.get(target) or self._had.get(target, ())
+
+    @property
+    def is_set_back(self) -> bool:
+        return bool(self._had)
 
     def roll_back(self, wanted: Callable[[str, int], bool]) -> list[str]:
         gone = [token for token, (by, _) in self.staged.items() if wanted(token, by)]

@@ -63,6 +63,7 @@ MUST_HAVE_HAPPENED = (
     "written: reserved",
     "going back to a damaged snapshot was refused",
     "a damaged older snapshot was dropped",
+    "a place that was set back was refused",
     "rescaled at a restart",
     "three deaths in recovery, one after the other",
 )

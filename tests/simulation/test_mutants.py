@@ -96,6 +96,30 @@ class ReservesNothing(Recovery):
         return self.on_ids_reserved(c.RecordAnswer(c.Purpose.STARTING, c.WriteOutcome.WRITTEN, 0))
 
 
+class AsksNoPlace(SinkCommitter):
+    """Writes on where it wrote, whatever is there."""
+
+    def missing_output(self, expected, named):
+        return {}
+
+
+class AsksOnlyForTheNewestSnapshot(PendingSnapshot):
+    """Of a sink that the newest snapshot has nothing for, nothing is known."""
+
+    def begin(self, acks, now_ms, **kind):
+        self._job.newest_output = {}
+        return super().begin(acks, now_ms, **kind)
+
+
+class ForgetsWhatPlacesHave(Recovery):
+    """With every start."""
+
+    def on_restored(self, event):
+        commands = super().on_restored(event)
+        self._job.newest_output = {}
+        return commands
+
+
 class AcceptsDoubledAcks(EpochCycle):
     def _incomplete(self, acks):
         problem = super()._incomplete(acks)
@@ -630,6 +654,9 @@ MUTANTS = {
     BelievesUnknown: 0,
     ReusesSnapshotIds: 3,
     ReservesNothing: 0,
+    AsksNoPlace: 16,
+    AsksOnlyForTheNewestSnapshot: 37,
+    ForgetsWhatPlacesHave: 170,
     AcceptsDoubledAcks: 3,
     AcceptsMissingAcks: 3,
     CountsRepeatedAnswers: 54,

@@ -83,6 +83,8 @@ class World:
         self.has_users = self.users.random() < 0.2
         self.queues = random.Random(f"queues of {seed}")
         """Of sources that hand out so many rows at a time: apart from `rng`, likewise."""
+        self.keepers = random.Random(f"keepers of {seed}")
+        """Of the places that sinks write to."""
         self.exporters = random.Random(f"exporters of {seed}")
         self.scenario = Scenario.draw(self.rng)
         self.odds = self.scenario.odds
@@ -156,6 +158,7 @@ class World:
     def start_process(self) -> None:
         self._start_scheduled = False
         process = Process(f"p{len(self.processes) + 1}", self._deploy())
+        self._perhaps_set_back(process.deployment)
         self.processes.append(process)
         self.tell(process.name, f"starts {process.deployment}")
         self.begin_execution(process)
@@ -234,6 +237,27 @@ class World:
             self.tell("", f"*** the manifest of snapshot {ref.snapshot_id} is damaged")
             by, data = self.chunks.manifests[ref.manifest_name]
             self.chunks.manifests[ref.manifest_name] = (by, data[:-1])
+
+    def _perhaps_set_back(self, deployment: Deployment) -> None:
+        """A place is found empty, or older: one whose sink the pipeline has had since."""
+        for sink in self.sinks.values():
+            sink.bring_back()
+        record = self.register.read()
+        is_alone = all(p.dead or p.driver is None for p in self.processes)
+        if self.is_calm or not is_alone or record is None or record.snapshot is None:
+            return
+        if not record.snapshot.committed or deployment.initial_snapshot is not None:
+            return
+        there = self.oracle.output_there(deployment)
+        is_imported = self.seen["an export was brought in"] > 0  # it says nothing of its places
+        if not there or is_imported or self.keepers.random() >= 0.1:
+            return
+        place = self.keepers.choice(sorted(there))
+        newest, *older = there[place]
+        since = self.keepers.choice([newest, *older]).epoch_id
+        gone = {one.target for one in there[place] if one.epoch_id >= since}
+        self.sinks[place].set_back(gone)
+        self.tell("", f"*** {place} is as it was before epoch {since}")
 
     def begin_execution(self, process: Process) -> None:
         process.driver = self.cast.driver(self, process)

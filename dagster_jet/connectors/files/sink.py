@@ -234,16 +234,14 @@ class FilesSink:
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         place = self.place()
         try:
-            return all(
-                self._is_listed(place, _marker(epoch_id, context), parts, context)
-                for epoch_id, parts in by_epoch(artifacts).items()
-            )
+            markers = [place.read(_marker(epoch_id, context)) for epoch_id in by_epoch(artifacts)]
         except OSError as error:
             raise SinkUnavailableError(
                 f"the output folder {self.path!r} cannot be read: {error}.",
                 job=context.job,
                 stage=context.sink,
             ) from error
+        return all(markers)
 
     def _is_committed(
         self, place: OutputPlace, marker: str, parts: Collection[Artifact], context: CommitContext

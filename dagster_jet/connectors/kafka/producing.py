@@ -11,7 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -135,8 +135,7 @@ class EpochProducer:
         Raises:
             FencedError: a newer execution commits here.
         """
-        self._open()
-        newest = self._markers.get(timeline)
+        newest = self.open().get(timeline)
         if newest is not None and is_done(newest):
             return
         if self._undecided not in (None, (marker, timeline)):
@@ -203,7 +202,8 @@ class EpochProducer:
         )
         fail_point("kafka.commit.produced")
 
-    def _open(self) -> None:
+    def open(self) -> Mapping[int, Marker]:
+        """Locks older producers out; by timeline, the newest marker. Within `errors_named`."""
         if self.client is None:
             self.client = self._new_client()
         if not self._is_fenced_off:
@@ -212,6 +212,7 @@ class EpochProducer:
             fail_point("kafka.fenced")
             self._marker_partitions = len(marker_partitions(self.client, self.marker_topic))
             self._is_fenced_off = True
+        return self._markers
 
     def _new_client(self) -> Any:
         self._refusal = FirstRefusal()

@@ -1,0 +1,75 @@
+"""A sink's place that comes back empty is not written on: the start is refused, until the place is
+back or the loss is accepted. Also of a sink that had nothing in all retained snapshots."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet import JobConfig, Pipeline, sinks, sources
+from dagster_jet.errors import OutputLostError
+from dagster_jet.execution.events import OutputLost
+
+from .oracle import committed, input_rows
+from .world import World
+
+COLUMNS = ("k", "ts", "v")
+FIRST = 1000
+"""Rows before this time go to the quiet sink, too."""
+
+
+def pipeline(world: World, guarantee: str) -> Pipeline:
+    p = Pipeline("set-back")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in/left", format="json", schema="k string, ts long, v long"),
+        name="rows",
+    )
+    for name, some in {"all": rows, "quiet": rows.filter(f"ts < {FIRST}")}.items():
+        sink = sinks.files(f"{world.folder}/{name}", format="json", guarantee=guarantee)
+        some.write_to(sink, name=f"{name}_out")
+    return p
+
+
+def run(world: World, number: int, guarantee: str, **config: Any) -> None:
+    world.fill(1, first=number)
+    with world.jet() as jet:
+        jet.run(
+            pipeline(world, guarantee),
+            JobConfig(parallelism=1, retained_snapshots=1, **config),
+            until="drained",
+            on_event=world.see,
+        )
+
+
+def found(folder: Path) -> Counter[Any]:
+    return committed(folder, COLUMNS)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_a_folder_that_is_empty_is_refused_until_it_is_back(world: World, guarantee: str) -> None:
+    quiet, away = world.folder / "quiet", world.folder / "away"
+    for number in (0, 2):
+        run(world, number, guarantee)
+    had = found(quiet)
+    assert had, "the first file has rows for it, the second one has none"
+    quiet.rename(away)
+    quiet.mkdir()
+    with pytest.raises(OutputLostError, match=r"'quiet_out'.*does not have it any more.*mounted"):
+        run(world, 3, guarantee)
+    shutil.rmtree(quiet)
+    away.rename(quiet)
+    run(world, 4, guarantee)
+    assert found(quiet) == had
+    rows = Counter((r["k"], r["ts"], r["v"]) for r in input_rows(world.folder / "in" / "left"))
+    assert found(world.folder / "all") == rows
+
+    shutil.rmtree(quiet)
+    run(world, 5, guarantee, accept_loss=True)
+    [lost] = world.events_of(OutputLost)
+    assert lost.sink == "quiet_out" and lost.epoch_ids == (1,)
+    run(world, 6, guarantee)
+    assert len(world.events_of(OutputLost)) == 1, "what was accepted is asked for no more"
