@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
@@ -53,6 +54,30 @@ def full_disk() -> Iterator[None]:
         os.fsync = fsync
 
 
+@contextmanager
+def not_mounted(folder: Path) -> Iterator[None]:
+    """Where it was is an empty folder."""
+    away = folder.with_name("away")
+    folder.rename(away)
+    folder.mkdir()
+    yield
+    shutil.rmtree(folder)
+    away.rename(folder)
+
+
+@contextmanager
+def emptied(s3: S3Folder) -> Iterator[None]:
+    """A bucket without anything."""
+    had = {name: s3.get(name) for name in s3.every_name()}
+    for name in had:
+        s3.delete(name)
+    yield
+    for name in s3.every_name():
+        s3.delete(name)
+    for name, body in had.items():
+        s3.put(name, body)
+
+
 def read_json(folder: Path) -> list[Row]:
     files = sorted(folder.glob("part-*"))
     return [json.loads(line) for f in files for line in f.read_text("utf-8").splitlines()]
@@ -80,6 +105,7 @@ def test_files(tmp_path: Path, format: Any, read: Callable[[Path], list[Row]], s
             "files.commit.renamed",
             "files.commit.marker",
         ),
+        set_back={"a folder that is not mounted": partial(not_mounted, out)},
     )
 
 
@@ -108,6 +134,7 @@ def test_files_in_a_bucket(s3: S3Folder, spark: Any) -> None:
         read,
         spark=spark,
         steps=("files.write.before", "files.prepare.before", "files.prepare.after"),
+        set_back={"a bucket that was emptied": partial(emptied, s3)},
     )
 
 

@@ -45,6 +45,19 @@ class KafkaWorld:
         topic = self.admin.list_topics(timeout=5).topics.get(name)
         return topic is not None and len(topic.partitions) == partitions
 
+    @contextmanager
+    def made_anew(self, topic: str, partitions: int, **config: str) -> Iterator[None]:
+        """A compacted topic has not one of its messages."""
+        had = self.messages(topic)
+        self.admin.delete_topics([topic])[topic].result()
+        wait_until(lambda: topic not in self.admin.list_topics(timeout=5).topics, within=10)
+        self.create(topic, partitions, **config)
+        yield
+        producer = Producer({"bootstrap.servers": self.servers})
+        for message in had:
+            producer.produce(topic, message.value(), message.key(), partition=message.partition())
+        assert producer.flush(30) == 0
+
     def send(
         self,
         topic: str,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from dagster_jet import Secret, sinks
@@ -28,6 +29,31 @@ def all_rows(run: Callable[[str], Iterable[Sequence[Any]]], table: str = "result
     names = SCHEMA.names
     found = run(f"select {', '.join(names)} from {table}")
     return [dict(zip(names, row, strict=True)) for row in found]
+
+
+@contextmanager
+def without(run: Callable[[str], object], table: str) -> Iterator[None]:
+    """Another database: it has the table no more."""
+    run(f"alter table {table} rename to kept")
+    yield
+    run(f"drop table {table}")
+    run(f"alter table kept rename to {table}")
+
+
+@contextmanager
+def from_a_copy(run: Callable[[str], object]) -> Iterator[None]:
+    """The database is as it was an epoch earlier."""
+    run("update dagster_jet_epochs set epoch = epoch - 1")
+    yield
+    run("update dagster_jet_epochs set epoch = epoch + 1")
+
+
+def set_back(run: Callable[[str], object]) -> dict[str, Callable[[], Any]]:
+    """Of a sink that rolls forward, for `check_sink`."""
+    return {
+        "a database without epochs": partial(without, run, "dagster_jet_epochs"),
+        "a database that was restored": partial(from_a_copy, run),
+    }
 
 
 @dataclass(frozen=True)

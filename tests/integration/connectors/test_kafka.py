@@ -127,11 +127,19 @@ def test_the_contract_of_a_sink(
     kafka: KafkaWorld, spark: Any, tmp_path: Path, options: dict[str, Any]
 ):
     topic = kafka.topic(2, max_message_bytes="4000000")
+    markers = kafka.topic(8, cleanup_policy="compact")
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
     with Store.open(config) as store, network("contracts") as proxy:
         servers = f"127.0.0.1:{proxy.port}"
+
+        def make() -> Any:
+            sink = sinks.kafka(
+                servers, topic=topic, key="id", marker_topic=markers, options=options
+            )
+            return sink.with_store(store)
+
         check_sink(
-            lambda: sinks.kafka(servers, topic=topic, key="id", options=options).with_store(store),
+            make,
             lambda: kafka.rows_and_partitions(topic),
             spark=spark,
             log_of=itemgetter("_partition"),
@@ -149,6 +157,11 @@ def test_the_contract_of_a_sink(
                 "kafka.commit.produced",
                 "kafka.commit.after",
             ),
+            set_back={
+                "a marker topic that was made anew": partial(
+                    kafka.made_anew, markers, 8, cleanup_policy="compact"
+                )
+            },
         )
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.check_sink import check_sink
-from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows
+from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows, without
 from tests.integration.world import wait_until
 from tests.servers import SharedServer, launch, own_folder, shared_server, stop
 from tests.servers import mariadb as maria_server
@@ -280,6 +281,7 @@ def test_the_contract_is_kept(tmp_path: Path, spark: Any, kind: str) -> None:
                 "sql.held.commit.after",
             ),
             secrets=(server.PASSWORD,),
+            set_back={"a database without notes": partial(without, database.run, "dagster_jet_held")},
         )
         make.close()
 

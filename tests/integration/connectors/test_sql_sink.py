@@ -17,7 +17,7 @@ from dagster_jet.system import failpoint
 from dagster_jet.testing.check_sink import check_sink, in_one_log
 from dagster_jet.testing.sink_rows import Row
 from tests.integration.connectors.sql_job import SqliteDatabase
-from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows
+from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows, set_back
 from tests.long import long
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
@@ -62,6 +62,7 @@ def test_a_table_of_postgres_keeps_the_contract(
             outages={"a connection that is cut": proxy.cut},
             steps=STEPS,
             secrets=(PASSWORD,),
+            set_back=set_back(database.run),
         )
         make.close()
 
@@ -77,6 +78,7 @@ def test_a_table_of_mariadb_keeps_the_contract(tmp_path: Path) -> None:
             outages={"a connection that is cut": proxy.cut},
             steps=STEPS,
             secrets=(PASSWORD,),
+            set_back=set_back(database.run),
         )
         make.close()
 
@@ -98,7 +100,13 @@ def test_a_table_of_sqlite_keeps_the_contract(tmp_path: Path) -> None:
             other.execute("rollback")
 
     make = MadeSink.of(tmp_path, f"sqlite:///{path}")
-    check_sink(make, read, outages={"a locked file": locked}, steps=STEPS)
+    def run(statement: str) -> None:
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute(statement)
+
+    check_sink(
+        make, read, outages={"a locked file": locked}, steps=STEPS, set_back=set_back(run)
+    )
     make.close()
 
 

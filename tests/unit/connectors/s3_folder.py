@@ -53,12 +53,14 @@ class S3Folder:
 
     def names(self) -> list[str]:
         """All that a listing shows, hidden names left out."""
+        return [n for n in self.every_name() if not n.rpartition("/")[2].startswith(".")]
+
+    def every_name(self) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=BUCKET, Prefix=f"{self.prefix}/"
         )
         keys = [one["Key"] for page in pages for one in page.get("Contents", ())]
-        names = [key.removeprefix(f"{self.prefix}/") for key in keys]
-        return [name for name in names if not name.rpartition("/")[2].startswith(".")]
+        return [key.removeprefix(f"{self.prefix}/") for key in keys]
 
     def uploads(self) -> list[str]:
         found = self.client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{self.prefix}/")
