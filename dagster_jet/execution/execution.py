@@ -206,6 +206,17 @@ class Execution:
         return view.last_failure if view.undecided_epochs else None
 
     @property
+    def left_undecided(self) -> bool:
+        """Whether epochs of this execution are in no decided snapshot."""
+        return self._loop.view.undecided_epochs > 0
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether this execution has brought the job on by a snapshot."""
+        newest = self.record.snapshot
+        return newest is not None and newest.execution_id == self._claimed.execution_id
+
+    @property
     def record(self) -> ExecutionRecord:
         """As it was last agreed on."""
         return self._loop.view.record or self._claimed

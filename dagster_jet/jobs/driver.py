@@ -19,7 +19,7 @@ from dagster_jet.jobs.ended import EndedExecution
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
 from dagster_jet.jobs.members_watcher import MembersWatcher
-from dagster_jet.jobs.restarts import Restarts
+from dagster_jet.jobs.restarts import WINDOW_S, Restarts
 from dagster_jet.jobs.totals import result_of
 from dagster_jet.ownership.claiming import claim
 from dagster_jet.ownership.record_keeper import RecordKeeper
@@ -146,8 +146,14 @@ class Driver:
             stop = execution.run()
         finally:
             self._epochs += execution.epochs
+        was_well = keeper.healthy_ms >= 1000 * WINDOW_S and not execution.left_undecided
         return EndedExecution(
-            stop, execution.record, execution.failure, execution.undecided, execution.stages()
+            stop,
+            execution.record,
+            execution.failure,
+            execution.undecided,
+            execution.has_decided or was_well,
+            execution.stages(),
         )
 
     def _not_begun(
@@ -172,7 +178,7 @@ class Driver:
         """What follows an end: where too many came unasked, no restart, and the record says so."""
         if not ended.stop.restart or ended.stop.cause is StopCause.RESTART:
             return ended
-        restarts.failed()
+        restarts.failed(progressed=ended.progressed)
         return ended.given_up(restarts.attempts) if restarts.exhausted else ended
 
     def _announce_restart(self, ended: EndedExecution, restarts: Restarts) -> None:

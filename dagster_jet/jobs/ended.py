@@ -29,6 +29,8 @@ class EndedExecution:
     """The error behind the stop, with everything it names."""
     undecided: str | None = None
     """Why epochs were left without a snapshot; None if none were."""
+    progressed: bool = False
+    """It has decided a snapshot; or it was well for long, and left nothing to decide."""
     stages: Mapping[str, Counters | StageProgress] = field(default_factory=dict)
 
     @property

@@ -6,11 +6,14 @@ import time
 from collections import deque
 
 _PAUSE_FIRST_MS, _PAUSE_MAX_MS = 500, 30_000
-_WINDOW_S = 600
+WINDOW_S = 600
 
 
 class Restarts:
-    """Failed executions of the last ten minutes. Longer ago is another matter.
+    """Failed executions since the job last made progress, and those of the last ten minutes.
+
+    A failure that takes an hour to come is as good as none to a clock, so time alone forgets
+    nothing: an execution that has not brought the job on is counted until one has.
 
     Args:
         attempts_max: how many of them are followed by another execution.
@@ -33,9 +36,13 @@ class Restarts:
         """Twice as long after each failure."""
         return min(_PAUSE_MAX_MS, _PAUSE_FIRST_MS << max(0, self.attempts - 1))
 
-    def failed(self) -> None:
-        """An execution has ended without having been asked to."""
+    def failed(self, *, progressed: bool = False) -> None:
+        """An execution has ended without having been asked to.
+
+        Args:
+            progressed: it had brought the job on before (`EndedExecution.progressed`).
+        """
         now = time.monotonic()
-        while self._failed_at and now - self._failed_at[0] > _WINDOW_S:
+        while progressed and self._failed_at and now - self._failed_at[0] > WINDOW_S:
             self._failed_at.popleft()
         self._failed_at.append(now)

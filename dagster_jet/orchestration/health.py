@@ -37,6 +37,8 @@ class Health:
 
 _FAILURES = (StopCause.ERROR, StopCause.GAVE_UP)
 _LONG_AGO_MS = 2**62
+_FRUITLESS_MAX = 2
+"""Executions in a row: one may be killed at any time."""
 
 
 def alive(
@@ -63,8 +65,16 @@ def alive(
     has_failed = record.cause in _FAILURES or record.status is JobStatus.FAILED
     if decision.verdict is Verdict.DONE:
         return Health(True, why)
+    activity = record.lease.activity if record.lease is not None else None
+    is_idle = activity is not None and activity.doing is Doing.IDLE
+    if decision.verdict is Verdict.ADOPT and record.fruitless >= _FRUITLESS_MAX and not is_idle:
+        return Health(
+            False,
+            f"{why[:-1]}, and it does not get on: {record.fruitless} executions before it have "
+            "ended unasked, and decided no snapshot.",
+            {"fruitless_executions": record.fruitless},
+        )
     if decision.verdict is Verdict.ADOPT:
-        activity = record.lease.activity if record.lease is not None else None
         return Health(True, f"{why[:-1]}: {activity}." if activity is not None else why)
     if decision.verdict is Verdict.STUCK:
         return Health(False, f"It does not get on: {decision.reason}.")

@@ -73,7 +73,7 @@ class RecordKeeper:
         silence the heartbeat."""
         self.headway = Headway()
         """What the execution is at; every write of the record says so."""
-        self._healthy_ms = 0
+        self._healthy_ms = self._healthy_before_ms = 0
         self._stopping = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self.fenced = threading.Event()
@@ -109,6 +109,11 @@ class RecordKeeper:
     def record(self) -> ExecutionRecord | None:
         """As this object has written it last; None before it has won the job."""
         return self._record
+
+    @property
+    def healthy_ms(self) -> int:
+        """How long this execution has got on, as of its last write."""
+        return self._healthy_ms - self._healthy_before_ms
 
     @property
     def owners(self) -> frozenset[str]:
@@ -169,7 +174,7 @@ class RecordKeeper:
                 # Somebody else claimed at the same moment: look again who holds the lease now.
                 continue
             self._owned, self._record = owned, record
-            self._healthy_ms = record.healthy_ms
+            self._healthy_ms = self._healthy_before_ms = record.healthy_ms
             self._renewed_at = time.monotonic()
             self._last_execution_id = record.execution_id
             self._heartbeat = threading.Thread(
@@ -233,6 +238,7 @@ class RecordKeeper:
             status=JobStatus.STARTING,
             lease=lease,
             restarts=record.restarts + (1 if died else 0),
+            fruitless=record.fruitless_now if died else 0,
             cause=None,
             failure=None,
         )

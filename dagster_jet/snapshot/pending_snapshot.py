@@ -219,6 +219,7 @@ class PendingSnapshot(Machine[PendingState]):
             status=JobStatus.RUNNING if job.ending.asked is None else JobStatus.COMPLETING,
             snapshots=(ref, *job.record.snapshots)[: job.config.retained_snapshots],
             reserved_snapshot_id=self._wanted_reservation,
+            fruitless=0,
             plan_fingerprint=job.config.plan_fingerprint,
             updated_at_ms=now_ms,
         )

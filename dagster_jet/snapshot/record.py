@@ -14,9 +14,9 @@ from typing import Any
 
 from dagster_jet.errors import JetError, StoreMismatchError
 
-RECORD_FORMAT = 3
+RECORD_FORMAT = 4
 """1: no cause beside `ExecutionRecord.failure`; its first words were what others decided by.
-3: `ExecutionRecord.held_writers`."""
+3: `ExecutionRecord.held_writers`. 4: `ExecutionRecord.fruitless`."""
 
 
 class JobStatus(str, Enum):
@@ -170,6 +170,9 @@ class ExecutionRecord:
     lease: Lease | None = None
     restarts: int = 0
     """Executions that began because an earlier one ended without being asked to."""
+    fruitless: int = 0
+    """Executions in a row that ended unasked and had neither decided a snapshot nor come to wait for
+    input. Of a job that is asked to stop, or decides, it is 0 again."""
     cause: StopCause | None = None
     """Why the last execution ended; None while one has the job."""
     failure: str | None = None
@@ -190,6 +193,14 @@ class ExecutionRecord:
     def snapshot(self) -> SnapshotRef | None:
         """The newest snapshot, from which the job goes on; None before the first."""
         return self.snapshots[0] if self.snapshots else None
+
+    @property
+    def fruitless_now(self) -> int:
+        """`fruitless`, once the execution that has this record is known to be dead."""
+        has_decided = self.snapshot is not None and self.snapshot.execution_id == self.execution_id
+        activity = self.lease.activity if self.lease is not None else None
+        was_idle = activity is not None and activity.doing is Doing.IDLE
+        return 0 if has_decided or was_idle else self.fruitless + 1
 
     def most_held_writers(self, now: Mapping[str, int]) -> dict[str, int]:
         """`held_writers`, with those of an execution that begins."""

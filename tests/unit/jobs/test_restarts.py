@@ -25,10 +25,23 @@ def test_so_many_are_followed_by_another_execution(attempts_max: int):
     assert restarts.exhausted
 
 
-def test_what_failed_ten_minutes_ago_does_not_count(monkeypatch: pytest.MonkeyPatch):
+def test_what_failed_ten_minutes_before_an_execution_that_got_on_does_not_count(monkeypatch: pytest.MonkeyPatch):
     restarts, now = Restarts(attempts_max=2), time.monotonic()
     for minutes in (0, 1, 11.5):
         monkeypatch.setattr(time, "monotonic", lambda minutes=minutes: now + 60 * minutes)
-        restarts.failed()
+        restarts.failed(progressed=True)
     assert restarts.attempts == 1 and not restarts.exhausted
     assert restarts.pause_ms == 500
+
+
+@pytest.mark.parametrize("minutes_to_fail", [2, 90])
+def test_a_failure_that_takes_its_time_counts_as_any_other(
+    monkeypatch: pytest.MonkeyPatch, minutes_to_fail: int
+):
+    restarts, now = Restarts(attempts_max=5), time.monotonic()
+    for number in range(6):
+        later = now + 60 * minutes_to_fail * number
+        monkeypatch.setattr(time, "monotonic", lambda later=later: later)
+        assert not restarts.exhausted
+        restarts.failed()
+    assert restarts.exhausted

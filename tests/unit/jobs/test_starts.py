@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.execution.events import ExecutionRestarting, JobEvent
 from dagster_jet.execution.stopping import Until
+from dagster_jet.jobs import restarts
 from dagster_jet.jobs.job import JobResult
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record, record_register
@@ -173,6 +175,19 @@ def test_starts_that_fail_until_the_job_gives_up_say_so_too(world: World) -> Non
     assert (record.status, record.cause) == (JobStatus.NOT_RUNNING, StopCause.GAVE_UP)
     assert record.failure == "gave up after 3 failed executions: the JVM is gone"
     assert record.lease is None
+
+
+def test_failures_that_are_far_apart_end_the_job_as_well(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of the executions brings the job on: each takes two minutes to fail."""
+    clock = iter(range(0, 10_000, 130))
+    monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(ExecutorLostError):
+        result_of(world.job(raises(ExecutorLostError("the JVM is gone")), restart_attempts_max=5))
+    assert world.ended().cause is StopCause.GAVE_UP and len(world.spark_starts) == 6
+    begun = [record.fruitless for record in world.spark_starts if record is not None]
+    assert begun == [0, 1, 2, 3, 4, 5], "as the checks see it"
 
 
 @pytest.mark.parametrize("error", [ExecutorLostError, MissingEnvironmentError])

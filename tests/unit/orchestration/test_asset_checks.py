@@ -224,6 +224,17 @@ def test_alive_is_who_gets_on_and_what_is_wanted_down(of, wanted, is_well, says)
     assert (found.is_well, says in found.why) == (is_well, True), found
 
 
+@pytest.mark.parametrize(
+    ("fruitless", "doing", "is_well"),
+    [(1, Doing.EPOCH, True), (2, Doing.EPOCH, False), (2, Doing.IDLE, True)],
+)
+def test_a_job_that_begins_again_and_again_is_not_well(fruitless: int, doing: Doing, is_well: bool):
+    of = replace(record(activity=Activity(doing, 100)), fruitless=fruitless)
+    found = health.alive(of, ALWAYS_ON, NOW, LIMITS)
+    assert found.is_well == is_well
+    assert is_well or "2 executions before it have ended unasked" in found.why
+
+
 def test_a_job_whose_process_is_gone_has_been_down_since_its_last_sign_of_life():
     idle = replace(LIVING, updated_at_ms=NOW - 900_000)
     lost = as_lost(idle.with_lease(replace(idle.lease, renewed_at_ms=NOW - 30_000, pid=2**22 + 1)))
