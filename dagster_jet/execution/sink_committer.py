@@ -28,8 +28,7 @@ from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
 from dagster_jet.execution.progress_report import PendingCommit
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
-from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.snapshot.newest_output import NewestOutput
+from dagster_jet.snapshot.manifest import Artifact, NewestOutput
 from dagster_jet.snapshot.owed import Destination, OwedCommit, SinkFate, owed_commits, sink_fate
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.system.failpoint import fail_point

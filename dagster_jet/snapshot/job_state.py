@@ -8,8 +8,7 @@ from typing import Any
 
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.snapshot.ending import Ending
-from dagster_jet.snapshot.manifest import Ack, Artifact, Counters, ShardState
-from dagster_jet.snapshot.newest_output import NewestOutput
+from dagster_jet.snapshot.manifest import Ack, Artifact, Counters, NewestOutput, ShardState
 from dagster_jet.snapshot.owed import Destination
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.record import ExecutionRecord

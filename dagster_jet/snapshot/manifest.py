@@ -16,7 +16,6 @@ from typing import Any
 import xxhash
 
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
-from dagster_jet.snapshot.newest_output import NewestOutput
 
 MANIFEST_FORMAT = 4
 """2: `Manifest.sinks`. Manifests of format 1 do not say where their sinks write.
@@ -74,6 +73,16 @@ class Artifact:
     rows: int
     bytes: int
     checksum: int
+
+
+@dataclass(frozen=True)
+class NewestOutput:
+    """One artifact of an epoch that is committed, with what its marker is kept under."""
+
+    artifact: Artifact
+    timeline: int
+    execution_id: int = 0
+    """Below exactly-once: who has made it visible. 0: it was committed with its snapshot."""
 
 
 def by_epoch(artifacts: Iterable[Artifact]) -> dict[int, list[Artifact]]:

@@ -8,21 +8,9 @@ one artifact per sink, of the newest epoch before its own that had output.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dagster_jet.snapshot.manifest import Artifact, Manifest
-
-
-@dataclass(frozen=True)
-class NewestOutput:
-    """One artifact of an epoch that is committed, with what its marker is kept under."""
-
-    artifact: Artifact
-    timeline: int
-    execution_id: int = 0
-    """Below exactly-once: who has made it visible. 0: it was committed with its snapshot."""
+from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
 
 
 def newest_of(

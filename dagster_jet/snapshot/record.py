@@ -171,8 +171,8 @@ class ExecutionRecord:
     restarts: int = 0
     """Executions that began because an earlier one ended without being asked to."""
     fruitless: int = 0
-    """Executions in a row that ended unasked and had neither decided a snapshot nor come to wait for
-    input. Of a job that is asked to stop, or decides, it is 0 again."""
+    """Executions in a row that ended unasked, and had neither decided a snapshot nor waited for
+    input. Once the job decides, or is asked to stop, it is 0 again."""
     cause: StopCause | None = None
     """Why the last execution ended; None while one has the job."""
     failure: str | None = None

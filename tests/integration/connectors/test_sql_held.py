@@ -281,7 +281,9 @@ def test_the_contract_is_kept(tmp_path: Path, spark: Any, kind: str) -> None:
                 "sql.held.commit.after",
             ),
             secrets=(server.PASSWORD,),
-            set_back={"a database without notes": partial(without, database.run, "dagster_jet_held")},
+            set_back={
+                "a database without notes": partial(without, database.run, "dagster_jet_held")
+            },
         )
         make.close()
 

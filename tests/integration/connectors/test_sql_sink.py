@@ -100,13 +100,12 @@ def test_a_table_of_sqlite_keeps_the_contract(tmp_path: Path) -> None:
             other.execute("rollback")
 
     make = MadeSink.of(tmp_path, f"sqlite:///{path}")
+
     def run(statement: str) -> None:
         with closing(sqlite3.connect(path)) as other, other:
             other.execute(statement)
 
-    check_sink(
-        make, read, outages={"a locked file": locked}, steps=STEPS, set_back=set_back(run)
-    )
+    check_sink(make, read, outages={"a locked file": locked}, steps=STEPS, set_back=set_back(run))
     make.close()
 
 

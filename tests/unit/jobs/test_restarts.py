@@ -25,7 +25,9 @@ def test_so_many_are_followed_by_another_execution(attempts_max: int):
     assert restarts.exhausted
 
 
-def test_what_failed_ten_minutes_before_an_execution_that_got_on_does_not_count(monkeypatch: pytest.MonkeyPatch):
+def test_what_failed_long_before_an_execution_that_got_on_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+):
     restarts, now = Restarts(attempts_max=2), time.monotonic()
     for minutes in (0, 1, 11.5):
         monkeypatch.setattr(time, "monotonic", lambda minutes=minutes: now + 60 * minutes)
