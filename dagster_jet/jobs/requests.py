@@ -7,10 +7,9 @@ The owner looks at it as long as it has the job; a request is carried out once, 
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import dataclass
 
-from dagster_jet.errors import FencedError, StoreError
+from dagster_jet.errors import StoreError
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.snapshot.protocol import StopKind, stop_that_counts
 from dagster_jet.store import Store
@@ -45,18 +44,17 @@ def request(store: Store, job: str, kind: StopKind, execution_id: int) -> int:
     What the same execution was asked for before and may not have heard yet is not forgotten over
     it: of the two the register keeps the one that counts (`stop_that_counts`).
     """
-    while True:
-        register = store.register(_register(job))
-        highest = register.highest_ballot()
-        try:
-            owned = register.claim((highest.number if highest else 0) + 1, uuid.uuid4().hex)
-            before = StopRequest.from_bytes(owned.value) if owned.value is not None else None
-            if before is not None and before.execution_id == execution_id:
-                kind = stop_that_counts(before.kind, kind)
-            owned.write(StopRequest(kind, execution_id).to_bytes())
-        except FencedError:
-            continue
-        return owned.sequence
+
+    def change(current: bytes | None) -> bytes:
+        before = None if current is None else StopRequest.from_bytes(current)
+        counts = kind
+        if before is not None and before.execution_id == execution_id:
+            counts = stop_that_counts(before.kind, kind)
+        return StopRequest(counts, execution_id).to_bytes()
+
+    written = store.update_register(_register(job), change)
+    assert written is not None
+    return written.sequence
 
 
 class RequestWatcher(BackgroundThread):

@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from dagster_jet.errors import FencedError, StoreMismatchError
-from dagster_jet.store import RegisterClient, Store
+from dagster_jet.errors import StoreMismatchError
+from dagster_jet.store import Store
 
 SUPERVISION_FORMAT = 3
 """1: without `Supervision.healthy_ms_seen`. 2: `desired`, "running" or "paused", for `intent`."""
-_CLAIM_ATTEMPTS = 4
 
 
 class Intent(str, Enum):
@@ -101,7 +100,7 @@ class Supervision:
 
 def read_supervision(store: Store, job: str) -> Supervision | None:
     """Return what is wanted of `job`, None if nobody has said anything yet."""
-    found = _register(store, job).read()
+    found = store.read_register(_register(job))
     return None if found is None else Supervision.from_bytes(found.value)
 
 
@@ -153,7 +152,7 @@ def reserve_generation(
             healthy_ms_seen=healthy_ms_seen,
         )
 
-    return _compare_and_set(store, job, reserve)
+    return _update(store, job, reserve)
 
 
 def set_intent(
@@ -168,7 +167,7 @@ def set_intent(
         unless_paused: leave a pause as it is.
 
     Returns:
-        The new value, or None: it is paused and stays so, or others wrote all the time.
+        The new value, or None: it is paused and stays so.
     """
 
     def change(current: Supervision) -> Supervision | None:
@@ -182,15 +181,12 @@ def set_intent(
             attempts=current.attempts if intent is Intent.PAUSED else 0,
         )
 
-    return _compare_and_set(store, job, change)
+    return _update(store, job, change)
 
 
-def resume(store: Store, job: str, execution_id: int) -> Supervision | None:
+def resume(store: Store, job: str, execution_id: int) -> Supervision:
     """Write that the job is wanted as it was before a pause, and that what the record says of an
     execution (suspended, on request or by a failure) keeps it down no longer.
-
-    Returns:
-        The new value, or None where others wrote all the time.
     """
 
     def change(current: Supervision) -> Supervision:
@@ -202,45 +198,29 @@ def resume(store: Store, job: str, execution_id: int) -> Supervision | None:
             attempts=0,
         )
 
-    return _compare_and_set(store, job, change)
+    resumed = _update(store, job, change)
+    assert resumed is not None
+    return resumed
 
 
-def _compare_and_set(
+def _update(
     store: Store, job: str, change: Callable[[Supervision], Supervision | None]
 ) -> Supervision | None:
-    """Apply `change` to the current value under a ballot of our own.
+    """Apply `change` to the current value; None where `change` returns None.
 
     The ballot is not the generation: a writer that died between claim and write leaves its number
-    promised for ever, and a generation bound to it could never be reserved. So a fenced claim is
-    repeated with a higher number, and what decides is the value found *under* the ballot: from
-    the claim on nobody with a lower ballot can write, so whoever writes has seen the newest value.
+    promised for ever, and a generation bound to it could never be reserved. The value found *under*
+    the ballot decides. The token tells this writer's value from an equal one of another writer.
     """
-    register = _register(store, job)
-    ours: set[str] = set()
-    for _ in range(_CLAIM_ATTEMPTS):
-        highest = register.highest_ballot()
-        token = uuid.uuid4().hex
-        try:
-            owned = register.claim(1 if highest is None else highest.number + 1, token)
-        except FencedError:
-            continue
-        current = Supervision(job) if owned.value is None else Supervision.from_bytes(owned.value)
-        if current.token in ours:
-            return current
-        changed = change(current)
-        if changed is None:
-            return None
-        changed = replace(changed, token=token)
-        ours.add(token)
-        try:
-            owned.write(changed.to_bytes())
-        except FencedError:
-            # Crash window: a newer ballot may have adopted our value or the one before it. The
-            # next claim finds out.
-            continue
-        return changed
-    return None
+
+    def changed(current: bytes | None) -> bytes | None:
+        known = Supervision(job) if current is None else Supervision.from_bytes(current)
+        wanted = change(known)
+        return None if wanted is None else replace(wanted, token=uuid.uuid4().hex).to_bytes()
+
+    written = store.update_register(_register(job), changed)
+    return None if written is None else Supervision.from_bytes(written.value)
 
 
-def _register(store: Store, job: str) -> RegisterClient:
-    return store.register(f"supervision/{job}")
+def _register(job: str) -> str:
+    return f"supervision/{job}"

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from dagster_jet.errors import FencedError, JobStateError, StaleConfigurationError
+from dagster_jet.errors import JobStateError
 from dagster_jet.ownership.lease import is_owner_alive, new_lease, wall_clock_ms
 from dagster_jet.snapshot.export import (
     EXPORT_MAPS,
@@ -23,11 +23,10 @@ from dagster_jet.snapshot.export import (
 )
 from dagster_jet.snapshot.record import SnapshotRef
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
-from dagster_jet.store import OwnedRegister, Store
+from dagster_jet.store import Store
 from dagster_jet.system.failpoint import fail_point
 
 _REGISTER = "exports"
-_CLAIMS_MAX = 50
 
 
 class ExportList:
@@ -44,7 +43,7 @@ class ExportList:
     def read(self) -> Exports:
         """The list as a majority of the members knows it."""
         value = self._register.read()
-        return Exports() if value is None else Exports.from_bytes(value.value)
+        return _exports(None if value is None else value.value)
 
     def ask(self, export: Export) -> Export:
         """Notes that somebody wants this export; returns its entry.
@@ -112,32 +111,25 @@ class ExportList:
     def _change(self, change: Callable[[Exports], Exports | None]) -> bool:
         """Writes what `change` makes of the list; False: it makes nothing.
 
-        A write that another ballot has overtaken may have been adopted by it, or not: so `change`
-        is asked again, and takes what it has made itself for made.
+        A write whose answer was lost is seen again: `change` takes what it has made itself for
+        made.
         """
-        for _ in range(_CLAIMS_MAX):
-            highest = self._register.highest_ballot()
-            number = (highest.number if highest is not None else 0) + 1
-            try:
-                owned: OwnedRegister = self._register.claim(number, uuid.uuid4().hex)
-                current = Exports() if owned.value is None else Exports.from_bytes(owned.value)
-                changed = change(current)
-                if changed is None:
-                    return False
-                owned.write(changed.to_bytes())
-            except FencedError:
-                continue  # somebody else wrote at the same moment: look again
-            return True
-        raise FencedError("the list of exported snapshots is being written all the time.")
+
+        def changed(current: bytes | None) -> bytes | None:
+            exports = change(_exports(current))
+            return None if exports is None else exports.to_bytes()
+
+        return self._register.update(changed) is not None
 
 
 def read_exports(store: Store) -> tuple[Export, ...]:
     """All exports of the namespace, by name; whoever the members are by now."""
-    try:
-        return ExportList(store).read().entries
-    except StaleConfigurationError:
-        store.refresh()
-        return ExportList(store).read().entries
+    value = store.read_register(_REGISTER)
+    return _exports(None if value is None else value.value).entries
+
+
+def _exports(value: bytes | None) -> Exports:
+    return Exports() if value is None else Exports.from_bytes(value)
 
 
 def finished_export(store: Store, name: str, job: str | None = None) -> Export:

@@ -38,11 +38,7 @@ def read_record(store: Store, job: str) -> ExecutionRecord | None:
     None: the job never ran, or was deleted. Its register is empty then and stays, so that a
     sleeping execution finds its ballot beaten.
     """
-    try:
-        value = store.register(record_register(job)).read()
-    except StaleConfigurationError:
-        store.refresh()
-        value = store.register(record_register(job)).read()
+    value = store.read_register(record_register(job))
     return None if value is None or not value.value else ExecutionRecord.from_bytes(value.value)
 
 

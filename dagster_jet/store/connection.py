@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from dagster_jet.errors import (
-    FencedError,
     StaleConfigurationError,
     StoreMismatchError,
     StoreUnavailableError,
@@ -23,7 +21,6 @@ from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, Failure, fan_ou
 from dagster_jet.store.metadata import METADATA, Identities, StoreMetadata
 from dagster_jet.store.quorum import (
     Configuration,
-    OwnedRegister,
     RegisterClient,
     discover_configuration,
 )
@@ -32,9 +29,7 @@ from dagster_jet.store.register import AcceptorState
 from dagster_jet.store.same_store import check_same_store
 from dagster_jet.store.values.sealed_member import SealedMember, UnsealableError
 from dagster_jet.store.values.sealing import Sealer
-from dagster_jet.system.backoff import give_way
 
-_ATTEMPTS_MAX = 100
 _CLOSE_SECONDS_MAX = 5.0
 
 
@@ -169,15 +164,11 @@ class Connection:
             raise _cannot_create(failures)
         new = StoreMetadata.of_new_store(self.config, identities, self.sealer)
         register = RegisterClient(self._configuration(new), METADATA)
-        while True:
-            owned = _claim(register)
-            if owned.value is not None:
-                return self.view(StoreMetadata.from_bytes(owned.value))
-            # Crash window: between claim and write there is no store yet; the next process to
-            # open it claims a higher ballot and creates it.
-            with suppress(FencedError):  # another process creates it: look what it wrote
-                owned.write(new.to_bytes())
-                return self.view(new)
+        # Crash window: between claim and write there is no store yet; the next process to open it
+        # claims a higher ballot and creates it.
+        created = register.update(lambda current: new.to_bytes() if current is None else current)
+        assert created is not None
+        return self.view(StoreMetadata.from_bytes(created.value))
 
     def decide(self, view: View, metadata: StoreMetadata) -> View:
         """Replace the store's metadata, if it is still what ``view`` knows.
@@ -197,16 +188,15 @@ class Connection:
         return self.view(metadata)
 
     def _replace(self, view: View, metadata: StoreMetadata) -> None:
-        while True:
-            owned = _claim(view.register(METADATA))
-            found = StoreMetadata.from_bytes(owned.value) if owned.value is not None else None
+        def change(current: bytes | None) -> bytes | None:
+            found = None if current is None else StoreMetadata.from_bytes(current)
             if found == metadata:
-                return
+                return current
             if found != view.metadata:
                 raise changed_meanwhile()
-            with suppress(FencedError):  # it may have been adopted by who fenced us: look
-                owned.write(metadata.to_bytes())
-                return
+            return metadata.to_bytes()
+
+        view.register(METADATA).update(change)
 
     def close(self) -> None:
         """Release all members; one that hangs is left to the end of the process."""
@@ -284,22 +274,6 @@ def changed_meanwhile() -> StaleConfigurationError:
         "the store's members, or what they hold, have changed, and this process works with the "
         "former table.",
         cure="Refresh the store and do it again; a job restarts by itself.",
-    )
-
-
-def _claim(register: RegisterClient) -> OwnedRegister:
-    owner = secrets.token_hex(16)
-    for attempt in range(_ATTEMPTS_MAX):
-        try:
-            highest = register.highest_ballot()
-            return register.claim(highest.number + 1 if highest else 1, owner)
-        except FencedError:
-            # Another process decides at this moment: let it, then look again.
-            give_way(attempt)
-    raise StoreUnavailableError(
-        f"the store's metadata could not be claimed: {_ATTEMPTS_MAX} times another process was "
-        "faster.",
-        cure="Try again.",
     )
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from dagster_jet.errors import (
     ConfigurationError,
+    StaleConfigurationError,
     StoreCorruptedError,
     StoreError,
     StoreUnavailableError,
@@ -23,7 +24,11 @@ from dagster_jet.store.map.replicated_map import ReplicatedMap
 from dagster_jet.store.map.stored_key import map_of, map_prefix
 from dagster_jet.store.members.fan_out import BRIEF_SECONDS_MAX, fan_out
 from dagster_jet.store.membership import changed
-from dagster_jet.store.quorum import RegisterClient, disown_rolled_back_members
+from dagster_jet.store.quorum import (
+    RegisterClient,
+    RegisterValue,
+    disown_rolled_back_members,
+)
 from dagster_jet.store.upkeep.administration import Administration, Changes, no_store
 from dagster_jet.store.upkeep.progress import OnProgress, unwatched
 from dagster_jet.store.upkeep.reencryption import Reencrypted
@@ -32,6 +37,8 @@ from dagster_jet.store.upkeep.status import StoreStatus, status_of
 from dagster_jet.store.upkeep.verification import Verified, verify_store
 
 T = TypeVar("T")
+
+_MOVES_MAX = 10
 
 
 class Store:
@@ -164,6 +171,30 @@ class Store:
         """Return the register of a name in the configured namespace."""
         in_namespace = f"{quote(self.config.namespace, safe='')}/{quote(name, safe='')}"
         return self._view.register(in_namespace)
+
+    def read_register(self, name: str) -> RegisterValue | None:
+        """Return the newest value of a register, whoever the store's members are by now.
+
+        Raises:
+            StoreUnavailableError: no majority of the members answers.
+        """
+        return self._following(lambda: self.register(name).read())
+
+    def update_register(
+        self, name: str, change: Callable[[bytes | None], bytes | None]
+    ) -> RegisterValue | None:
+        """Read, change and write a register (``RegisterClient.update``), whoever the store's
+        members are by now."""
+        ours: set[bytes] = set()
+        return self._following(lambda: self.register(name).update(change, ours=ours))
+
+    def _following(self, use: Callable[[], T]) -> T:
+        """Use a register again where it has moved to other members."""
+        for _ in range(_MOVES_MAX):
+            with suppress(StaleConfigurationError):
+                return use()
+            self.refresh()
+        return use()
 
     def handle(self) -> StoreHandle:
         """Return what executors need: frozen, picklable, with maps only."""

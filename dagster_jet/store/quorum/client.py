@@ -34,12 +34,14 @@ from dagster_jet.store.register import (
     Write,
     merged,
 )
+from dagster_jet.system.backoff import give_way
 
 Op = TypeVar("Op", bound=Operation)
 
 _ATTEMPTS_MAX = 12
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.25
+_CLAIMS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,54 @@ class RegisterClient:
         if operation.outcome is not Outcome.SUCCEEDED:
             raise unavailable(self.name, operation, failures)
         return OwnedRegister(self, operation.state)
+
+    def update(
+        self, change: Callable[[bytes | None], bytes | None], *, ours: set[bytes] | None = None
+    ) -> RegisterValue | None:
+        """Read, change and write the value under a ballot of its own.
+
+        A write that another ballot has overtaken may have been adopted by it or not: the next claim
+        finds out. After a crash inside, the value is the old one or the new one.
+
+        Args:
+            change: returns the new value; None to leave the register alone; the value that it was
+                given if nothing is to be written. Called again where another process was faster.
+            ours: the values that earlier calls for the same change have tried to write. The call
+                adds its own.
+
+        Returns:
+            The value that the register has now, or None where `change` has returned None.
+
+        Raises:
+            StaleConfigurationError: the register has moved to other members, and the value may
+                have moved with it or not.
+            StoreUnavailableError: no majority answers, or others wrote all the time.
+            WriteOutcomeUnknownError: too few members confirmed the write.
+        """
+        ours = set() if ours is None else ours
+        owner = secrets.token_hex(16)
+        for attempt in range(_CLAIMS_MAX):
+            try:
+                highest = self.highest_ballot()
+                owned = self.claim(highest.number + 1 if highest else 1, owner)
+                if owned.value not in ours:
+                    changed = change(owned.value)
+                    if changed is None:
+                        return None
+                    if changed != owned.value:
+                        ours.add(changed)
+                        owned.write(changed)
+            except FencedError:
+                # Another process decides at this moment: let it, then look again.
+                give_way(attempt)
+                continue
+            assert owned.value is not None
+            return RegisterValue(owned.ballot, owned.sequence, owned.value)
+        raise StoreUnavailableError(
+            f"the register {self.name!r} could not be claimed: {_CLAIMS_MAX} times another process "
+            "was faster.",
+            cure="Try again.",
+        )
 
     def _claim(self, number: int, owner: str) -> ClaimBallot:
         """Return a claim with a ballot of this number that this owner has not used yet."""

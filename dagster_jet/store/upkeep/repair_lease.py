@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from dagster_jet.errors import FencedError, StaleConfigurationError, StoreError
+from dagster_jet.errors import StaleConfigurationError, StoreError
 from dagster_jet.store.quorum import RegisterClient
 
 REPAIR = "repair"
@@ -109,16 +109,10 @@ class RepairLease:
 
     def _replace(self, expected: bytes | None, *, over: bool) -> bool:
         value = {"format": _FORMAT, "by": self._me, "beat": self._beat, "over": over}
-        register = self._register()
-        try:
-            highest = register.highest_ballot()
-            owned = register.claim(highest.number + 1 if highest else 1, self._me)
-            if owned.value != expected:
-                return False
-            owned.write(json.dumps(value).encode())
-        except FencedError:
-            return False  # another process is faster
-        return True
+        replaced = self._register().update(
+            lambda current: json.dumps(value).encode() if current == expected else None
+        )
+        return replaced is not None
 
 
 def _is_over(found: bytes | None) -> bool:
