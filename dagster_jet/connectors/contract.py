@@ -373,6 +373,12 @@ class ReadsFewerColumns(Protocol):
 class Source(Protocol):
     """A source's definition."""
 
+    @property
+    def schema(self) -> str | None:
+        """The columns of its rows, as DDL. An execution reads it after `LooksAtItsPlace.at_start`;
+        before, it may be None or raise `PipelineError`, if only the place knows them."""
+        ...
+
     def describe(self) -> dict[str, str]:
         """Returns kind, place and format, without secrets: for people, lineage and the plan."""
         ...

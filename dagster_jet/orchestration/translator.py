@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import dagster as dg
 
-from dagster_jet.connectors.contract import DEAD_LETTER_COLUMNS
+from dagster_jet.connectors.contract import DEAD_LETTER_COLUMNS, shown_guarantee
+from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import PipelineError
 from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.column_schema import columns_from_ddl
@@ -19,8 +20,11 @@ from dagster_jet.pipeline.graph import Graph, Node, SinkNode, SourceNode
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.stateful import StatefulNode
 
-_KINDS_MAX = 10
-"""Dagster refuses an asset with more."""
+_GIVES = {
+    Guarantee.EXACTLY_ONCE.value: "Rows are committed exactly once, unless the job asks for less.",
+    Guarantee.AT_LEAST_ONCE.value: "Rows are written at least once: a restart may repeat some.",
+    Guarantee.NONE.value: "There is no guarantee: a restart may lose or repeat rows.",
+}
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ def stage_data(
     node = graph[name]
     connector = _connector(node)
     description = _description(node, connector)
+    if isinstance(node, SinkNode):
+        description |= shown_guarantee(node.sink.max_guarantee)
     asset: tuple[str, ...] = ()
     if isinstance(node, SourceNode):
         asset = getattr(connector, "asset_key", ()) or (links or {}).get(
@@ -159,17 +165,16 @@ def _describe(data: JetStageData) -> str:
     if data.of_dead_letters:
         return f"Bad rows of `{', '.join(data.upstream)}`, with reason and position."
     if data.kind is StageKind.SINK:
-        return f"Sink `{data.stage}` of the streaming pipeline `{data.pipeline}`, exactly once."
+        guarantee = data.description.get("guarantee", Guarantee.EXACTLY_ONCE.value)
+        text = f"Sink `{data.stage}` of the streaming pipeline `{data.pipeline}`."
+        return f"{text} {_GIVES[guarantee]}"
     text = f"Stateful stage `{data.stage}` of the streaming pipeline `{data.pipeline}`."
     facts = "\n".join(f"- {name}: {value}" for name, value in data.description.items())
     return f"{text}\n\n{facts}" if facts else text
 
 
 def _kinds(data: JetStageData) -> set[str]:
-    kinds = {"spark", "jet"}
-    if data.storage and len(kinds) < _KINDS_MAX:
-        kinds.add(data.storage)
-    return kinds
+    return {"spark", "jet"} | ({data.storage} if data.storage else set())
 
 
 def _metadata(data: JetStageData) -> dict[str, Any]:

@@ -6,38 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from dagster_jet.pipeline.stage_kind import StageKind
 from dagster_jet.pipeline.stateful import StatefulNode
-
-
-@runtime_checkable
-class ConnectorDefinition(Protocol):
-    """What the graph knows about a source, table or sink; the rest is its connector's business."""
-
-    def describe(self) -> dict[str, str]:
-        """Kind, place, format: for people, lineage and the plan's fingerprint. No secrets."""
-        ...
-
-
-class SourceDefinition(ConnectorDefinition, Protocol):
-    """What `read_from` takes: made by `dagster_jet.sources`, or a `dagster_jet.Source` of your own,
-    which says in full what a source owes."""
-
-    def open(self, *arguments: Any, **named: Any) -> Any: ...
-
-
-class TableDefinition(ConnectorDefinition, Protocol):
-    """What `enrich` takes: a `dagster_jet.Table`."""
-
-    def frame(self, *arguments: Any, **named: Any) -> Any: ...
-
-
-class SinkDefinition(ConnectorDefinition, Protocol):
-    """What `write_to` takes: made by `dagster_jet.sinks`, or a `dagster_jet.Sink` of your own."""
-
-    def open_writer(self, *arguments: Any, **named: Any) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,23 @@ from dagster_jet.core.durations import Duration, to_ms
 from dagster_jet.core.state_format import StateFormat
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.aggregates import Aggregate
+from dagster_jet.pipeline.definitions import (
+    OF_A_SINK,
+    OF_A_SOURCE,
+    OF_A_TABLE,
+    SinkDefinition,
+    SourceDefinition,
+    TableDefinition,
+    check_definition,
+)
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import (
     EnrichNode,
     Graph,
     MergeNode,
     Node,
-    SinkDefinition,
     SinkNode,
-    SourceDefinition,
     SourceNode,
-    TableDefinition,
     Timestamps,
     TimestampsNode,
     TransformNode,
@@ -102,7 +108,8 @@ class Pipeline:
             name: unique in the pipeline; the next start finds positions by it.
 
         Raises:
-            PipelineError: the name is taken, or cannot be part of a path.
+            PipelineError: the name is taken, or cannot be part of a path; or the connector lacks
+                what `dagster_jet.Source` owes.
 
         Example:
             >>> source = sources.files("/in", format="json", schema="id long, at timestamp")
@@ -161,8 +168,10 @@ class Pipeline:
         changed._nodes = dict(self._nodes)
         for name, source in (sources or {}).items():
             changed._nodes[name] = replace(self._end(name, SourceNode), source=source)
+            changed._check_connector(changed._nodes[name])
         for name, sink in (sinks or {}).items():
             changed._nodes[name] = replace(self._end(name, SinkNode), sink=sink)
+            changed._check_connector(changed._nodes[name])
         return changed
 
     def renamed(self, name: str) -> Pipeline:
@@ -212,8 +221,18 @@ class Pipeline:
                 stage=node.name,
                 cure="State and positions are matched by name: give each stage its own.",
             )
+        self._check_connector(node)
         self._nodes[node.name] = node
         return node
+
+    def _check_connector(self, node: Node) -> None:
+        match node:
+            case SourceNode():
+                check_definition(node.source, OF_A_SOURCE, job=self.name, stage=node.name)
+            case SinkNode():
+                check_definition(node.sink, OF_A_SINK, job=self.name, stage=node.name)
+            case EnrichNode():
+                check_definition(node.table, OF_A_TABLE, job=self.name, stage=node.name)
 
     def _fresh(self, prefix: str) -> str:
         number = 1

@@ -94,6 +94,22 @@ def test_a_window_is_described_in_words(window: windows.Window, said: str) -> No
     assert f"- window: {said}\n" in (stage_specs(p)["counted"].description or "")
 
 
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        (sinks.files("/out", format="json"), "exactly once, unless the job asks for less"),
+        (sinks.files("/out", format="json", guarantee="at-least-once"), "at least once"),
+        (sinks.files("/out", format="json", guarantee="none"), "There is no guarantee"),
+        (sinks.console(), "at least once"),
+    ],
+)
+def test_a_sink_is_described_with_its_own_guarantee(sink: Any, said: str) -> None:
+    p = Pipeline("shop")
+    rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
+    rows.write_to(sink, name="out")
+    assert said in (stage_specs(p)["out"].description or "")
+
+
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "group_name": ({"group_name": "sales"}, lambda spec: spec.group_name == "sales"),
     "owners": ({"owners": ["team:sales"]}, lambda spec: spec.owners == ["team:sales"]),

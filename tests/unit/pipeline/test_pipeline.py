@@ -373,3 +373,39 @@ def test_names_that_would_lead_out_of_a_folder_are_refused(name: str) -> None:
         Pipeline(name)
     with pytest.raises(PipelineError, match="cannot name a stage"):
         Pipeline("p").read_from(None, name=name)
+
+
+class WithoutSchema:
+    def describe(self):
+        return {"kind": "mine"}
+
+    def open(self, job, stage, bad_rows):
+        raise AssertionError("nothing is opened while a pipeline is built")
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda p: p.read_from(WithoutSchema(), name="mine"), "WithoutSchema has no schema"),
+        (
+            lambda p: p.read_from(sources.sequence(rate=1), name="n").write_to(
+                WithoutSchema(), name="mine"
+            ),
+            "WithoutSchema has no max_guarantee, check, takes, render, open_writer, open_committer",
+        ),
+        (
+            lambda p: p.read_from(sources.sequence(rate=1), name="n").enrich(
+                WithoutSchema(), on="n", name="mine"
+            ),
+            "WithoutSchema has no frame",
+        ),
+    ],
+)
+def test_a_connector_without_what_it_owes_is_refused_when_the_pipeline_is_built(build, said):
+    with pytest.raises(PipelineError, match=f"stage 'mine'.*{said}"):
+        build(Pipeline("shop"))
+
+
+def test_a_schema_that_only_the_place_knows_is_not_asked_for():
+    source = sources.files("/in", format="parquet")
+    Pipeline("shop").read_from(source, name="rows")
