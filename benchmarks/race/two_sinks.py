@@ -1,4 +1,8 @@
-"""C1: two sources, two sinks, killed again and again. Rows are counted, no time is measured."""
+"""C1: two sources, two sinks, killed again and again. Rows are counted, no time is measured.
+
+Each kill waits for a commit of the first sink, so that it falls between the commits of both sinks
+wherever they are two.
+"""
 
 from __future__ import annotations
 
@@ -120,6 +124,7 @@ def run_two_sinks(
                 break
             end = replayers[0].started_at + seconds_between * (life + 1) + 2 * moments.random()
             _wait(process, lambda end=end: time.time() > end, end + 5)
+            _wait_for_commit(process, contestant.commits(output / SINKS[0]))
             process.kill()
             apart.append(compare(watches, source, pace.events).diverged)
         wanted = _bids(source, pace.events)
@@ -134,12 +139,20 @@ def run_two_sinks(
     return TwoSinks(contestant.name, contestant.label, kills, final, apart)
 
 
-def _wait(process: EngineProcess, done: Callable[[], bool], deadline: float) -> None:
+def _wait(
+    process: EngineProcess, done: Callable[[], bool], deadline: float, pause_s: float = 0.05
+) -> None:
     while not done():
         process.check()
         if time.time() > deadline:
             raise TimeOutError("two sinks: the input was not read in time")
-        time.sleep(0.05)
+        time.sleep(pause_s)
+
+
+def _wait_for_commit(process: EngineProcess, sink: Commits) -> None:
+    """Until the sink commits its next rows."""
+    sink.new()
+    _wait(process, lambda: bool(sink.new()), time.time() + 180, pause_s=0.001)
 
 
 def _wait_quiet(

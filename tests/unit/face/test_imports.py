@@ -16,11 +16,14 @@ STAGES = f"""
 {FACE}
 
 class Numbers:
+    schema = "flight string, origin string, at timestamp, delay double"
     def describe(self): return {{"kind": "numbers"}}
     def open(self, job, stage, bad_rows): raise NotImplementedError
 
 class Nowhere:
+    max_guarantee = None
     def describe(self): return {{"kind": "nowhere"}}
+    check = takes = render = open_committer = None
     def open_writer(self, transaction): raise NotImplementedError
 
 p = Pipeline("airport_delays")

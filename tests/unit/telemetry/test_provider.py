@@ -49,7 +49,7 @@ def test_a_process_that_is_not_configured_imports_and_starts_nothing(tmp_path: P
         import dagster_jet.jobs.pipeline_job
         assert opened() is None
         assert not [name for name in sys.modules if name.startswith("opentelemetry")]
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads  # the store's own may end meanwhile
         """,
         tmp_path,
     )
