@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args, overload
@@ -333,7 +334,8 @@ class Stage:
         to use instead.
 
         Args:
-            function: called once when the job starts, on empty rows, and once in each epoch.
+            function: called when the job starts, on empty rows, and once in each epoch. It returns
+                the same columns each time; else the job fails.
             name: by default "transform_1" and so on.
             per_epoch: allow several rows at once; the output may then differ from run to run.
 
@@ -365,7 +367,8 @@ class Stage:
         def keep(frame: DataFrame) -> DataFrame:
             return frame.where(condition)
 
-        return self._append(TransformNode(name, (self._node,), keep, is_constant=True))
+        is_constant = not _names_a_moment(condition)
+        return self._append(TransformNode(name, (self._node,), keep, is_constant=is_constant))
 
     def select(self, *columns: str | Column, name: str | None = None) -> Stage:
         """Replaces the columns of the stream.
@@ -390,8 +393,10 @@ class Stage:
             selected = [functions.expr(c) if isinstance(c, str) else c for c in columns]
             return frame.select(*selected, *more)
 
-        node = TransformNode(name, (self._node,), project, is_projection=True, is_constant=True)
-        return self._append(node)
+        is_constant = not any(map(_names_a_moment, columns))
+        return self._append(
+            TransformNode(name, (self._node,), project, is_projection=True, is_constant=is_constant)
+        )
 
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
         """Merges this stream and `others` into one. Columns are matched by name.
@@ -1184,6 +1189,14 @@ def _kept(time: EventTime | None, output_schema: str) -> EventTime | None:
     """The event time, if the output still has its column."""
     columns = dict(split_ddl(output_schema))
     return time if time is not None and time.column in columns else None
+
+
+_MOMENT = re.compile(r"""["']\s*(?:now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
+
+
+def _names_a_moment(condition: str | Column) -> bool:
+    """`timestamp'now'` is the time at which Spark reads the text: no plan shows that it was one."""
+    return isinstance(condition, str) and _MOMENT.search(condition) is not None
 
 
 __all__ = ["KeyedStage", "Pipeline", "Stage", "WindowedStage"]

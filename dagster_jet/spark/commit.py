@@ -19,6 +19,7 @@ from dagster_jet.spark.tasks import fail_point_orders
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.commit_pieces import DDL, CommitPieces
 from dagster_jet.spark.tasks.commit_task import CommitItem, CommitTask
+from dagster_jet.system.own_task import OwnTask
 
 
 def commit_stages(
@@ -64,7 +65,7 @@ def carry_out(runtime: SparkRuntime, pieces: Sequence[Piece]) -> list[Any]:
     try:
         fail_point_orders.hand_on(runtime.session.sparkContext)
         numbers = runtime.session.range(0, len(pieces), 1, len(pieces))
-        rows = numbers.mapInArrow(CommitPieces(tuple(pieces)), DDL).collect()
+        rows = numbers.mapInArrow(OwnTask(CommitPieces(tuple(pieces))), DDL).collect()
     except (PySparkException, Py4JError, OSError) as error:
         raise runtime.failure(error) from error
     results = [pickle.loads(bytes(row["result"])) for row in sorted(rows, key=lambda r: r["piece"])]

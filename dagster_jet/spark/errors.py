@@ -5,8 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 from ast import literal_eval
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -30,7 +29,6 @@ _PLACE = re.compile(r"(job|stage|position) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*
 _CALLED = re.compile(r"processor (\d+), (.*)")
 _RAISED = re.compile(r"raised (\w+): ")
 _FAIL_POINT = re.compile(r"FailPointError: (fail point \S+)")
-_OUR_FRAME = "dagster_jet/connectors/"
 _TEXTS = "|".join(map(re.escape, sorted(TRANSIENT_TEXTS)))
 _JAVA_IO = re.compile(
     rf"java\.(?:io|nio)\.[\w.]+Exception: ((?:[^\n]*[:(] ?)?(?:{_TEXTS})\)?)$"
@@ -66,47 +64,6 @@ _LOST = (
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
 )
 _SCHEMA = ("PARQUET_COLUMN_DATA_TYPE_MISMATCH", "CANNOT_READ_FILE_FOOTER", "PARQUET_TYPE")
-
-
-@contextmanager
-def naming(stage: str, job: str | None = None) -> Iterator[None]:
-    """Errors of ours that name no stage are of this one."""
-    try:
-        yield
-    except JetError as error:
-        if error.stage is not None:
-            raise
-        raise type(error)(
-            error.message,
-            job=error.job or job,
-            stage=stage,
-            position=error.position,
-            cure=error.cure,
-        ) from error
-
-
-@contextmanager
-def at_stage(stage: str) -> Iterator[None]:
-    """In a task: whatever is raised names the stage. Only the text of it reaches the driver."""
-    try:
-        with naming(stage):
-            yield
-    except JetError:
-        raise
-    except OSError as error:
-        # Operators do no I/O; what is around them reads and writes local state.
-        raise ExecutorLostError(
-            f"a task could not read or write: {_said(error)}.",
-            stage=stage,
-            cure="The job restarts from its last snapshot.",
-        ) from error
-    except Exception as error:
-        raise JetError(
-            f"raised {_said(error)}.",
-            stage=stage,
-            cure="Filter out rows with values that the stage cannot work with; if there are none, "
-            "this is a bug in dagster_jet. Nothing of this epoch was written.",
-        ) from error
 
 
 def translate(
@@ -148,12 +105,6 @@ def translate(
             cure="Cast to decimal or double before summing or computing.",
         )
     cause = _cause(text)
-    if _OUR_FRAME in text and _is_os_error(cause):
-        return ExecutorLostError(
-            f"a task could not read or write: {cause}.",
-            job=job,
-            cure="The job restarts from its last snapshot.",
-        )
     if cause.startswith("ModuleNotFoundError"):
         return UserFunctionError(
             f"Spark's Python workers cannot import what a function needs: {cause}.",
@@ -302,8 +253,3 @@ def _cause(text: str) -> str:
         elif in_traceback and line and not line[0].isspace():
             return line.strip()[:500]
     return _first_line(text)
-
-
-def _said(error: Exception) -> str:
-    """In one line: that is what the driver reads."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

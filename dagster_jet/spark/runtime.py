@@ -27,6 +27,7 @@ from dagster_jet.spark.errors import translate
 from dagster_jet.spark.tables import EnrichmentTables
 from dagster_jet.spark.tasks import fail_point_orders
 from dagster_jet.spark.tasks.barrier import ACK_COLUMN
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +87,8 @@ class SparkRuntime:
             JetError: translated from Spark's error, with the reaction it asks for.
         """
         try:
-            acks = collect_acks(self.placement.shards().mapInArrow(task, f"{ACK_COLUMN} binary"))
+            own = OwnTask(task, ", ".join(stages) or None)
+            acks = collect_acks(self.placement.shards().mapInArrow(own, f"{ACK_COLUMN} binary"))
             self.placement.check()
         except (PySparkException, Py4JError, OSError) as error:
             raise self.failure(error, stages) from error

@@ -13,6 +13,7 @@ from dagster_jet.spark.cluster.session import parallelism
 from dagster_jet.spark.planning.operator_plan import spark_schema
 from dagster_jet.spark.tasks.state_task import StateTask
 from dagster_jet.store import StoreHandle
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,4 +65,4 @@ def state_frame(
     tasks = min(count, max(1, parallelism(session)))
     partitions = session.range(0, count, 1, tasks)
     task = StateTask(store, map_name, stage, chains, count, schema, plan, expired_until_ms)
-    return partitions.mapInArrow(task, spark_schema(schema))
+    return partitions.mapInArrow(OwnTask(task, stage), spark_schema(schema))

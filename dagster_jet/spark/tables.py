@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from dagster_jet.connectors.contract import Table
 from dagster_jet.errors import BadRowError, JetError, PipelineError
 from dagster_jet.pipeline.graph import EnrichNode
-from dagster_jet.spark.errors import naming
+from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -76,13 +76,19 @@ def windows_over_windows(
 
 
 def crash_pipeline(
-    folder: Path | str, *, job: str = JOB, out: str = "out", **place: Any
+    folder: Path | str,
+    *,
+    job: str = JOB,
+    out: str = "out",
+    changed: Callable[[Stage], Stage] = lambda rows: rows,
+    **place: Any,
 ) -> Pipeline:
+    """`changed`: what is done to the rows of one of the sinks before they are chosen."""
     p, out = Pipeline(job), f"{folder}/{out}"
     rows, counts, rollup = windows_over_windows(p, folder, **place)
     counts.write_to(sinks.files(f"{out}/counts", format="json", **place), name="counts_out")
     rollup.write_to(sinks.files(f"{out}/rollup", format="parquet", **place), name="rollup_out")
-    rows.filter(f"v >= {BIG}").write_to(
+    changed(rows).filter(f"v >= {BIG}").write_to(
         sinks.files(f"{out}/big", format="csv", **place), name="big_out"
     )
     return p

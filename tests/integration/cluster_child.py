@@ -6,7 +6,8 @@ Windows over windows, sessions and a user's function with state, all fed by one 
 frames are shared and stages pass results on. A row with ``v`` = `DEADLY` makes the user's function
 kill the executor it runs in, if that is the `VICTIM`, and take that machine's files with it.
 
-Afterwards the placement of shards alone is put to the hardest case, in the same executors.
+Afterwards the job of `wide_epochs.py` runs, and the placement of shards alone is put to the hardest
+case, in the same executors.
 
 Prints, as its last line, where every shard of every execution had its runs.
 """
@@ -38,6 +39,8 @@ from dagster_jet.execution.events import (
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.spark.cluster.placement import Anchored
 from dagster_jet.spark.tasks.barrier import executor_name
+
+from . import wide_epochs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,12 +210,15 @@ def main(folder: Path, parallelism: int) -> None:
     )
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
+        wide_epochs.fill(folder / "wide" / "in")
+        wide = jet.run(wide_epochs.pipeline(folder / "wide"), until="completed")
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
         jet.session().stop()  # else the executors are replaced as long as the JVM takes to end
     report = {
         "epochs": result.epochs,
         "restarts": result.restarts,
         "failures": watch.failures,
+        "wide_restarts": wide.restarts,
         "noticed_s": round(watch.noticed_s, 1),
         "last_to_work": [round(waited_s, 1), said],
         "restored": watch.restored,

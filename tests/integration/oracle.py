@@ -112,4 +112,4 @@ def _plain(name: str, value: Any) -> Any:
         if value.tzinfo is None:
             value = value.replace(tzinfo=timezone.utc)
         return round(value.timestamp() * 1000)
-    return value
+    return tuple(value) if isinstance(value, list) else value

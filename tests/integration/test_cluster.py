@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import cluster_child
+from . import cluster_child, wide_epochs
 from .cluster_child import DEADLY, GAP_MS, LAG_MS, ROLLUP_MS, WINDOW_MS
 from .oracle import Rows, committed, difference, input_rows, windowed
 from .world import write_input
@@ -85,7 +85,7 @@ COLUMNS = {
 
 def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) -> None:
     fill(tmp_path)
-    command = [sys.executable, str(cluster_child.__file__), str(tmp_path), str(PARALLELISM)]
+    command = [sys.executable, "-m", cluster_child.__name__, str(tmp_path), str(PARALLELISM)]
     with open(tmp_path / "log.txt", "wb") as log:
         child = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
@@ -103,6 +103,13 @@ def test_shards_stay_on_their_executors_and_one_of_these_dies(tmp_path: Path) ->
     for name, columns in COLUMNS.items():
         found = committed(tmp_path / "out" / name, columns)
         assert not difference(found, expected(tmp_path)[name]), name
+    wide = {
+        name: committed(tmp_path / "wide" / "out" / name, columns)
+        for name, columns in wide_epochs.COLUMNS.items()
+    }
+    assert report["wide_restarts"] == 0
+    assert not difference(wide["tops"], wide_epochs.expected_tops())
+    assert max(wide["all"]) == ("all", wide_epochs.FILES * wide_epochs.ROWS)
     assert report["restarts"] == 1, said
     assert "are gone" in report["failures"][0]
     assert report["noticed_s"] < NOTICED_S

@@ -62,6 +62,8 @@ MADE_EACH_TIME: dict[str, Callable[[Stage], Stage]] = {
     "a watermark takes rows out": lambda rows: rows.with_timestamps("ts").group_by("k")
     .window(windows.session("1 second")).aggregate(n=agg.count(), name="visits"),
     "late rows": late_rows,
+    "a moment in a condition": lambda rows: rows.filter("timestamp_millis(ts) < timestamp'now'"),
+    "a moment in a column": lambda rows: rows.select("k", "date ' TODAY' AS day"),
 }  # fmt: skip
 
 
@@ -128,6 +130,30 @@ LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "the date": lambda rows: rows.where("current_date() > date'2024-01-01'"),
     "a shuffle": lambda rows: rows.repartition(2),
     "a broadcast": lambda rows: rows.join(F.broadcast(rows), "id"),
+    **{
+        sql: lambda rows, sql=sql: rows.selectExpr(f"{sql} AS x")
+        for sql in (
+            "cast('now' AS timestamp)",
+            "cast(' Today ' AS date)",
+            "to_date('yesterday')",
+            "try_cast(concat('tomor', 'row') AS timestamp_ntz)",
+            "timestamp_millis(id) > 'now'",
+            "localtimestamp()",
+            "unix_timestamp()",
+            "current_user()",
+            "current_timezone()",
+            "current_database()",
+            "uuid()",
+            "rand(1)",
+            "spark_partition_id()",
+            "input_file_name()",
+            "(SELECT 1)",
+            "id IN (SELECT 1)",
+        )
+    },
+    "a function that says so": lambda rows: rows.select(
+        F.udf(lambda v: v).asNondeterministic()("id")
+    ),
     "a subquery": lambda rows: rows.where(
         F.col("id") > rows.select(F.max("id").alias("m")).scalar()
     ),
@@ -138,6 +164,24 @@ LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {
 @pytest.mark.parametrize("made", LATCHED.values(), ids=LATCHED)
 def test_plans_that_keep_something_of_their_first_run(rows: DataFrame, made: Any) -> None:
     assert not is_repeatable(made(rows), several_readers=False)
+
+
+def test_a_variable_and_a_view_may_be_others_in_the_next_run(
+    spark: SparkSession, rows: DataFrame
+) -> None:
+    spark.sql("DECLARE OR REPLACE VARIABLE least int DEFAULT 5")
+    spark.createDataFrame([], "id long").createOrReplaceTempView("excluded")
+    try:
+        for condition in ("id > least", "id NOT IN (SELECT id FROM excluded)"):
+            assert not is_repeatable(rows.where(condition), several_readers=False)
+    finally:
+        spark.sql("DROP TEMPORARY VARIABLE least")
+        spark.catalog.dropTempView("excluded")
+
+
+def test_a_date_as_text_is_the_same_in_each_run(rows: DataFrame) -> None:
+    condition = "timestamp_millis(id) > '2024-01-01' AND 'now' <> 'today'"
+    assert is_repeatable(rows.where(condition), several_readers=True)
 
 
 def test_a_cache_is_of_its_first_run(rows: DataFrame) -> None:

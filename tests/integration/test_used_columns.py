@@ -109,12 +109,22 @@ def test_late_rows_for_a_sink_are_whole(used: Used) -> None:
     assert used(build) == used(lambda rows: rows.write_to(OUT, name="out"))
 
 
-def test_functions_of_users_get_what_they_ask_for(used: Used) -> None:
+def test_functions_of_users_get_all_that_comes_to_them(used: Used) -> None:
+    """In another epoch they may ask for more than now."""
+
     def build(rows: Stage) -> None:
         def asked(frame: Any) -> Any:
-            return frame.select("at", F.udf(lambda text: text.upper())("person.name").alias("k"))
+            return frame.select("at", F.upper("name").alias("k"))
 
-        counted(timed(rows).transform(asked), "k")
+        counted(timed(rows.select("at", "kind", "person.name")).transform(asked), "k")
+
+    assert used(build) == "kind:int,at:timestamp,person:struct<name:string>"
+
+
+def test_functions_of_values_get_what_they_ask_for(used: Used) -> None:
+    def build(rows: Stage) -> None:
+        upper = F.udf(lambda text: text.upper())("person.name").alias("k")
+        counted(timed(rows).select("at", upper), "k")
 
     assert used(build) == "at:timestamp,person:struct<name:string>"
 

@@ -22,6 +22,7 @@ from dagster_jet.connectors.files.task_rows import (
     open_lines,
 )
 from dagster_jet.core.ddl import quoted_name
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +57,9 @@ def json_rows_by_tasks(
         is_utc=spark.conf.get("spark.sql.session.timeZone") == "UTC",
     )
     columns = [*schema.fields, StructField(LINE_COLUMN, StringType())]
-    rows = spark.range(0, dealt.tasks, 1, dealt.tasks).mapInArrow(read, StructType(columns))
+    rows = spark.range(0, dealt.tasks, 1, dealt.tasks).mapInArrow(
+        OwnTask(read), StructType(columns)
+    )
     # A line that is null costs nothing here; the others are parsed once, whatever is read of them.
     rows = rows.withColumn(_PARSED_COLUMN, F.from_json(LINE_COLUMN, schema, dict(options)))
     is_read = F.col(LINE_COLUMN).isNull()

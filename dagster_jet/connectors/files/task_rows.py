@@ -27,6 +27,7 @@ from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.slices import Slice, is_compressed, row_groups
 from dagster_jet.core.ddl import quoted_name, split_ddl
 from dagster_jet.errors import BadRowError
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +79,7 @@ def rows_by_tasks(
     if format == "parquet":
         columns = cast(StructType, StructType.fromDDL(schema))
         read_tables = ReadTables(place, dealt, to_arrow_schema(columns, timezone="UTC"))
-        return numbers.mapInArrow(read_tables, columns.add(FILE_COLUMN, "string"))
+        return numbers.mapInArrow(OwnTask(read_tables), columns.add(FILE_COLUMN, "string"))
     given = {name.lower(): value for name, value in options.items()}
     read_lines = ReadLines(
         place,
@@ -86,7 +87,7 @@ def rows_by_tasks(
         comment=given.get("comment") if format == "csv" else None,
         header=_header(schema, given) if format == "csv" else None,
     )
-    lines = numbers.mapInArrow(read_lines, f"{FILE_COLUMN} string, {LINE_COLUMN} string")
+    lines = numbers.mapInArrow(OwnTask(read_lines), f"{FILE_COLUMN} string, {LINE_COLUMN} string")
     parse = F.from_json if format == "json" else F.from_csv
     file_options = {"header", "enforceschema"}
     parsing = {n: v for n, v in options.items() if n.lower() not in file_options}

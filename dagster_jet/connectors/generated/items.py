@@ -17,6 +17,7 @@ from dagster_jet.connectors.generated.numbered import NumberedReader, checked_ra
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
 from dagster_jet.core.ddl import split_ddl
 from dagster_jet.errors import ConfigurationError
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +78,7 @@ class ItemsSource:
     def _messages(self, spark: SparkSession, numbers: range) -> DataFrame:
         ids = spark.range(numbers.start, numbers.stop, 1, tasks_for(spark, numbers))
         task = ItemsTask(numbers.start, self.rows[numbers.start : numbers.stop])
-        return ids.mapInArrow(task, f"{_NUMBER} long, {VALUE_COLUMN} string")
+        return ids.mapInArrow(OwnTask(task, self.stage), f"{_NUMBER} long, {VALUE_COLUMN} string")
 
 
 @dataclass(frozen=True)

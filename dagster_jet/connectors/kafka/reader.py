@@ -30,6 +30,7 @@ from dagster_jet.connectors.kafka.read_task import POSITION_COLUMN, ReadTask
 from dagster_jet.connectors.values.avro_records import AvroRecords
 from dagster_jet.connectors.values.json_objects import VALUE_COLUMN, JsonObjects
 from dagster_jet.errors import InputLostError, SourceUnavailableError
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -404,7 +405,7 @@ class KafkaReader(SourceReader):
 
 def _messages(spark: SparkSession, task: ReadTask) -> DataFrame:
     tasks = task.dealt.tasks
-    return spark.range(0, tasks, 1, tasks).mapInArrow(task, task.ddl)
+    return spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(task, task.stage), task.ddl)
 
 
 def _warn(error: Any, partitions: Any) -> None:

@@ -26,6 +26,7 @@ from dagster_jet.connectors.maps.columns import (
 from dagster_jet.errors import SourceError
 from dagster_jet.maps import JetMap
 from dagster_jet.store import Store
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +138,9 @@ class MapEntriesReader(SourceReader):
         tasks = min(spark.sparkContext.defaultParallelism, len(split))
         task = EntriesTask(self.map, self.value, split)
         numbers = spark.range(0, len(split), 1, tasks)
-        return numbers.mapInArrow(task, f"key string, value {self.value.raw_type}")
+        return numbers.mapInArrow(
+            OwnTask(task, self.stage), f"key string, value {self.value.raw_type}"
+        )
 
 
 @dataclass(frozen=True)

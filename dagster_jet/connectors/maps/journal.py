@@ -37,6 +37,7 @@ from dagster_jet.errors import ConfigurationError, SourceError
 from dagster_jet.maps import PUT, JetMap, Journal, Record
 from dagster_jet.maps.log_state import LogState
 from dagster_jet.store import Store
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -271,7 +272,7 @@ class MapJournalReader(SourceReader):
             f"kind string, key string, value {self.value.raw_type}, partition int, "
             f"sequence bigint, timestamp timestamp, {SOURCE_PARTITION_COLUMN} int"
         )
-        return spark.range(0, tasks, 1, tasks).mapInArrow(task, schema)
+        return spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(task, self.stage), schema)
 
     def journal_handle(self) -> Journal:
         """The journal as tasks read it."""

@@ -76,9 +76,12 @@ class Anchored:
         self._session, self._shards = session, shard_count
         self._await_executors()
         slots = self._slots()
+        # The optimizer must not know a slot, whatever the key is: a constant key, or none, would
+        # make a constant of it, and of the join below a nested loop that goes by no placement.
         self._slot_sql = (
             f"element_at(array({','.join(map(str, slots))}), "
-            f"cast(pmod(`{PARTITION_COLUMN}`, {shard_count}) as int) + 1)"
+            f"cast(pmod(`{PARTITION_COLUMN}`, {shard_count}) as int) + 1) "
+            "+ (spark_partition_id() & 0)"
         )
         shard = F.col("id").cast("int")
         anchors = session.range(0, shard_count, 1, 1).select(

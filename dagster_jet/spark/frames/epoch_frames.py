@@ -30,6 +30,7 @@ from dagster_jet.spark.epoch_contract import EpochInput
 from dagster_jet.spark.frames.fusion_frames import FusionFrames, fusion_frames
 from dagster_jet.spark.frames.observations import Observations, Seen
 from dagster_jet.spark.frames.shared import SharedFrames
+from dagster_jet.spark.planning.as_analysed import check_as_analysed
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import FusionPlan
 from dagster_jet.spark.planning.stateless import (
@@ -44,6 +45,7 @@ from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -195,9 +197,19 @@ class EpochFrames:
         if frame is None:
             return None
         asked = self._plan.partition_columns.get(node.name)
-        if asked is None:
-            return transformed(self._plan.job, node, frame)
-        return transformed(self._plan.job, node, self._whole[upstream], *asked)
+        if asked is not None:
+            frame = self._whole[upstream]
+        result = transformed(self._plan.job, node, frame, *(asked or ()))
+        if not node.is_constant:
+            check_as_analysed(
+                self._plan.job,
+                node,
+                frame,
+                result,
+                self._plan.frames[node.name],
+                keeps_partition=asked is not None,
+            )
+        return result
 
     def _timestamps(self, node: TimestampsNode) -> DataFrame | None:
         upstream = node.upstream[0]
@@ -270,7 +282,7 @@ class EpochFrames:
         with planning_of(self._plan.job, node.name):
             rendered = node.sink.render(self._gathered(frame))
         run = task if self._prepared is None else PreparedTask(task)
-        return [rendered.mapInArrow(run, ACK_TYPE)]
+        return [rendered.mapInArrow(OwnTask(run, node.name), ACK_TYPE)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
         """What the sink gets through a task of its own."""

@@ -16,6 +16,7 @@ from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fused_task import FusedTask
 from dagster_jet.spark.tasks.fusion import Fusion
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,7 +68,8 @@ def fusion_frames(
         has_input=source is not None,
     )
     run = PreparedTask(task) if is_prepared else task
-    out = _by_shard(source, epoch, runtime).mapInArrow(run, plan.outputs.type)
+    own = OwnTask(run, ", ".join(fusion.by_name))
+    out = _by_shard(source, epoch, runtime).mapInArrow(own, plan.outputs.type)
     if not fusion.outputs.is_one:
         out = shared.add(out)
     return FusionFrames(

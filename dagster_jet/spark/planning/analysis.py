@@ -228,6 +228,8 @@ class _Analysis:
             if isinstance(node, SinkNode):
                 if not node.of_late and not node.of_dead_letters:
                     yield self.frames[node.upstream[0]]
+            elif isinstance(node, TransformNode) and not node.is_constant:
+                yield self.frames[node.upstream[0]]  # the next epoch's function may look at more
             elif isinstance(node, TimestampsNode):
                 yield self.frames[node.name].select(quoted_name(node.timestamps.column))
             elif self._is_shared(node) and not self._is_as_read(node):

@@ -40,8 +40,8 @@ def is_repeatable(frame: DataFrame, *, several_readers: bool) -> bool:
     """
     execution = frame._jdf.queryExecution()
     logical = execution.analyzed()
-    # `rand()` has its seed, and `current_timestamp()` its time, from the plan.
-    if not _begins_anew(logical) or _reads_clock(frame, logical):
+    # `rand()` has its seed from the plan.
+    if not _begins_anew(logical) or _is_folded_when_planned(frame, logical):
         return False
     known = _RUN_ANEW if several_readers else _RUN_ANEW | _FUNCTIONS
     return _are_all(known, execution.executedPlan())
@@ -68,10 +68,23 @@ def _others(expressions: Any) -> list[Any]:
     return [expression for expression in each if not expression.deterministic()]
 
 
-def _reads_clock(frame: DataFrame, logical: Any) -> bool:
-    name = "org.apache.spark.sql.catalyst.trees.TreePattern"  # step by step it would be looked for
-    patterns = getattr(frame.sparkSession._jvm, name)
-    return bool(logical.containsPattern(patterns.CURRENT_LIKE()))
+def _is_folded_when_planned(frame: DataFrame, logical: Any) -> bool:
+    """Something outside of the rows becomes a constant of the optimised plan: the time, the user or
+    the schema; `cast('now' AS timestamp)`, in all the ways that lead to it; a variable of the
+    session; what a subquery reads, which may be a view that somebody makes anew."""
+    catalyst = "org.apache.spark.sql.catalyst"  # step by step it would be looked for
+    jvm = frame.sparkSession._jvm
+    patterns = getattr(jvm, f"{catalyst}.trees.TreePattern")
+    folded = (patterns.CURRENT_LIKE(), patterns.VARIABLE_REFERENCE(), patterns.PLAN_EXPRESSION())
+    plain = getattr(jvm, f"{catalyst}.optimizer.ReplaceExpressions").apply(logical)
+    if any(plain.containsPattern(pattern) for pattern in folded):
+        return True
+    # The optimizer's own rule, because nothing else knows which strings are read as a clock.
+    return (
+        not getattr(jvm, f"{catalyst}.optimizer.SpecialDatetimeValues")
+        .apply(plain)
+        .fastEquals(plain)
+    )
 
 
 def _are_all(known: frozenset[str], physical: Any) -> bool:

@@ -17,7 +17,6 @@ from dagster_jet.pipeline.stateful import (
     StatefulNode,
 )
 from dagster_jet.pipeline.windows import SessionWindow
-from dagster_jet.spark.errors import naming
 from dagster_jet.spark.planning.aggregation import plan_rolling, plan_sessions, plan_windows
 from dagster_jet.spark.planning.operator_plan import OperatorPlan, Partitions
 from dagster_jet.spark.planning.rows import (
@@ -27,6 +26,7 @@ from dagster_jet.spark.planning.rows import (
     plan_map_in_batches,
     plan_processor,
 )
+from dagster_jet.system.own_task import naming
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from dagster_jet.operators.operator import PARTITION_COLUMN
 from dagster_jet.snapshot.manifest import Ack
-from dagster_jet.spark.errors import at_stage
 from dagster_jet.spark.tasks.barrier import SHARD_COLUMN, Barrier, ack_batch, new_attempt
 from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.fusion import Fusion, InputRef
@@ -24,6 +23,7 @@ from dagster_jet.spark.tasks.stage_task import ShardRun, StageTask
 from dagster_jet.state import upload as saving
 from dagster_jet.state.runs import delete_runs
 from dagster_jet.system.failpoint import fail_point
+from dagster_jet.system.own_task import at_stage
 
 _ShardRows = list[tuple[pa.Table, ...]]
 """By shard of the task: a table per input of a stage."""
@@ -112,7 +112,9 @@ class FusedTask:
     def _owned(self, table: pa.Table) -> list[int]:
         if self.owns_all:
             return list(range(self.shard_count))
-        return sorted(pc.unique(table.column(SHARD_COLUMN)).to_pylist())
+        owned: list[int] = pc.unique(table.column(SHARD_COLUMN)).to_pylist()
+        assert len(owned) == 1, f"the placement gave this task the shards {owned}, expected one"
+        return owned
 
     def _linked(
         self, stage: str, passed: Mapping[str, list[pa.Table]]

@@ -17,8 +17,9 @@ from dagster_jet.errors import (
     SourceUnavailableError,
     UserFunctionError,
 )
-from dagster_jet.spark.errors import at_stage, translate
+from dagster_jet.spark.errors import translate
 from dagster_jet.system.failpoint import FailPointError
+from dagster_jet.system.own_task import at_stage
 
 
 def at_driver(raised: Exception) -> JetError:

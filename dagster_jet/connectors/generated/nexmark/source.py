@@ -13,6 +13,7 @@ from dagster_jet.connectors.generated.nexmark.event import event
 from dagster_jet.connectors.generated.nexmark.model import Model
 from dagster_jet.connectors.generated.nexmark.schema import arrow_schema, spark_ddl
 from dagster_jet.connectors.generated.numbered import NumberedReader, checked_rate, tasks_for
+from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ class NexmarkSource:
         self, spark: SparkSession, numbers: range, start_ms: int, bad_rows: BadRowRule | None
     ) -> SourceFrame:
         places = spark.range(numbers.start, numbers.stop, 1, tasks_for(spark, numbers))
-        return SourceFrame(places.mapInArrow(EventsTask(self.model), spark_ddl()))
+        return SourceFrame(places.mapInArrow(OwnTask(EventsTask(self.model)), spark_ddl()))
 
     def first_bad(self, spark: SparkSession, numbers: range) -> str | None:
         return None

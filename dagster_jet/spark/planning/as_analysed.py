@@ -1,0 +1,88 @@
+"""A function that runs anew in every epoch may do something else than it did when the pipeline was
+analysed. What the analysis has concluded from it is looked at again with each epoch's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
+from dagster_jet.errors import UserFunctionError
+from dagster_jet.pipeline.graph import TransformNode
+from dagster_jet.spark.planning.logical_plans import children
+from dagster_jet.spark.planning.row_by_row import check_row_by_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def check_as_analysed(
+    job: str,
+    node: TransformNode,
+    given: DataFrame,
+    returned: DataFrame,
+    analysed: DataFrame,
+    *,
+    keeps_partition: bool,
+) -> None:
+    """
+    Args:
+        given: what the function got in this epoch.
+        returned: by the function, in this epoch.
+        analysed: what it returned on empty input. Stages behind are made for these columns.
+        keeps_partition: `given` has the column of the source's partition, which watermarks are
+            taken from behind this function.
+
+    Raises:
+        PipelineError: the function looks at several of the stream's rows at once.
+        UserFunctionError: it returned other columns, or made something of the partition's column.
+    """
+    expected = [_described(f) for f in analysed.schema]
+    found = [_described(f) for f in returned.schema if f.name != SOURCE_PARTITION_COLUMN]
+    if found != expected:
+        raise UserFunctionError(
+            f"in this epoch the function returned the columns {', '.join(found)}; when the "
+            f"pipeline was analysed, on no rows, they were {', '.join(expected)}.",
+            job=job,
+            stage=node.name,
+            cure="Return the same columns in every epoch, also for a frame without rows. If they "
+            "are to be other ones, start the job again.",
+        )
+    if not node.per_epoch:
+        check_row_by_row(job, node.name, given, returned)
+    if keeps_partition and not _passes_partition(given, returned):
+        raise UserFunctionError(
+            "in this epoch the function did something with all columns, with that of the source's "
+            "partition among them; when the pipeline was analysed it passed it on.",
+            job=job,
+            stage=node.name,
+            cure="Name the columns that the function works with.",
+        )
+
+
+def _described(field: Any) -> str:
+    return f"{field.name} {field.dataType.simpleString()}"
+
+
+def _passes_partition(given: DataFrame, returned: DataFrame) -> bool:
+    """The column comes out, and nothing else is made of it."""
+    stream = given._jdf.queryExecution().analyzed()
+    plan = returned._jdf.queryExecution().analyzed()
+    column = next(a for a in _each(stream.output()) if a.name() == SOURCE_PARTITION_COLUMN)
+    comes_out = any(one.semanticEquals(column) for one in _each(plan.output()))
+    return comes_out and not _uses(plan, column, stream)
+
+
+def _uses(plan: Any, column: Any, stream: Any) -> bool:
+    if plan.equals(stream):
+        return False
+    if plan.references().contains(column):
+        is_choice = plan.getClass().getSimpleName() == "Project"
+        for one in _each(plan.expressions()):
+            if one.references().contains(column) and not (is_choice and one.semanticEquals(column)):
+                return True
+    return any(_uses(child, column, stream) for child in children(plan))
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(place) for place in range(sequence.size()))

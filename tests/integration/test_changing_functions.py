@@ -1,0 +1,196 @@
+"""Functions that do something else in a later epoch than when the pipeline was analysed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from dagster_jet import JobConfig, Pipeline, sinks, sources
+from dagster_jet.errors import JetError, PipelineError, UserFunctionError
+
+from . import child
+from .oracle import committed
+from .partitioned_log import PartitionedLog
+from .world import World, write_input
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = "k string, ts long, v long"
+
+
+def run(world: World, p: Pipeline, *, one_by_one: bool = True) -> None:
+    config = JobConfig(restart_attempts_max=0, max_items_per_epoch=1 if one_by_one else 1000)
+    with world.jet() as jet:
+        jet.run(p, config, until="completed")
+
+
+def piped(world: World, source: Any, function: Any, **options: Any) -> Pipeline:
+    p = Pipeline("changing")
+    rows = p.read_from(source, name="rows").transform(function, name="change", **options)
+    rows.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    return p
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_function_finds_columns_that_it_did_not_look_at_before(
+    world: World, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """By a file with rules, and by whether there are rows at all: both, one column each."""
+    if not small:
+        monkeypatch.setattr("dagster_jet.execution.epoch_driver.FEW_ROWS", -1)
+    folder, rule = world.folder / "in", world.folder / "rule"
+    for number in range(3):
+        values = [10 * number, 10 * number + 1]
+        write_input(folder, number, [{name: f"{name}{v}" for name in "abcd"} for v in values])
+    rule.write_text("a")
+
+    def by_rule(frame: DataFrame) -> DataFrame:
+        wanted = rule.read_text()
+        if not frame.isEmpty():
+            rule.write_text(chr(ord(wanted) + 1))
+        other = "a" if frame.isEmpty() else "d"
+        return frame.select(F.col(wanted).alias("x"), F.col(other).alias("y"))
+
+    schema = "a string, b string, c string, d string"
+    source = sources.files(str(folder), format="json", schema=schema)
+    run(world, piped(world, source, by_rule))
+    assert committed(world.folder / "out", ("x", "y")) == Counter(
+        (f"{name}{v}", f"d{v}")
+        for number, name in enumerate("abc")
+        for v in (10 * number, 10 * number + 1)
+    )
+
+
+def averages(frame: DataFrame) -> DataFrame:
+    return frame.join(frame.groupBy("k").agg(F.max("v").alias("v")), ["k", "v"]).select(
+        "k", "ts", "v"
+    )
+
+
+LATER: dict[str, tuple[Any, type[JetError], str]] = {
+    "another type": (
+        lambda f: f.withColumn("v", F.col("v").cast("string")),
+        UserFunctionError,
+        "returned the columns k string, ts bigint, v string.*they were k string, ts bigint, v big",
+    ),
+    "another order": (lambda f: f.select("v", "k", "ts"), UserFunctionError, "v bigint, k string"),
+    "another column": (lambda f: f.withColumn("w", F.lit(1)), UserFunctionError, "w int"),
+    "an aggregate": (
+        lambda f: f.groupBy("k", "ts").agg(F.sum("v").alias("v")), PipelineError, "aggregates"
+    ),
+    "distinct": (lambda f: f.distinct(), PipelineError, "looks for equal rows"),
+    "itself": (averages, PipelineError, "aggregates|joins the stream with itself"),
+}  # fmt: skip
+
+
+def later(function: Any) -> Any:
+    return lambda frame: frame if frame.isEmpty() else function(frame)
+
+
+@pytest.mark.parametrize("of", ["files", "items"])
+@pytest.mark.parametrize("name", LATER)
+def test_what_a_later_plan_does_is_looked_at(world: World, name: str, of: str) -> None:
+    function, kind, said = LATER[name]
+    rows = [{"k": "a", "ts": 1, "v": n % 2} for n in range(4)]
+    if of == "files":
+        write_input(world.folder / "in", 1, rows)
+        source: Any = sources.files(f"{world.folder}/in", format="json", schema=SCHEMA)
+    else:
+        source = sources.items(rows, schema=SCHEMA)
+    with pytest.raises(kind, match=f"job 'changing', stage 'change': .*{said}"):
+        run(world, piped(world, source, later(function)))
+    assert not committed(world.folder / "out", ("k",))
+
+
+def test_a_table_of_numbers_is_not_taken_for_the_stream(world: World) -> None:
+    """A generated source's rows begin with a range of numbers as well."""
+
+    def with_table(frame: DataFrame) -> DataFrame:
+        session = frame.sparkSession
+        tables = [session.range(0, count, 1, tasks) for count in (1, 2, 4) for tasks in (1, 2)]
+        for table in tables:
+            totals = table.groupBy((F.col("id") * 0).alias("v")).agg(F.count("*").alias("n"))
+            frame = frame.join(totals.select("v"), "v", "left")
+        return frame.select("k", "ts", "v")
+
+    rows = [{"k": "a", "ts": 1, "v": n} for n in range(4)]
+    run(world, piped(world, sources.items(rows, schema=SCHEMA), with_table))
+    assert committed(world.folder / "out", ("v",)) == Counter((n,) for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("function", "is_told"),
+    [
+        (lambda f: f.withColumn("v", F.xxhash64(*f.columns) % 2), True),
+        (lambda f: f.dropna(), True),
+        (lambda f: f.where("v > 1").repartition(2).withColumn("v", F.col("v") + 1), False),
+        (lambda f: f.where("v > 1").union(f.where("v < 1")), False),
+    ],
+    ids=["a hash of all columns", "nulls in all columns", "row by row", "both"],
+)
+def test_a_later_function_that_would_notice_the_partition(
+    world: World, function: Any, is_told: bool
+) -> None:
+    folder = world.folder / "in"
+    folder.mkdir()
+    (folder / "one.json").write_text('{"k": "a", "ts": 1, "v": 2}\n' * 3, "utf-8")
+    p = Pipeline("partitions")
+    rows = p.read_from(PartitionedLog(str(folder), {"one": 2}), name="log")
+    rows = rows.transform(later(function), name="change").with_timestamps("ts")
+    rows.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    if is_told:
+        with pytest.raises(UserFunctionError, match=r"stage 'change': .*partition among them"):
+            run(world, p)
+    else:
+        run(world, p)
+        assert len(list(committed(world.folder / "out", ("k", "v")).elements())) == 3
+
+
+# --- killed while the function changes ------------------------------------------------------------
+
+WAYS: list[Any] = [
+    lambda f: f,
+    lambda f: f.where("v >= 50"),
+    lambda f: f.select("k", "ts", (F.col("v") + 1).alias("v")).withColumn("v", F.col("v") - 1),
+    lambda f: f.where("v < 70").union(f.where("v >= 70")),
+    lambda f: f.withColumn("w", F.hash("k")).drop("w"),
+]
+"""To the same rows, by other columns."""
+
+
+def changing_pipeline(folder: Path) -> Pipeline:
+    turn = folder / "turn"
+
+    def change(frame: DataFrame) -> DataFrame:
+        number = int(turn.read_text()) if turn.exists() else 0
+        turn.write_text(str(number + 1))
+        return WAYS[number % len(WAYS)](frame)
+
+    return child.crash_pipeline(folder, changed=lambda rows: rows.transform(change, name="change"))
+
+
+def main(folder: Path, order: dict[str, Any]) -> int:
+    return child.main(folder, order, changing_pipeline)
+
+
+class ChangingWorld(World):
+    driver = staticmethod(main)
+
+
+@pytest.mark.parametrize(
+    ("rules", "sharded"),
+    [("record.snapshot.after:3=kill", True), ("files.commit.file:3=kill", False)],
+)
+def test_killed_while_the_function_changes(world: World, rules: str, sharded: bool) -> None:
+    world = ChangingWorld(world.folder, world.fail_points, world.spark).fill()
+    world.run_child(rules, sharded=sharded)
+    world.assert_nothing_doubled()
+    with world.jet() as jet:
+        jet.run(changing_pipeline(world.folder), JobConfig(**child.CONFIG), until="completed")
+    world.assert_exactly_once()
+    assert int((world.folder / "turn").read_text()) > len(WAYS)
