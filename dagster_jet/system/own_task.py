@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dagster_jet.errors import ExecutorLostError, JetError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
 class OwnTask:
     """A function of this library's for `mapInArrow`. What it raises is never taken for a user's."""
 
-    run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    run: Callable[[Iterable[Any]], Iterator[Any]]
     stage: str | None = None
     """None: not known where the task is made."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         with at_stage(self.stage):
             yield from self.run(batches)
 
