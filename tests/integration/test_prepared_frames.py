@@ -125,7 +125,6 @@ def test_a_table_that_is_read_anew_ends_the_frames_that_were_joined_with_it(
 
 LATCHED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a seed": lambda rows: rows.select(F.rand()),
-    "an id": lambda rows: rows.select(F.monotonically_increasing_id()),
     "the time": lambda rows: rows.select(F.current_timestamp()),
     "the date": lambda rows: rows.where("current_date() > date'2024-01-01'"),
     "a shuffle": lambda rows: rows.repartition(2),
@@ -177,6 +176,10 @@ def test_a_variable_and_a_view_may_be_others_in_the_next_run(
     finally:
         spark.sql("DROP TEMPORARY VARIABLE least")
         spark.catalog.dropTempView("excluded")
+
+
+def test_numbers_of_rows_begin_anew_in_each_run(rows: DataFrame) -> None:
+    assert is_repeatable(rows.select(F.monotonically_increasing_id()), several_readers=True)
 
 
 def test_a_date_as_text_is_the_same_in_each_run(rows: DataFrame) -> None:
