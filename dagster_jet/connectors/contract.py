@@ -313,6 +313,11 @@ class RereadsInput(Protocol):
         """Of rows that `take_journal` has returned, in other executions too. After `restore`."""
         ...
 
+    def take_gone(self) -> Sequence[Mapping[str, Any]]:
+        """Returns such rows of input that the position has to a part, and whose rest is gone. From
+        here on nobody waits for it: its loss is accepted, or the execution ends."""
+        ...
+
     def shown(self, journaled: Mapping[str, Any]) -> str:
         """Such a row for people: which input it is, and how much is in it."""
         ...

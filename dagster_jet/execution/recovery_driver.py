@@ -230,7 +230,7 @@ class RecoveryDriver:
                 reader.restore(manifest.sources[name], journal)
             if isinstance(reader, Acknowledging) and not is_committed:
                 reader.restore_unacknowledged(manifest.unacknowledged.get(name, {}))
-            self._check_undecided(name, reader)
+            self._check_undecided(name, reader, manifest.epoch_id)
             shards[name] = (ShardState(chain=chains[0]),)
         stages = {stage.name: manifest.shards.get(stage.name, ()) for stage in context.graph.stages}
         for name in stages:
@@ -270,12 +270,12 @@ class RecoveryDriver:
             context.committer.report_missing(sink, newest)
         return frozenset(missing)
 
-    def _check_undecided(self, name: str, reader: SourceReader) -> None:
+    def _check_undecided(self, name: str, reader: SourceReader, snapshot_epoch: int) -> None:
         """Is everything there that was read after the snapshot, so that it can be read again?"""
         context, execution_id = self.context, self.claimed.execution_id
         if context.undecided is None or not isinstance(reader, RereadsInput):
             return
-        lost = context.undecided.check(name, reader)
+        lost = context.undecided.check(name, reader, snapshot_epoch)
         if lost:
             epoch_ids = tuple(dict.fromkeys(one.epoch_id for one in lost))
             shown = tuple(one.shown for one in lost)

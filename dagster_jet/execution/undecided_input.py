@@ -51,18 +51,22 @@ class UndecidedInput:
     """By source: what earlier executions have read, and this one has to read again."""
     _fails: bool = False
 
-    def check(self, source: str, reader: RereadsInput) -> tuple[LostInput, ...]:
-        """What a restored reader cannot read again, of all that was noted, in order of epochs.
+    def check(
+        self, source: str, reader: RereadsInput, snapshot_epoch: int = 0
+    ) -> tuple[LostInput, ...]:
+        """What a restored reader cannot read again, of all that was noted, in order of epochs; and
+        what its snapshot, of the epoch `snapshot_epoch`, has to a part.
 
         Raises:
             StoreMismatchError: a newer version has written a note.
             StoreError: the notes cannot be read now.
         """
+        halves = tuple(LostInput(reader.shown(row), snapshot_epoch) for row in reader.take_gone())
         map = self._map()
         data = map.get_all(map.keys(f"{source}/"))
         notes = [_table(note, self.job) for note in data if note is not None]
         if not notes:
-            return ()
+            return halves
         noted = pa.concat_tables(notes, promote_options="default")
         rows = noted.to_pylist()
         fates = reader.fates(rows)
@@ -71,7 +75,7 @@ class UndecidedInput:
             LostInput(reader.shown(row), row[EPOCH_COLUMN])
             for row, fate in zip(rows, fates, strict=True)
             if fate is InputFate.GONE
-        }
+        }.union(halves)
         return tuple(sorted(lost, key=lambda one: (one.epoch_id, one.shown)))
 
     def take_over(self, source: str, execution_id: int) -> None:

@@ -46,6 +46,8 @@ class FileMemory:
     _parts: tuple[dict[str, InputFile], ...] = field(
         default_factory=lambda: tuple({} for _ in range(PARTS))
     )
+    unfinished: set[str] = field(default_factory=set)
+    """The paths of files that were read to a part."""
     _gone_ms: dict[str, int] = field(default_factory=dict)
     """Wall-clock time at which a file was first missed; only of those that are gone."""
 
@@ -61,6 +63,7 @@ class FileMemory:
 
     def put(self, file: InputFile) -> None:
         self._parts[part_of(file.path)][file.path] = file
+        (self.unfinished.discard if file.read_to is None else self.unfinished.add)(file.path)
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> int:
         """Takes what `as_table` and `marks` have returned, the newest rows of a path first.
@@ -75,9 +78,8 @@ class FileMemory:
         for batch in journal.to_batches():
             for row in batch.to_pylist():
                 file = file_of_row(row)
-                part = self._parts[part_of(file.path)]
-                if file.path not in part:
-                    part[file.path] = file
+                if self.get(file.path) is None:
+                    self.put(file)
                     if row.get(_GONE_COLUMN) is not None:
                         self._gone_ms[file.path] = row[_GONE_COLUMN]
         return int(journal.num_rows)
@@ -118,13 +120,15 @@ class FileMemory:
                 is_there = path in there
                 if is_there:
                     self._gone_ms.pop(path, None)
-                    is_old = self.horizon_ms is not None and file.read_to is None
+                    is_old = self.horizon_ms is not None
                     wait_ms, since_ms = self.horizon_ms or 0, now_ms
                 else:
                     is_old, wait_ms = True, self.remember_ms
                     since_ms = min(self._gone_ms.setdefault(path, now_ms), now_ms)
                     self._gone_ms[path] = since_ms
-                is_old = is_old and file.mtime_ns <= (now_ms - wait_ms) * _NS
+                is_old = (
+                    is_old and file.read_to is None and file.mtime_ns <= (now_ms - wait_ms) * _NS
+                )
                 is_gone_long = is_there or since_ms <= now_ms - wait_ms
                 if is_old and is_gone_long and path not in keep:
                     if before is None or mark_of(file) < before:

@@ -253,7 +253,37 @@ class FilesReader(SourceReader):
         unread = sorted(filter(self._is_new, unread), key=mark_of)
         self._was_new = frozenset(file.path for file in unread)
         self._listed = frozenset(file.path for file in listed)
+        if gone := self._gone(self._read.unfinished - self._listed):
+            raise self._input_lost(gone[0])
         return Found(unread, recognised, self._listed, self._row_size_of_first(unread))
+
+    def _gone(self, paths: Collection[str]) -> list[InputFile]:
+        """Files that were read to a part and are not there, of these."""
+        gone = []
+        for path in sorted(paths):
+            known = self._read.get(path)
+            with self._errors_named(path):
+                if known is not None and known.read_to is not None:
+                    gone += [] if self._place.find(path) else [known]
+        return gone
+
+    def _input_lost(self, file: InputFile) -> InputLostError:
+        return InputLostError(
+            f"the file was taken away while it was read: {file.shown(self._bytes_per_row)}.",
+            job=self.job,
+            stage=self.stage,
+            position=file.path,
+            cure="Put it back as it was (cp -p) and start again; without it the rest of its rows "
+            "is missing. Delete files when a committed snapshot has them whole "
+            "(Jet.consumed_files()).",
+        )
+
+    def take_gone(self) -> Sequence[Mapping[str, Any]]:
+        gone = self._gone(self._read.unfinished)
+        for file in gone:
+            self._remember(replace(file, read_to=None))
+        rows: list[dict[str, Any]] = self._read.as_table(gone).to_pylist()
+        return rows
 
     def _is_new(self, file: InputFile) -> bool:
         """Whether it certainly was not read before it was forgotten.

@@ -17,7 +17,7 @@ from dagster_jet import sources
 from dagster_jet.connectors.files.places.local import LocalInput
 from dagster_jet.connectors.files.places.place import Listing
 from dagster_jet.connectors.files.source import FilesReader
-from dagster_jet.errors import SourceError
+from dagster_jet.errors import InputLostError, SourceError
 from dagster_jet.execution.source_journals import SourceJournals
 from dagster_jet.execution.source_polling import poll_now
 from dagster_jet.execution.undecided_input import UndecidedInput
@@ -211,6 +211,54 @@ def test_a_journal_of_an_older_version_is_written_anew(life: Life) -> None:
         written = life.epoch()
         assert written is not None and written.is_base == (number == 0)
     assert set(life.read.values()) == {1} and len(life.read) == 103 + PARTS
+
+
+def large(life: Life) -> Path:
+    """A file that a snapshot has to a part."""
+    path = life.file("large.json", rows=10**6 * 2)
+    life.epoch(max_rows=10_000)
+    assert 0 < life.reader._waiting[0].begin < path.stat().st_size
+    return path
+
+
+def test_the_rest_of_a_file_that_is_gone_is_missed(life: Life) -> None:
+    """A snapshot has its beginning: nobody would ask for the rest any more."""
+    path = large(life)
+    kept, at_ms = path.read_bytes(), life.now_ms
+    path.unlink()
+    with pytest.raises(InputLostError, match="read to byte 1048576 of 18000000") as told:
+        poll_now(life.reader)
+    assert told.value.position == str(path) and "Put it back" in str(told.value)
+    path.write_bytes(kept)
+    life.set_time(path, at_ms)
+    while life.reader.waiting().items:
+        life.epoch()
+    known = life.reader._read.get(str(path))
+    assert known is not None and known.read_to is None
+    path.unlink()
+    life.epoch()  # it was read to its end
+
+
+def test_a_rest_that_is_lost_is_told_once_and_given_up(life: Life) -> None:
+    path = large(life)
+    path.unlink()
+    life.reader = life._reader()
+    life.reader.restore(
+        life.position, SnapshotStore(life.store, "j").read_journal("in", life.chain)
+    )
+    undecided = UndecidedInput(life.store, "j")
+    (lost,) = undecided.check("in", life.reader, snapshot_epoch=7)
+    assert lost.shown.startswith(f"{path} (18000000 bytes") and lost.epoch_id == 7
+    # The loss is accepted.
+    assert poll_now(life.reader).items == 0
+    assert undecided.check("in", life.reader) == ()
+    life.journals = SourceJournals(
+        {"in": life.reader}, SnapshotStore(life.store, "j"), UndecidedInput(life.store, "j")
+    )
+    life.file("next.json")
+    life.epoch()
+    life.start()
+    assert poll_now(life.reader).items == 0
 
 
 # --- what is forgotten ----------------------------------------------------------------------------

@@ -34,7 +34,9 @@ class InputFile:
     """In a journal: how many bytes from its beginning were read. None: all."""
 
     def shown(self, bytes_per_row: float) -> str:
-        return f"{self.path} ({self.size} bytes, about {round(self.size / bytes_per_row)} rows)"
+        read = "" if self.read_to is None else f", read to byte {self.read_to} of {self.size}"
+        rows = round(self.size / bytes_per_row)
+        return f"{self.path} ({self.size} bytes, about {rows} rows{read})"
 
 
 def is_finished(name: str) -> bool:
