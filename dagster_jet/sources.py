@@ -263,20 +263,30 @@ def postgres_changes(
     *,
     slot: str,
     publication: str,
+    renamed: Mapping[str, str | None] | None = None,
     asset: str | Sequence[str] | None = None,
 ) -> ChangesSource:
     """Return a source of the changes of a table of PostgreSQL, exactly once, by logical decoding.
 
-    Columns: ``op`` ("insert", "update", "delete" or "truncate"), then those of the table, as they
-    are when the job starts. A deleted row has the columns of the table's replica identity, by
-    default its primary key; the others are null. Times without a zone are UTC; what Spark has no
-    type for is text. Rows of a transaction come in order, one transaction after the other.
+    Columns: ``op`` ("insert", "update", "delete" or "truncate"), then those of the table that are
+    not generated, as they are when the job starts. A deleted row has the columns of the table's
+    replica identity, by default its primary key; the others are null. Times without a zone are UTC;
+    what Spark has no type for is text. Rows of a transaction come in order, one transaction after
+    the other.
+
+    Then ``_lsn bigint`` (the position behind the transaction's commit) and ``_row bigint`` (the
+    change in its transaction), which together grow from row to row; ``_old struct<...>``, a table's
+    columns before an update, as far as the log has them: the old key, if that has changed, or all
+    of them with ``replica identity full``; ``_unchanged array<string>``, the large columns that an
+    update left alone, which the log does not repeat: they are null.
 
     Args:
         url: of the database; with a password it is a `Secret(env=...)`. The user needs REPLICATION.
         slot: the name of a logical replication slot for this job alone; made if there is none: what
             is committed from then on is read.
         publication: of one table: ``create publication p for table t``.
+        renamed: what became of columns that were renamed or dropped while the job was down: by
+            former name the name of today, or None, which leaves the values out.
         asset: the key of the Dagster asset that the table is.
 
     Raises:
@@ -290,7 +300,8 @@ def postgres_changes(
     from dagster_jet.connectors.sql.place import SqlPlace
 
     place = SqlPlace(url, publication or "publication")
-    return ChangesSource(place, slot, publication, asset_key=_key(asset))
+    pairs = tuple((renamed or {}).items())
+    return ChangesSource(place, slot, publication, pairs, asset_key=_key(asset))
 
 
 def table_rows(

@@ -132,7 +132,9 @@ class Execution:
             clock=clock,
             snapshots=snapshots,
             readers=readers,
-            polling=SourcePolling(job, readers, clock.now_ms, self._report_outage),
+            polling=SourcePolling(
+                job, readers, clock.now_ms, self._report_outage, keeper.headway.source_away
+            ),
             runtime=runtime,
             watermarks=WatermarkTracker(graph, config.max_watermark_retention_ms),
             early=EarlyResults(graph),

@@ -118,6 +118,8 @@ class SourcePolling:
     now_ms: Callable[[], int]
     report: Callable[[Outage, bool], None]
     """An outage lasts (False), or is over (True). On a source's thread."""
+    retried: Callable[[str, str | None], None] = lambda source, reason: None
+    """A source is asked again, and why; None: that is over. On its thread."""
     answers: queue.SimpleQueue[PollResult] = field(default_factory=queue.SimpleQueue)
     outages: dict[str, Outage] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
@@ -276,6 +278,7 @@ class SourcePolling:
                     since_ms = self.outages[name].since_ms if name in self.outages else None
                     outage = Outage(name, since_ms or self.now_ms(), str(error))
                     self.outages[name] = outage
+                    self.retried(name, outage.reason)
                     if not reported and time.monotonic() - began >= REPORT_AFTER_S:
                         reported = True
                         self.report(outage, False)
@@ -283,8 +286,10 @@ class SourcePolling:
                     continue
                 answer = PollResult(name, error=self._named(error, reaction, name))
             over = self.outages.pop(name, None)
-            if reported and over is not None:
-                self.report(over, True)
+            if over is not None:
+                self.retried(name, None)
+                if reported:
+                    self.report(over, True)
             self.answers.put(answer)
             return
 

@@ -273,14 +273,19 @@ def _at_work(facts: JobFacts) -> Iterator[Finding]:
         yield Finding(FindingKind.STARTING, record.job, text, since_ms=_since(facts))
     elif activity is not None and activity.doing in (Doing.EPOCH, Doing.ASKING, Doing.OTHER):
         if activity.is_stuck(STUCK_AFTER_MS):
-            trouble = f": {activity.trouble}" if activity.trouble else ""
+            trouble = f": {activity.trouble.rstrip('.')}" if activity.trouble else ""
+            cure = (
+                "Make the source answer: the job asks again by itself."
+                if activity.doing is Doing.ASKING
+                else "Look at Spark's UI for tasks that do not end; restart the job with "
+                f"dagster-jet job {record.job} restart."
+            )
             yield Finding(
                 FindingKind.STUCK,
                 record.job,
                 f"The job lives and has been {activity.doing.value} for "
                 f"{span(activity.for_ms)}{trouble}.",
-                "Look at Spark's UI for tasks that do not end; restart the job with "
-                f"dagster-jet job {record.job} restart.",
+                cure,
                 _since(facts),
             )
 

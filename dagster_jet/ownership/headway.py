@@ -26,6 +26,7 @@ class Headway:
         self._clock, self._lock = clock, threading.Lock()
         self._doing, self._since, self._trouble = Doing.STARTING, clock(), ""
         self._failing: tuple[float, str] | None = None
+        self._away: dict[str, tuple[float, str]] = {}
         self._is_healthy, self._looked_at = False, self._since
 
     def at(self, doing: Doing) -> None:
@@ -55,11 +56,27 @@ class Headway:
         with self._lock:
             self._failing = None
 
+    def source_away(self, source: str, trouble: str | None) -> None:
+        """A source cannot be read, and is asked again and again while others go on; None: it can.
+
+        What is done meanwhile, and that there is nothing to do, does not hide it.
+        """
+        with self._lock:
+            before = self._away.pop(source, None)
+            if trouble is not None:
+                self._away[source] = before[0] if before is not None else self._clock(), trouble
+
     def activity(self) -> Activity:
         with self._lock:
             if self._failing is not None:
                 return self._activity(Doing.SAVING, *self._failing)
-            return self._activity(self._doing, self._since, self._trouble)
+            away = min(self._away.values(), default=None)
+            is_idle = self._doing is Doing.IDLE
+            if away is not None and (is_idle or away[0] <= self._since):
+                return self._activity(Doing.ASKING, *away)
+            # Phase 2 may wait for a source, to acknowledge what was read.
+            trouble = self._trouble or (away[1] if away is not None else "")
+            return self._activity(self._doing, self._since, trouble)
 
     def take_healthy_ms(self) -> int:
         """The time since the last call, if the execution got on in it; else 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -20,6 +21,7 @@ from dagster_jet.execution.events import (
 )
 from dagster_jet.snapshot.record import JobStatus
 from tests.long import long
+from tests.servers import wait_until
 
 from . import child, queue_child
 from .oracle import committed
@@ -91,14 +93,22 @@ def test_a_sink_may_give_less_and_says_so(world: QueueWorld) -> None:
 def test_an_outage_of_the_queue_is_waited_for_without_a_restart(
     world: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And as long as it lasts, the lease says so: asset checks go by that."""
     monkeypatch.setattr(source_polling, "REPORT_AFTER_S", 0.0)
     path = world.folder / "queue.db"
+
+    def is_said() -> bool:
+        record = jet.observed(queue_child.JOB)
+        said = str(record.lease.activity) if record and record.lease else ""
+        return re.match(r"asking the sources for \d+ s: .*locked", said) is not None
+
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("begin exclusive")
 
         def see(event: JobEvent) -> None:
             world.see(event)
             if isinstance(event, SourceUnavailable):
+                wait_until(is_said, within=30)
                 other.execute("rollback")
 
         with world.jet() as jet:

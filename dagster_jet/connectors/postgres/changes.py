@@ -6,15 +6,15 @@ phase 2 advances the slot to it. So the server forgets nothing that no snapshot 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from dagster_jet.connectors.contract import BadRowRule
+from dagster_jet.connectors.postgres import rows
 from dagster_jet.connectors.postgres.reader import ChangesReader
-from dagster_jet.connectors.postgres.types import spark_type
+from dagster_jet.connectors.postgres.server import Server, server_of
+from dagster_jet.connectors.postgres.table import PublishedTable, published_tables
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.core.secret import Secret, refuse_written_out, shown
@@ -23,17 +23,19 @@ from dagster_jet.errors import ConfigurationError, PipelineError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-_COLUMNS = """
-select p.schemaname || '.' || p.tablename, a.attname, t.typname, a.atttypmod
-from pg_publication_tables p
-join pg_namespace n on n.nspname = p.schemaname
-join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
-join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-    and a.attname = any (p.attnames)
-join pg_type t on t.oid = a.atttypid
-where p.pubname = :publication
-order by 1, a.attnum
-"""
+_SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a start finds at the server."""
+
+    table: PublishedTable
+    server: Server
+    slot_begins: int
+    """What is committed from this position on is still in the slot."""
+    made_slot: bool
+    """There was none."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,22 @@ class ChangesSource:
     """For people its table is the publication."""
     slot: str
     publication: str
-    columns: tuple[tuple[str, str, str], ...] = field(default=(), compare=False, repr=False)
-    """(name, type in the database, type as DDL), as of this start."""
-    table: str = field(default="", compare=False, repr=False)
+    renamed: tuple[tuple[str, str | None], ...] = ()
+    """(former name, name today; None: the column is gone)."""
+    found: Found | None = field(default=None, compare=False, repr=False)
+    """As of this start."""
     asset_key: tuple[str, ...] = ()
     """The asset that it reads, in an orchestrator that knows it; () if none."""
 
     def __post_init__(self) -> None:
         refuse_written_out(self.place.url, "url")
-        for name, value in (("slot", self.slot), ("publication", self.publication)):
-            if not value:
-                raise ConfigurationError(f"{name}: it is empty.")
+        if not self.publication:
+            raise ConfigurationError("publication: it is empty.")
+        if not _SLOT_NAME.fullmatch(self.slot):
+            raise ConfigurationError(
+                f"slot: {self.slot!r} is no name of a slot.",
+                cure="Use lower-case letters, digits and underscores, at most 63 of them.",
+            )
         if not isinstance(self.place.url, Secret):
             family = self.place.parsed().get_backend_name()
             if family != "postgresql":
@@ -71,56 +78,87 @@ class ChangesSource:
     @property
     def schema(self) -> str:
         """The columns as DDL."""
-        if not self.columns:
+        if self.found is None:
             raise PipelineError(
                 "the columns of a publication are known once a job starts.",
                 cure="Plan the pipeline with Jet.plan.",
             )
-        return ", ".join(["op string", *(f"`{name}` {ddl}" for name, _, ddl in self.columns)])
+        return rows.schema(self.found.table)
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> ChangesSource:
         """Asks for the columns, and makes the slot if there is none."""
         with as_source_errors(self.place, job, stage), self.place.connected() as connection:
-            found = self._columns(connection, job, stage)
-            connection.rollback()
-            self._check_slot(connection, job, stage)
-        return found
+            table = self._table(connection, job, stage)
+            self._check_server(connection, job, stage)
+            made_slot = self._make_slot(connection, job, stage)
+            asked = (
+                "select cast(confirmed_flush_lsn as text) from pg_replication_slots "
+                "where slot_name = :slot"
+            )
+            # A slot that is lost has no position; the first poll says so.
+            begins = connection.execute(sqlalchemy().text(asked), {"slot": self.slot}).scalar()
+            position = rows.lsn_of(begins or "0/0")
+            return replace(self, found=Found(table, server_of(connection), position, made_slot))
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> ChangesReader:
         known = self
-        if not self.columns:
+        if self.found is None:
             known = self.at_start(job, stage, on_one_host=True)
-        kinds: Mapping[str, pa.DataType] = {
-            name: _arrow(database_type) for name, database_type, _ in known.columns
-        }
-        return ChangesReader(known.place, known.slot, known.publication, kinds, job, stage)
+        found = known.found
+        assert found is not None
+        return ChangesReader(
+            self.place,
+            self.slot,
+            self.publication,
+            found.table,
+            dict(self.renamed),
+            found.server,
+            found.made_slot,
+            bad_rows,
+            job,
+            stage,
+            _whole=found.slot_begins,
+        )
 
-    def _columns(self, connection: Connection, job: str, stage: str) -> ChangesSource:
-        asked = sqlalchemy().text(_COLUMNS)
-        rows = connection.execute(asked, {"publication": self.publication}).all()
-        tables = sorted({row[0] for row in rows})
+    def _table(self, connection: Connection, job: str, stage: str) -> PublishedTable:
+        tables = published_tables(connection, self.publication)
         if len(tables) != 1:
-            has = f"has {len(tables)} tables: {', '.join(tables)}" if tables else "has no table"
+            names = ", ".join(table.name for table in tables)
+            has = f"has {len(tables)} tables: {names}" if tables else "has no table"
             raise ConfigurationError(
                 f"the publication {self.publication!r} {has}, or does not exist.",
                 job=job,
                 stage=stage,
-                cure="Make one for one table: create publication p for table t.",
+                cure="Make one for one table: create publication p for table t; for a partitioned "
+                "table: ... with (publish_via_partition_root = true).",
             )
-        columns = []
-        for _, name, kind, modifier in rows:
-            if name == "op":
-                raise ConfigurationError(
-                    f"the table {tables[0]} has a column op, as the source does.",
-                    job=job,
-                    stage=stage,
-                    cure="Publish the other columns only: for table t (a, b).",
+        table = tables[0]
+        lower = [name.lower() for name in (*rows.OWN, *table.names)]
+        twice = sorted({name for name in lower if lower.count(name) > 1})
+        if twice or not table.columns:
+            has = "publishes no column"
+            if twice:
+                has = (
+                    f"has columns whose names are taken, by the source or by another column (Spark "
+                    f"does not look at the case): {', '.join(twice)}"
                 )
-            columns.append((name, f"{kind} {modifier}", spark_type(kind, modifier)[0]))
-        return replace(self, columns=tuple(columns), table=tables[0])
+            raise ConfigurationError(
+                f"the table {table.name} {has}.",
+                job=job,
+                stage=stage,
+                cure="Publish other columns only: for table t (a, b).",
+            )
+        strange = [name for pair in self.renamed if (name := pair[1]) and name not in table.names]
+        if strange:
+            raise ConfigurationError(
+                f"renamed: the table {table.name} has no column {', '.join(strange)}.",
+                job=job,
+                stage=stage,
+                cure=f"It has {', '.join(table.names)}; what is gone is None.",
+            )
+        return table
 
-    def _check_slot(self, connection: Connection, job: str, stage: str) -> None:
-        alchemy = sqlalchemy()
+    def _check_server(self, connection: Connection, job: str, stage: str) -> None:
         level = connection.exec_driver_sql("show wal_level").scalar()
         if level != "logical":
             raise ConfigurationError(
@@ -129,24 +167,33 @@ class ChangesSource:
                 stage=stage,
                 cure="Set wal_level = logical in postgresql.conf and restart the server.",
             )
+        if connection.exec_driver_sql("show server_encoding").scalar() == "SQL_ASCII":
+            raise ConfigurationError(
+                f"the database at {shown(self.place.url)} has the encoding SQL_ASCII: nobody knows "
+                "what its texts mean.",
+                job=job,
+                stage=stage,
+                cure="Copy it into a database with an encoding, such as UTF8.",
+            )
+
+    def _make_slot(self, connection: Connection, job: str, stage: str) -> bool:
+        """Whether there was none."""
+        alchemy = sqlalchemy()
         asked = alchemy.text(
             "select plugin, database from pg_replication_slots where slot_name = :s"
         )
         row = connection.execute(asked, {"s": self.slot}).one_or_none()
         here = connection.exec_driver_sql("select current_database()").scalar()
-        if row is None:
-            made = alchemy.text("select pg_create_logical_replication_slot(:s, 'pgoutput')")
-            connection.execute(made, {"s": self.slot})
-            connection.commit()
-        elif tuple(row) != ("pgoutput", here):
+        if row is not None and tuple(row) != ("pgoutput", here):
             raise ConfigurationError(
                 f"the slot {self.slot!r} is one of {row[0]} in the database {row[1]!r}.",
                 job=job,
                 stage=stage,
                 cure="Name another slot; one that does not exist is made.",
             )
-
-
-def _arrow(database_type: str) -> pa.DataType:
-    name, modifier = database_type.rsplit(" ", 1)
-    return spark_type(name, int(modifier))[1]
+        connection.rollback()  # a transaction that has written can make no slot, one that reads can
+        if row is None:
+            made = alchemy.text("select pg_create_logical_replication_slot(:s, 'pgoutput')")
+            connection.execute(made, {"s": self.slot})
+            connection.commit()
+        return row is None

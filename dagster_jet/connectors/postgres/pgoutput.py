@@ -13,8 +13,26 @@ Values = dict[str, str | None]
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
 
 
-class UnchangedValueError(Exception):
-    """A large value that an update did not touch is not in the log; names the table, the column."""
+@dataclass(frozen=True)
+class LogColumn:
+    """A column as the log describes it, at the time of the change."""
+
+    name: str
+    type_oid: int
+    modifier: int
+    is_identity: bool
+    """Deletions, and updates that change it, have its old value."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table as the log describes it, at the time of the change."""
+
+    oid: int
+    name: str
+    """`schema.table`."""
+    columns: tuple[LogColumn, ...]
+    """In the order in which the table got them; without those that are generated."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +40,14 @@ class Change:
     """One row that was inserted, updated, deleted; or a table that was truncated."""
 
     op: str
-    table: str
-    """`schema.table`."""
+    relation: Relation
     values: Values = field(repr=False)
     """As text; of a deleted row those of its replica identity."""
+    old: Values | None = field(default=None, repr=False)
+    """Of an update, what the log has of the row before: its replica identity, if that has changed;
+    with `replica identity full` all of it."""
+    unchanged: tuple[str, ...] = ()
+    """Large values that an update left as they were: the log does not repeat them."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +87,9 @@ class _Message:
         return self.data[self.at - count : self.at]
 
 
-@dataclass(frozen=True)
-class _Relation:
-    name: str
-    columns: tuple[str, ...]
-    identity: frozenset[str]
-
-
 def transactions(messages: Iterable[bytes]) -> Iterator[Transaction]:
-    """Decodes messages, which begin with a transaction and end with one.
-
-    Raises:
-        UnchangedValueError: see there.
-    """
-    relations: dict[int, _Relation] = {}
+    """Decodes messages, which begin with a transaction and end with one."""
+    relations: dict[int, Relation] = {}
     changes: list[Change] = []
     count = 0
     for data in messages:
@@ -87,63 +98,58 @@ def transactions(messages: Iterable[bytes]) -> Iterator[Transaction]:
         if kind == "B":
             changes, count = [], 1
         elif kind == "R":
-            id, relation = _relation(message)
-            relations[id] = relation
+            relation = _relation(message)
+            relations[relation.oid] = relation
         elif kind in _OPS:
-            relation = relations[message.number("I")]
-            changes.append(Change(_OPS[kind], relation.name, _values(message, kind, relation)))
+            changes.append(_change(message, kind, relations[message.number("I")]))
         elif kind == "T":
             tables, _ = message.number("I"), message.number("B")
             for _ in range(tables):
-                changes.append(Change("truncate", relations[message.number("I")].name, {}))
+                changes.append(Change("truncate", relations[message.number("I")], {}))
         elif kind == "C":
             message.at += 1 + 8  # flags, the position of the commit itself
             yield Transaction(message.number("Q"), tuple(changes), count)
 
 
-def _relation(message: _Message) -> tuple[int, _Relation]:
-    id, schema, name = message.number("I"), message.text(), message.text()
+def _relation(message: _Message) -> Relation:
+    oid, schema, name = message.number("I"), message.text(), message.text()
     message.letter()  # how rows are identified
-    columns, identity = [], set()
+    columns = []
     for _ in range(message.number("H")):
-        is_identity, column = message.number("B") & 1, message.text()
-        message.at += 8  # type and modifier
-        columns.append(column)
-        if is_identity:
-            identity.add(column)
-    return id, _Relation(f"{schema}.{name}", tuple(columns), frozenset(identity))
+        is_identity, column = bool(message.number("B") & 1), message.text()
+        type_oid, modifier = message.number("I"), message.number("i")
+        columns.append(LogColumn(column, type_oid, modifier, is_identity))
+    return Relation(oid, f"{schema}.{name}", tuple(columns))
 
 
-def _values(message: _Message, kind: str, relation: _Relation) -> Values:
-    part, old = message.letter(), {}
+def _change(message: _Message, kind: str, relation: Relation) -> Change:
+    part = message.letter()
+    old: Values | None = None
     if part in "KO":
-        old = _tuple(message, relation)
+        old, _ = _tuple(message, relation)
         if part == "K":  # the other columns are sent as nulls, which they need not be
-            old = {name: old[name] for name in old if name in relation.identity}
+            old = {column.name: old[column.name] for column in relation.columns
+                   if column.is_identity}  # fmt: skip
         if kind == "D":
-            return {name: value for name, value in old.items() if value is not _UNCHANGED}
+            return Change(_OPS[kind], relation, old)
         message.letter()
-    new = _tuple(message, relation)
-    for name, value in new.items():
-        if value is _UNCHANGED:
-            if old.get(name, _UNCHANGED) is _UNCHANGED:
-                raise UnchangedValueError(relation.name, name)
-            new[name] = old[name]
-    return new
+    new, unchanged = _tuple(message, relation)
+    if part == "O" and old is not None:
+        new |= {name: old[name] for name in unchanged}
+        unchanged = ()
+    return Change(_OPS[kind], relation, new, old, unchanged)
 
 
-_UNCHANGED = "\0unchanged"
-"""No text in PostgreSQL has a zero in it."""
-
-
-def _tuple(message: _Message, relation: _Relation) -> Values:
+def _tuple(message: _Message, relation: Relation) -> tuple[Values, tuple[str, ...]]:
+    """The values, and the names of those that are not there because they did not change."""
     values: Values = {}
-    for name in relation.columns[: message.number("H")]:
+    unchanged = []
+    for column in relation.columns[: message.number("H")]:
         kind = message.letter()
-        if kind == "n":
-            values[name] = None
-        elif kind == "u":
-            values[name] = _UNCHANGED
-        else:
-            values[name] = message.bytes(message.number("I")).decode()
-    return values
+        if kind == "t":
+            values[column.name] = message.bytes(message.number("I")).decode()
+            continue
+        values[column.name] = None
+        if kind == "u":
+            unchanged.append(column.name)
+    return values, tuple(unchanged)

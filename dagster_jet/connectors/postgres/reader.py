@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import Backlog, Lag, SourceFrame, SourceReader
-from dagster_jet.connectors.postgres.pgoutput import (
-    Change,
-    Transaction,
-    UnchangedValueError,
-    transactions,
+from dagster_jet.connectors.contract import (
+    Backlog,
+    BadRowRule,
+    Lag,
+    SourceFrame,
+    SourceReader,
 )
-from dagster_jet.connectors.postgres.types import reads
+from dagster_jet.connectors.postgres.pgoutput import Transaction, transactions
+from dagster_jet.connectors.postgres.relations import ChangedTableError, Relations
+from dagster_jet.connectors.postgres.rows import Row, lsn_of, lsn_text, tables_of
+from dagster_jet.connectors.postgres.server import Server, lacks, server_of
+from dagster_jet.connectors.postgres.table import PublishedTable
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
-from dagster_jet.errors import BadRowError, InputLostError, SourceError
+from dagster_jet.errors import InputLostError, Reaction, SourceError
 from dagster_jet.system.failpoint import fail_point
 
 if TYPE_CHECKING:
@@ -29,15 +34,35 @@ if TYPE_CHECKING:
 
 MESSAGES_AT_ONCE = 20_000
 """A poll asks for so many that are new; the server ends with the transaction that has the last."""
+ADVANCE_BYTES, ADVANCE_S = 4 << 20, 2.0
+"""So much of the log without a row of the table, and so long after the last epoch with this source,
+asks for an epoch without rows: its snapshot lets the server forget that part of the log."""
+_SESSION = (
+    # Names of types and functions, as values, come with their schema; a role may have a time limit.
+    "select set_config('search_path', '', false), set_config('statement_timeout', '0', false)"
+)
 _SLOT = (
-    "select cast(confirmed_flush_lsn as text), cast(pg_current_wal_flush_lsn() as text) "
-    "from pg_replication_slots where slot_name = :slot"
+    "select cast(confirmed_flush_lsn as text), cast(pg_current_wal_flush_lsn() as text), "
+    "wal_status from pg_replication_slots where slot_name = :slot"
 )
 _PEEK = (
     "select data from pg_logical_slot_peek_binary_changes(:slot, null, :count, "
     "'proto_version', '1', 'publication_names', :publication)"
 )
 _ADVANCE = "select pg_replication_slot_advance(:slot, cast(:lsn as pg_lsn))"
+
+
+@dataclass(frozen=True)
+class Polled:
+    """What a poll has found."""
+
+    transactions: tuple[tuple[Row, ...], ...] = ()
+    end: int = 0
+    """Of the last transaction that was ever found."""
+    caught_up: int = 0
+    """All that was committed up to here was found, now or before; 0: not known."""
+    is_held: bool = False
+    """The table has changed: the job starts anew, once a snapshot has what was before."""
 
 
 @dataclass
@@ -47,22 +72,35 @@ class ChangesReader(SourceReader):
     place: SqlPlace
     slot: str
     publication: str
-    columns: Mapping[str, pa.DataType]
+    table: PublishedTable
+    renamed: Mapping[str, str | None]
+    server: Server
+    made_slot: bool
+    """By this execution's start."""
+    bad_rows: BadRowRule | None
     job: str
     stage: str
-    _waiting: deque[tuple[int, int, bool, Change]] = field(default_factory=deque)
-    """(end of the transaction, number in it, whether it is the last there, change)."""
+    _waiting: deque[tuple[Row, bool]] = field(default_factory=deque)
+    """(row, whether it is the last of its transaction)."""
     _end: int = 0
-    """Of the last transaction that was handed out from; of that, so many rows:"""
+    """Of the last transaction that was handed out from; of that, rows before this number:"""
     _row: int = 0
     _whole: int = 0
-    """The end of the last transaction that was handed out whole."""
+    """All that was committed up to here was handed out. At first where the slot begins."""
+    _caught_up: int = 0
+    """Nothing but what waits was committed up to here."""
     _acknowledged: int = 0
     """Up to where the slot is advanced, by us."""
+    _planned: tuple[int, float] = (0, float("-inf"))
+    """`_whole` at the last split, and when that was."""
     _seen: int = 0
+    """The end of the last transaction that was peeked; of the last one with rows of the table:"""
+    _found: int = 0
     _kept: deque[tuple[int, int]] = field(default_factory=deque)
     """(end, messages) of what was peeked and is still in the slot."""
     _log_end: str = ""
+    _restored: tuple[Server, int] | None = None
+    """Where the snapshot was taken, and up to where it has read; until it is compared."""
     _backlog: Backlog = Backlog.READ
     _is_to_end: bool = False
     _backlog_end: int | None = None
@@ -72,66 +110,140 @@ class ChangesReader(SourceReader):
 
     acknowledges_positions = True
 
+    def __post_init__(self) -> None:
+        self._relations = Relations(
+            self.publication, self.table, self.renamed, self.job, self.stage
+        )
+        self._planned = self._whole, float("-inf")
+        self._acknowledged = self._whole
+
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         self._end, self._row = lsn_of(position["lsn"]), position["row"]
-        self._whole = lsn_of(position["whole"])
-        self._seen = self._whole
+        self._whole = self._seen = lsn_of(position["whole"])
+        self._acknowledged = 0
+        self._planned = self._whole, float("-inf")
+        before = Server(position["system"], position["timeline"])
+        self._restored = before, max(self._whole, self._end)
 
     # --- on the source's own thread ---------------------------------------------------------------
 
-    def poll(self) -> list[Transaction]:
+    def poll(self) -> Polled:
         with self._classified():
             try:
-                found = self._peek()
-            except UnchangedValueError as error:
-                table, column = error.args
-                raise SourceError(
-                    f"an update of {table} left the large value of {column} as it was, and the "
-                    "log does not repeat it.",
-                    job=self.job,
-                    stage=self.stage,
-                    cure=f"alter table {table} replica identity full; then let the job start from "
-                    "a new slot.",
-                ) from None
+                return self._peek()
             except BaseException:
                 self._hang_up()
                 raise
-        return found
 
-    def _peek(self) -> list[Transaction]:
-        connection, text = self._connected(), sqlalchemy().text
-        row = connection.execute(text(_SLOT), {"slot": self.slot}).one_or_none()
-        if row is None or (self._whole and lsn_of(row[0]) > self._whole):
-            gone = "does not exist any more" if row is None else f"has been advanced to {row[0]}"
-            raise InputLostError(
-                f"the slot {self.slot!r} {gone}: the changes since {lsn_text(self._whole)} cannot "
-                "be read again.",
-                job=self.job,
-                stage=self.stage,
-                cure="Start the job anew, under another name and with another slot, from a copy "
-                "of the table.",
-            )
+    def _peek(self) -> Polled:
+        connection = self._connected()
+        self._check_restored(connection)
+        confirmed, log_end = self._slot(connection)
         if self._is_to_end and self._backlog_end is None:
-            self._backlog_end = lsn_of(row[1])
-        if row[1] == self._log_end:
-            return []  # nothing has come that can be decoded
-        confirmed = lsn_of(row[0])
-        while self._kept and self._kept[0][0] <= confirmed:
-            self._kept.popleft()
-        known = sum(messages for _, messages in self._kept)
+            self._backlog_end = lsn_of(log_end)
+        if log_end == self._log_end:
+            return Polled(caught_up=lsn_of(log_end))  # nothing has come that can be decoded
+        known = sum(messages for end, messages in self._kept if end > confirmed)
         asked = {
             "slot": self.slot,
             "count": known + MESSAGES_AT_ONCE,
-            "publication": self.publication,
+            "publication": _quoted(self.publication),
         }
-        messages = [bytes(data) for (data,) in connection.execute(text(_PEEK), asked)]
-        found = [one for one in transactions(messages) if one.end > self._seen]
-        self._kept.extend((one.end, one.messages) for one in found)
-        if found:
-            self._seen = found[-1].end
-        if not found:
-            self._log_end = row[1]
-        return found
+        peeked = connection.execute(sqlalchemy().text(_PEEK), asked)
+        messages = [bytes(data) for (data,) in peeked]
+        self._slot(connection)  # what another has advanced it over meanwhile was not peeked
+        all_of_it = list(transactions(messages))
+        self._kept = deque((one.end, one.messages) for one in all_of_it)
+        is_whole = len(messages) < asked["count"]
+        self._check_history(confirmed, [one.end for one in all_of_it], is_whole=is_whole)
+        new = [one for one in all_of_it if one.end > self._seen]
+        return self._polled(connection, new, confirmed, log_end if is_whole else None)
+
+    def _polled(
+        self,
+        connection: Connection,
+        new: Sequence[Transaction],
+        confirmed: int,
+        log_end: str | None,
+    ) -> Polled:
+        """
+        Args:
+            log_end: up to where everything was peeked; None: not known.
+        """
+        found: list[tuple[Row, ...]] = []
+        for one in new:
+            try:
+                rows = tuple(self._relations.rows_of(one, connection))
+            except ChangedTableError:
+                # A start reads with the columns as they are then: what is before comes first.
+                if found or confirmed < self._found:
+                    return Polled(tuple(found), self._found, is_held=True)
+                raise
+            self._seen = one.end
+            if rows:
+                self._found = one.end
+                found.append(rows)
+        if log_end is not None and not new:
+            self._log_end = log_end
+        caught_up = 0 if log_end is None else max(lsn_of(log_end), self._seen)
+        return Polled(tuple(found), self._found, caught_up)
+
+    def _slot(self, connection: Connection) -> tuple[int, str]:
+        """Where it begins, and where the log ends.
+
+        Raises:
+            InputLostError: it does not have all that comes after what was read.
+        """
+        asked = sqlalchemy().text(_SLOT)
+        row = connection.execute(asked, {"slot": self.slot}).one_or_none()
+        if row is None:
+            raise self._lost(f"the slot {self.slot!r} does not exist any more")
+        begins, log_end, status = row
+        if status == "lost" or begins is None:
+            raise self._lost(
+                f"the server has removed log that the slot {self.slot!r} needs "
+                "(max_slot_wal_keep_size)"
+            )
+        if lsn_of(begins) > self._whole:
+            raise self._lost(f"the slot {self.slot!r} has been advanced to {begins}, by another")
+        if lsn_of(log_end) < max(self._whole, self._end):
+            raise self._lost(f"the server's log ends at {log_end}: it was put back")
+        return lsn_of(begins), str(log_end)
+
+    def _check_restored(self, connection: Connection) -> None:
+        """Once: is what the snapshot has read of this server's log?"""
+        if self._restored is None:
+            return
+        before, position = self._restored
+        if self.made_slot:
+            with suppress(Exception):  # nobody reads it, and it would keep the log for ever
+                drop = sqlalchemy().text("select pg_drop_replication_slot(:slot)")
+                connection.execute(drop, {"slot": self.slot})
+            raise self._lost(f"the slot {self.slot!r} does not exist any more")
+        lost = lacks(self.place, self.server, before, position)
+        if lost is not None:
+            raise self._lost(lost)
+        self._restored = None
+
+    def _check_history(self, confirmed: int, ends: Sequence[int], *, is_whole: bool) -> None:
+        """What was read and is still in the slot is peeked again, ending where it ended."""
+        read = self._end
+        if read <= confirmed or read in ends:
+            return
+        if is_whole or any(end > read for end in ends):
+            raise self._lost(
+                f"no transaction ends at {lsn_text(read)} any more, where one was read: the server "
+                "was put back, and has gone on from there"
+            )
+
+    def _lost(self, what: str) -> InputLostError:
+        return InputLostError(
+            f"{what}. The changes since {lsn_text(self._whole)} cannot be read.",
+            job=self.job,
+            stage=self.stage,
+            cure="Start the job anew, under another name and with another slot, from a copy of the "
+            "table.",
+        )
 
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
         """Advances the slot. It never goes back, so twice is success."""
@@ -141,9 +253,10 @@ class ChangesReader(SourceReader):
         with self._classified():
             try:
                 connection, text = self._connected(), sqlalchemy().text
+                self._check_restored(connection)
                 fail_point("postgres.advance.before")
-                row = connection.execute(text(_SLOT), {"slot": self.slot}).one_or_none()
-                if row is not None and lsn_of(row[0]) < upto:
+                begins, _ = self._slot(connection)
+                if begins < upto:
                     connection.execute(text(_ADVANCE), {"slot": self.slot, "lsn": lsn_text(upto)})
                 fail_point("postgres.advance.after")
             except BaseException:
@@ -156,7 +269,18 @@ class ChangesReader(SourceReader):
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = self._stack.enter_context(self.place.connected(autocommit=True))
+            connection = self._stack.enter_context(self.place.connected(autocommit=True))
+            connection.exec_driver_sql(_SESSION)
+            if server_of(connection) != self.server:
+                changed = SourceError(
+                    "another server answers, or a standby has taken over: the job starts anew and "
+                    "compares it with what was read.",
+                    job=self.job,
+                    stage=self.stage,
+                )
+                changed.reaction = Reaction.RESTART
+                raise changed
+            self._connection = connection
         return self._connection
 
     def _hang_up(self) -> None:
@@ -175,64 +299,70 @@ class ChangesReader(SourceReader):
     def backlog(self) -> Backlog:
         return self._backlog
 
-    def accept(self, found: Sequence[Transaction]) -> None:
+    def accept(self, found: Polled) -> None:
         end = self._backlog_end
-        if end is not None and (not found or found[-1].end >= end):
-            self._backlog = Backlog.READ
-        for one in found:
+        if end is not None:
+            is_read = max(found.end, found.caught_up) >= end
+            self._backlog = Backlog.READ if is_read else Backlog.WAITING
+            if found.is_held and not is_read:
+                self._backlog = Backlog.HELD
+        for rows in found.transactions:
             # Of the one that a snapshot has divided, only the rest.
-            first = self._row if one.end == self._end else 0
-            last = len(one.changes) - 1
-            for number in range(first, len(one.changes)):
-                row = one.end, number, number == last, one.changes[number]
-                self._waiting.append(row)
+            first = self._row if rows[0].end == self._end else 0
+            self._waiting.extend((row, row is rows[-1]) for row in rows if row.number >= first)
+        self._caught_up = max(self._caught_up, found.caught_up)
+        self._note_caught_up()
 
     def waiting(self) -> Lag:
-        return Lag(len(self._waiting), {"changes": len(self._waiting)})
+        count = len(self._waiting)
+        details = {"changes": count}
+        whole, at = self._planned
+        if (
+            not count
+            and self._whole - whole >= ADVANCE_BYTES
+            and time.monotonic() - at >= ADVANCE_S
+        ):
+            count = 1  # an epoch without rows
+        return Lag(count, details)
 
-    def plan(self, max_rows: int) -> tuple[Change, ...] | None:
-        taken: list[Change] = []
+    def plan(self, max_rows: int) -> tuple[Row, ...] | None:
+        if not self.waiting().items:
+            return None
+        taken: list[Row] = []
         while self._waiting and len(taken) < max(1, max_rows):
-            end, number, is_last, change = self._waiting.popleft()
-            self._end, self._row = end, number + 1
+            row, is_last = self._waiting.popleft()
+            self._end, self._row = row.end, row.number + 1
             if is_last:
-                self._whole = end
-            taken.append(change)
-        return tuple(taken) or None
+                self._whole = max(self._whole, row.end)
+            taken.append(row)
+        self._note_caught_up()
+        self._planned = self._whole, time.monotonic()
+        return tuple(taken)
 
-    def frame(self, spark: SparkSession, split: tuple[Change, ...]) -> SourceFrame:
-        table = self._table(split)
-        return SourceFrame(spark.createDataFrame(table))
+    def _note_caught_up(self) -> None:
+        if not self._waiting:
+            self._whole = max(self._whole, self._caught_up)
 
-    def _table(self, changes: Sequence[Change]) -> pa.Table:
-        columns = {"op": pa.array([change.op for change in changes], pa.string())}
-        for name, kind in self.columns.items():
-            values = self._read(changes, name, reads(kind))
-            columns[name] = pa.array(list(values), kind)
-        return pa.table(columns)
+    def frame(self, spark: SparkSession, split: tuple[Row, ...]) -> SourceFrame:
+        rows, letters = self._tables(split)
+        if letters is None:
+            return SourceFrame(spark.createDataFrame(rows))
+        return SourceFrame(spark.createDataFrame(rows), spark.createDataFrame(letters))
 
-    def _read(
-        self, changes: Sequence[Change], name: str, read: Callable[[str], Any]
-    ) -> Iterator[Any]:
-        for change in changes:
-            text = change.values.get(name)
-            try:
-                yield None if text is None else read(text)
-            except (ValueError, ArithmeticError):
-                raise BadRowError(
-                    f"the column {name} of {change.table} has the value {text!r}, which has no "
-                    "counterpart in Spark.",
-                    job=self.job,
-                    stage=self.stage,
-                    cure="Leave the column out of the publication, or keep other values in it.",
-                ) from None
+    def _tables(self, split: Sequence[Row]) -> tuple[pa.Table, pa.Table | None]:
+        return tables_of(split, self.table, self.bad_rows, self.job, self.stage)
 
     def verify(self, split: Any, rows: int) -> None:
         """What a slot has kept does not change."""
 
     def position(self) -> dict[str, Any]:
-        whole = lsn_text(self._whole)
-        return {"lsn": lsn_text(self._end), "row": self._row, "whole": whole}
+        return {
+            "lsn": lsn_text(self._end),
+            "row": self._row,
+            "whole": lsn_text(self._whole),
+            "system": self.server.system,
+            "timeline": self.server.timeline,
+        }
 
     def unacknowledged(self) -> dict[str, Any]:
         """One position stands for all changes before it."""
@@ -242,12 +372,6 @@ class ChangesReader(SourceReader):
         """The position says it all."""
 
 
-def lsn_of(text: str) -> int:
-    """A position in the log as a number."""
-    high, _, low = text.partition("/")
-    return (int(high, 16) << 32) | int(low, 16)
-
-
-def lsn_text(lsn: int) -> str:
-    """As the server writes it."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+def _quoted(name: str) -> str:
+    """As the server takes the names of publications: others than lower-case ones in quotes."""
+    return '"' + name.replace('"', '""') + '"'

@@ -39,10 +39,11 @@ def spark_type(name: str, modifier: int) -> tuple[str, pa.DataType]:
 def reads(kind: pa.DataType) -> Callable[[str], Any]:
     """What makes a value of a text; times without a zone are UTC.
 
-    The function raises ValueError for what Spark's type does not have: infinite dates.
+    The function raises ValueError for what Spark's type does not have, such as infinite dates, and
+    for what is no text of such a type: the column had another one then.
     """
     if pa.types.is_boolean(kind):
-        return lambda text: text == "t"
+        return _boolean
     if pa.types.is_integer(kind):
         return int
     if pa.types.is_floating(kind):
@@ -50,12 +51,24 @@ def reads(kind: pa.DataType) -> Callable[[str], Any]:
     if pa.types.is_decimal(kind):
         return _decimal
     if pa.types.is_binary(kind):
-        return lambda text: bytes.fromhex(text[2:])
+        return _binary
     if pa.types.is_date(kind):
         return date.fromisoformat
     if pa.types.is_timestamp(kind):
         return _timestamp
     return str
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("t", "f"):
+        raise ValueError(f"{text} is no boolean")
+    return text == "t"
+
+
+def _binary(text: str) -> bytes:
+    if not text.startswith("\\x"):
+        raise ValueError("these are no bytes")
+    return bytes.fromhex(text[2:])
 
 
 def _decimal(text: str) -> Decimal:

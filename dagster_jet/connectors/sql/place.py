@@ -25,11 +25,17 @@ _PACKAGES = {
 _MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 """Added to the server's own: a lax server clips numbers and cuts texts off, takes a 0 for the next
 number of an automatic column, and another engine for the one that it does not have."""
-# A frozen process must not keep the fence for ever; the server ends its session.
+# A frozen process must not keep the fence for ever; the server ends its session. What a server, a
+# database or a role says of the texts of values does not count for us: they are to be read back.
 _POSTGRES = {
     "lock_timeout": f"{LOCK_S}s",
     "idle_in_transaction_session_timeout": "120s",
     "timezone": "UTC",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "lc_monetary": "C",
 }
 
 
@@ -86,7 +92,7 @@ class SqlPlace:
         if family == "postgresql":
             arguments = {
                 "connect_timeout": CONNECT_S, "tcp_user_timeout": 30_000, "keepalives_idle": 10,
-                "keepalives_interval": 5, "keepalives_count": 3,
+                "keepalives_interval": 5, "keepalives_count": 3, "client_encoding": "UTF8",
             }  # fmt: skip
         elif family in ("mysql", "mariadb"):
             arguments = {"connect_timeout": CONNECT_S, "read_timeout": 60, "write_timeout": 60}

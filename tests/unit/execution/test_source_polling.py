@@ -92,7 +92,8 @@ class Watched:
     def __init__(self, readers: Mapping[str, Scripted]) -> None:
         self.told: queue.SimpleQueue[tuple[Outage, bool]] = queue.SimpleQueue()
         tell = lambda outage, is_over: self.told.put((outage, is_over))  # noqa: E731
-        self.polling = SourcePolling("j", readers, lambda: 1_000, tell)
+        self.retried: dict[str, str | None] = {}
+        self.polling = SourcePolling("j", readers, lambda: 1_000, tell, self.retried.__setitem__)
 
 
 @pytest.fixture
@@ -161,11 +162,13 @@ def test_an_outage_is_waited_for_in_place_and_told_when_it_lasts(
         away.polls.get()  # the third try has begun: the second error was met, too
     assert watched.polling.outages == {"away": Outage("away", 1_000, "no route")}
     assert watched.polling.silent == {"away"}
+    assert watched.retried == {"away": "no route"}
     away.script.put("back")
     while "back" not in away.accepted:
         watched.polling.poll()
     assert watched.told.get() == (Outage("away", 1_000, "no route"), True)
     assert watched.polling.outages == {} and watched.told.empty(), "told once"
+    assert watched.retried == {"away": None}
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,7 @@ def record(status: JobStatus = JobStatus.RUNNING, **lease: Any) -> ExecutionReco
 
 
 LIVING = record(activity=Activity(Doing.IDLE, 80_000))
+ASKING = Activity(Doing.ASKING, 400_000, "all replication slots are in use")
 STUCK = Activity(Doing.COMMITTING, 400_000, "the database refuses: no such table")
 DOWN = ExecutionRecord(JOB, 3, JobStatus.NOT_RUNNING, snapshots=(REF,), updated_at_ms=NOW - 30_000)
 BY_ERROR = replace(DOWN, cause=StopCause.ERROR, failure="the disk is full")
@@ -195,6 +196,8 @@ DRAINED = replace(ALWAYS_ON, intent=Intent.DRAINED)
         (LIVING, ALWAYS_ON, True, "waiting for input"),
         (record(activity=STUCK), ALWAYS_ON, False, "committing a snapshot for 400 s: the database"),
         (record(activity=replace(STUCK, for_ms=200_000)), ALWAYS_ON, True, "for 200 s"),
+        (record(activity=ASKING), ALWAYS_ON, False, "asking the sources for 400 s: all"),
+        (record(activity=replace(ASKING, doing=Doing.STARTING)), ALWAYS_ON, False, "slots are in"),
         (record(activity=STUCK), PAUSED, False, "the database refuses"),
         (DOWN, DRAINED, True, "ts runs end by themselves"),
         (BY_ERROR, DRAINED, False, "Its last run failed: the disk is full."),
@@ -214,7 +217,8 @@ DRAINED = replace(ALWAYS_ON, intent=Intent.DRAINED)
         (None, None, False, "never run"),
         (None, PAUSED, True, "aused on a person's request"),
     ],
-    ids=["idle", "stuck", "busy", "paused, and stuck", "drained", "drained, and failed", "paused",
+    ids=["idle", "stuck", "busy", "a source is away", "starting for ever", "paused, and stuck",
+         "drained", "drained, and failed", "paused",
          "paused after a failure", "completed", "cancelled", "suspended", "suspended by an error",
          "failed", "given up", "just killed", "between two runs", "nobody takes it up",
          "never supervised", "never ran", "paused before its first run"],

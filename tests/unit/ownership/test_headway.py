@@ -56,3 +56,34 @@ def test_only_what_gets_on_is_healthy() -> None:
     assert headway.take_healthy_ms() == 3_000, "there is nothing to do"
     clock.now += 3
     assert headway.take_healthy_ms() == 0, "the loop does not come round"
+
+
+def test_a_source_that_is_asked_again_and_again_is_hidden_by_nothing() -> None:
+    """Neither by a loop that comes round and finds nothing to do, nor by the epochs of others."""
+    clock = Clock()
+    headway = Headway(clock)
+    headway.advanced(Doing.IDLE)
+    for _ in range(4):
+        headway.source_away("in", "all replication slots are in use")
+        clock.now += 100
+        headway.at(Doing.ASKING)
+        headway.advanced(Doing.IDLE)
+    assert headway.activity() == Activity(Doing.ASKING, 400_000, "all replication slots are in use")
+    headway.advanced(Doing.EPOCH)
+    clock.now += 1
+    headway.source_away("other", "not now")
+    assert headway.activity().for_ms == 401_000 and headway.activity().is_stuck(300_000)
+    headway.source_away("in", None)
+    headway.source_away("other", None)
+    assert headway.activity() == Activity(Doing.EPOCH, 1_000)
+
+
+def test_what_lasts_longer_than_an_outage_is_said_before_it() -> None:
+    clock = Clock()
+    headway = Headway(clock)
+    headway.at(Doing.COMMITTING)
+    headway.met("out: the table is locked")
+    clock.now += 300
+    headway.source_away("in", "the server is away")
+    clock.now += 10
+    assert headway.activity() == Activity(Doing.COMMITTING, 310_000, "out: the table is locked")
