@@ -157,7 +157,7 @@ def sql(
     url: str | Secret,
     *,
     table: str,
-    mode: Literal["append", "upsert", "delete"] = "append",
+    mode: Literal["append", "upsert", "delete", "mirror"] = "append",
     key: str | Sequence[str] = (),
     order_by: str | None = None,
     create_table: bool = False,
@@ -175,8 +175,10 @@ def sql(
         url: of the database, as SQLAlchemy takes it; with a password it is a `Secret(env=...)`.
         table: `table` or `schema.table`.
         mode: "append" inserts every row. "upsert" inserts a row or changes the one with its key.
-            "delete" deletes the row with its key.
-        key: of "upsert" and "delete", the column or columns of a unique index.
+            "delete" deletes the row with its key. "mirror" applies the changes that
+            `sources.postgres_changes` reads, in their order: the table becomes as the source's is.
+        key: of all but "append", the column or columns of a unique index; of "mirror" also the
+            replica identity of the source's table.
         order_by: if several rows of an epoch have one key, the row with the highest value of this
             column counts; by default any of them.
         create_table: a table that is missing is created with the columns of the rows, with the key

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dagster_jet.connectors.change_columns import CHANGE_COLUMNS
 from dagster_jet.connectors.contract import BadRowRule
 from dagster_jet.connectors.postgres import rows
 from dagster_jet.connectors.postgres.reader import ChangesReader
@@ -88,6 +89,7 @@ class ChangesSource:
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> ChangesSource:
         """Asks for the columns, and makes the slot if there is none."""
         with as_source_errors(self.place, job, stage), self.place.connected() as connection:
+            server = server_of(connection, job, stage)
             table = self._table(connection, job, stage)
             self._check_server(connection, job, stage)
             made_slot = self._make_slot(connection, job, stage)
@@ -98,7 +100,7 @@ class ChangesSource:
             # A slot that is lost has no position; the first poll says so.
             begins = connection.execute(sqlalchemy().text(asked), {"slot": self.slot}).scalar()
             position = rows.lsn_of(begins or "0/0")
-            return replace(self, found=Found(table, server_of(connection), position, made_slot))
+            return replace(self, found=Found(table, server, position, made_slot))
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> ChangesReader:
         known = self
@@ -133,7 +135,7 @@ class ChangesSource:
                 "table: ... with (publish_via_partition_root = true).",
             )
         table = tables[0]
-        lower = [name.lower() for name in (*rows.OWN, *table.names)]
+        lower = [name.lower() for name in (*CHANGE_COLUMNS, *table.names)]
         twice = sorted({name for name in lower if lower.count(name) > 1})
         if twice or not table.columns:
             has = "publishes no column"

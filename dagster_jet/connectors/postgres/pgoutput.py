@@ -44,8 +44,8 @@ class Change:
     values: Values = field(repr=False)
     """As text; of a deleted row those of its replica identity."""
     old: Values | None = field(default=None, repr=False)
-    """Of an update, what the log has of the row before: its replica identity, if that has changed;
-    with `replica identity full` all of it."""
+    """Of an update or a deletion, the row's replica identity before it; with `replica identity
+    full` the whole row."""
     unchanged: tuple[str, ...] = ()
     """Large values that an update left as they were: the log does not repeat them."""
 
@@ -131,12 +131,14 @@ def _change(message: _Message, kind: str, relation: Relation) -> Change:
             old = {column.name: old[column.name] for column in relation.columns
                    if column.is_identity}  # fmt: skip
         if kind == "D":
-            return Change(_OPS[kind], relation, old)
+            return Change(_OPS[kind], relation, old, old)
         message.letter()
     new, unchanged = _tuple(message, relation)
-    if part == "O" and old is not None:
-        new |= {name: old[name] for name in unchanged}
-        unchanged = ()
+    if old is not None:
+        new |= {name: old[name] for name in unchanged if name in old}
+        unchanged = tuple(name for name in unchanged if name not in old)
+    elif kind == "U":  # the identity is as it was, and so it is not repeated
+        old = {column.name: new[column.name] for column in relation.columns if column.is_identity}
     return Change(_OPS[kind], relation, new, old, unchanged)
 
 

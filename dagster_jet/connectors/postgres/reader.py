@@ -144,17 +144,14 @@ class ChangesReader(SourceReader):
         if log_end == self._log_end:
             return Polled(caught_up=lsn_of(log_end))  # nothing has come that can be decoded
         known = sum(messages for end, messages in self._kept if end > confirmed)
-        asked = {
-            "slot": self.slot,
-            "count": known + MESSAGES_AT_ONCE,
-            "publication": _quoted(self.publication),
-        }
-        peeked = connection.execute(sqlalchemy().text(_PEEK), asked)
+        count = known + MESSAGES_AT_ONCE
+        named = {"slot": self.slot, "publication": _quoted(self.publication)}
+        peeked = connection.execute(sqlalchemy().text(_PEEK), {**named, "count": count})
         messages = [bytes(data) for (data,) in peeked]
         self._slot(connection)  # what another has advanced it over meanwhile was not peeked
         all_of_it = list(transactions(messages))
         self._kept = deque((one.end, one.messages) for one in all_of_it)
-        is_whole = len(messages) < asked["count"]
+        is_whole = len(messages) < count
         self._check_history(confirmed, [one.end for one in all_of_it], is_whole=is_whole)
         new = [one for one in all_of_it if one.end > self._seen]
         return self._polled(connection, new, confirmed, log_end if is_whole else None)
@@ -271,7 +268,7 @@ class ChangesReader(SourceReader):
         if self._connection is None:
             connection = self._stack.enter_context(self.place.connected(autocommit=True))
             connection.exec_driver_sql(_SESSION)
-            if server_of(connection) != self.server:
+            if server_of(connection, self.job, self.stage) != self.server:
                 changed = SourceError(
                     "another server answers, or a standby has taken over: the job starts anew and "
                     "compares it with what was read.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.postgres.rows import lsn_of, lsn_text
 from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.errors import SourceUnavailableError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -27,8 +28,19 @@ class Server:
     """Another one after a standby was promoted, or a copy restored."""
 
 
-def server_of(connection: Connection) -> Server:
-    """Who answers."""
+def server_of(connection: Connection, job: str, stage: str) -> Server:
+    """Who answers.
+
+    Raises:
+        SourceUnavailableError: a standby, or a server that is still being restored: not yet.
+    """
+    if connection.exec_driver_sql("select pg_is_in_recovery()").scalar():
+        raise SourceUnavailableError(
+            "the server is a standby, or it is being restored.",
+            job=job,
+            stage=stage,
+            cure="Name the primary server in the URL.",
+        )
     system, timeline = connection.exec_driver_sql(_SERVER).one()
     return Server(system, int(timeline, 16))
 
@@ -62,13 +74,13 @@ def _ends_of_timelines(place: SqlPlace, timeline: int) -> dict[int, int]:
     import psycopg
 
     engine = place.engine()
-    arguments: dict[str, Any] = engine.dialect.create_connect_args(engine.url)[1]
+    arguments: Any = engine.dialect.create_connect_args(engine.url)[1]
     with (
         psycopg.connect(**arguments, replication="database", autocommit=True) as connection,
         psycopg.ClientCursor(connection) as cursor,
     ):
         cursor.execute(f"TIMELINE_HISTORY {timeline}")
         row = cursor.fetchone()
-    text = bytes(row[1]).decode() if row else ""
+    text = str(row[1]) if row else ""
     lines = (line.split("\t") for line in text.splitlines() if line and not line.startswith("#"))
     return {int(line[0]): lsn_of(line[1]) for line in lines}

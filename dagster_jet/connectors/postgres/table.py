@@ -87,7 +87,7 @@ class PublishedTable:
         today: list[str | None] = [renamed.get(name, name) for name in past]
         known = [name for name in today if name is not None]
         if len(set(known)) < len(known):
-            today = known = list(past)  # these rows are of the time after the change
+            today, known = list(past), list(past)  # these rows are of the time after the change
         # A table keeps the order of its columns, and new ones are the last: a gap says that a name
         # was given to another column, unless the user knows better.
         is_prefix = tuple(known) == self.names[: len(known)]

@@ -17,6 +17,7 @@ from dagster_jet.connectors.contract import CommitContext, Committer
 from dagster_jet.connectors.sql.columns import created, shape_of
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
+from dagster_jet.connectors.sql.mirror import Mirror, table_columns
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.rows import write_rows
 from dagster_jet.connectors.staging import (
@@ -91,7 +92,11 @@ class SqlCommitter(Committer):
             if fence.lock(connection) >= (line, epoch_id):
                 return
             fail_point("sql.commit.fenced")
-            write_rows(connection, self.place, self.mode, self.key, rows)
+            if self.mode == "mirror":
+                owner = self.owner
+                Mirror(connection, self.place, self.key, owner.job, owner.sink).apply(rows)
+            else:
+                write_rows(connection, self.place, self.mode, self.key, rows)
             fail_point("sql.commit.rows")
             fence.move(connection, line, epoch_id)
         fail_point("sql.commit.after")
@@ -123,7 +128,8 @@ class SqlCommitter(Committer):
         if first is None:
             return rows
         with connection.begin():
-            connection.execute(created(self.place, first.schema, self.key, connection))
+            columns = table_columns(first.schema) if self.mode == "mirror" else first.schema
+            connection.execute(created(self.place, columns, self.key, connection))
         return _chained(first, rows)
 
     def give_up_place(self, context: CommitContext) -> None:

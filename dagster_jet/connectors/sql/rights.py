@@ -17,6 +17,7 @@ _NEEDED = {
     "append": ("INSERT",),
     "upsert": ("INSERT", "UPDATE", "SELECT"),
     "delete": ("DELETE", "SELECT"),
+    "mirror": ("INSERT", "UPDATE", "DELETE", "SELECT"),
 }
 
 
@@ -48,6 +49,7 @@ def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | 
         ],
         "delete": [table.delete().where(never)],
     }
+    tried["mirror"] = [*tried["upsert"], *tried["delete"]]
     for statement in tried[mode]:
         try:
             connection.execute(statement)

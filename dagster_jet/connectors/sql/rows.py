@@ -18,6 +18,8 @@ from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sq
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+OLD_KEY = "jet_old_"
+"""Begins the names of columns with the key that a row is moved from."""
 _STAGED = "jet_rows"
 _AT_ONCE = 1_000
 
@@ -28,14 +30,22 @@ def write_rows(
     mode: str,
     key: Sequence[str],
     batches: Iterable[pa.RecordBatch],
-) -> None:
-    """Writes batches, which may have different columns; of one key there is one row."""
+) -> int:
+    """Writes batches, which may have different columns; of one key there is one row.
+
+    Args:
+        mode: "append", "upsert" or "delete"; "update" changes rows that are there, "move" gives
+            them another key, from that in the columns that begin with `OLD_KEY`.
+
+    Returns:
+        How many rows the database has found or made.
+    """
+    written = 0
     for given in batches:
         batch = given.select(list(key)) if mode == "delete" else given
-        if is_postgres(connection):
-            _by_copy(connection, place, mode, key, batch)
-        else:
-            _by_statements(connection, place, mode, key, batch)
+        write = _by_copy if is_postgres(connection) else _by_statements
+        written += write(connection, place, mode, key, batch)
+    return written
 
 
 # --- PostgreSQL -----------------------------------------------------------------------------------
@@ -43,7 +53,7 @@ def write_rows(
 
 def _by_copy(
     connection: Connection, place: SqlPlace, mode: str, key: Sequence[str], batch: pa.RecordBatch
-) -> None:
+) -> int:
     from psycopg import sql
 
     raw: Any = connection.connection.driver_connection
@@ -53,36 +63,52 @@ def _by_copy(
         into = target
         if mode != "append":
             into = sql.Identifier(_STAGED)
+            columns = sql.SQL(", ").join(
+                sql.SQL("{} as {}").format(
+                    sql.Identifier(name.removeprefix(OLD_KEY) if mode == "move" else name),
+                    sql.Identifier(name),
+                )
+                for name in batch.schema.names
+            )
             cursor.execute(
                 sql.SQL(
                     "create temporary table {} on commit drop as select {} from {} limit 0"
-                ).format(into, names, target)
+                ).format(into, columns, target)
             )
         copy = sql.SQL("copy {} ({}) from stdin (format csv)").format(into, names)
         with cursor.copy(copy) as writing:
             writing.write(as_csv(batch))
         if mode == "append":
-            return
-        keys = sql.SQL(", ").join(map(sql.Identifier, key))
-        if mode == "delete":
+            return int(batch.num_rows)
+        others = [name for name in batch.schema.names if name not in key]
+        if mode in ("delete", "update", "move"):
+            was = OLD_KEY if mode == "move" else ""
             same = sql.SQL(" and ").join(
-                sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in key
+                sql.SQL("t.{} = s.{}").format(sql.Identifier(name), sql.Identifier(was + name))
+                for name in key
             )
-            cursor.execute(
-                sql.SQL("delete from {} t using {} s where {}").format(target, into, same)
+            changed = key if mode == "move" else others or key
+            changes = sql.SQL(", ").join(
+                sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in changed
             )
+            statement = sql.SQL("delete from {} t using {} s where {}").format(target, into, same)
+            if mode != "delete":
+                statement = sql.SQL("update {} t set {} from {} s where {}").format(
+                    target, changes, into, same
+                )
         else:
-            others = [name for name in batch.schema.names if name not in key]
+            keys = sql.SQL(", ").join(map(sql.Identifier, key))
             changes = sql.SQL(", ").join(
                 sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
             )
             action = sql.SQL("update set {}").format(changes) if others else sql.SQL("nothing")
-            cursor.execute(
-                sql.SQL("insert into {} ({}) select {} from {} on conflict ({}) do {}").format(
-                    target, names, names, into, keys, action
-                )
-            )
+            statement = sql.SQL(
+                "insert into {} ({}) select {} from {} on conflict ({}) do {}"
+            ).format(target, names, names, into, keys, action)
+        cursor.execute(statement)
+        written: int = cursor.rowcount
         cursor.execute(sql.SQL("drop table {}").format(into))
+    return written
 
 
 def as_csv(batch: pa.RecordBatch) -> bytes:
@@ -124,23 +150,38 @@ def _as_times(column: pa.Array) -> pa.Array:
 
 def _by_statements(
     connection: Connection, place: SqlPlace, mode: str, key: Sequence[str], batch: pa.RecordBatch
-) -> None:
-    names = batch.schema.names
+) -> int:
+    names = [name for name in batch.schema.names if not name.startswith(OLD_KEY)]
     table = place.clause(*names)
     rows = _values(connection, batch)
+    statements: list[Any]
     if mode == "append":
         statements = [table.insert()]
     elif mode == "upsert" and (upsert := _upsert(connection, table, names, key)) is not None:
         statements = [upsert]
+    elif mode in ("update", "move"):
+        alchemy, others = sqlalchemy(), [name for name in names if name not in key]
+        changed = key if mode == "move" else others or key
+        changes = {name: alchemy.bindparam(f"to_{name}") for name in changed}
+        statements = [table.update().where(*_same(table, key)).values(changes)]
     else:
         # Whoever has no statement for it: the old row goes, the new one comes.
-        statements = [_deletion(table, key)] + ([table.insert()] if mode == "upsert" else [])
+        deletion = table.delete().where(*_same(table, key))
+        statements = [deletion] + ([table.insert()] if mode == "upsert" else [])
+    was, written = (OLD_KEY if mode == "move" else ""), 0
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
         for statement in statements:
-            is_deletion = statement.is_delete
-            values = [{f"key_{n}": row[n] for n in key} for row in some] if is_deletion else some
-            connection.execute(statement, values)
+            values: list[dict[str, Any]] = some
+            if statement.is_delete or statement.is_update:
+                values = [{f"key_{n}": row[was + n] for n in key} for row in some]
+            if statement.is_update:
+                values = [
+                    {**one, **{f"to_{n}": row[n] for n in changed}}
+                    for one, row in zip(values, some, strict=True)
+                ]
+            written += connection.execute(statement, values).rowcount
+    return written
 
 
 def _upsert(connection: Connection, table: Any, names: list[str], key: Sequence[str]) -> Any:
@@ -159,10 +200,8 @@ def _upsert(connection: Connection, table: Any, names: list[str], key: Sequence[
     return None
 
 
-def _deletion(table: Any, key: Sequence[str]) -> Any:
-    alchemy = sqlalchemy()
-    same = [table.c[name] == alchemy.bindparam(f"key_{name}") for name in key]
-    return table.delete().where(*same)
+def _same(table: Any, key: Sequence[str]) -> list[Any]:
+    return [table.c[name] == sqlalchemy().bindparam(f"key_{name}") for name in key]
 
 
 def _values(connection: Connection, batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -20,6 +20,12 @@ from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
+from dagster_jet.connectors.sql.mirror import (
+    ChangesWriter,
+    in_order,
+    not_changes,
+    table_columns,
+)
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
-MODES = ("append", "upsert", "delete")
+MODES = ("append", "upsert", "delete", "mirror")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class SqlSink:
             )
         if self.order_by is not None and self.mode == "append":
             raise ConfigurationError("order_by: every row is appended, none is chosen.")
+        if self.order_by is not None and self.mode == "mirror":
+            raise ConfigurationError("order_by: changes have an order of their own.")
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get a handle of the store."""
@@ -149,6 +157,8 @@ class SqlSink:
         self._check_columns(to_arrow_schema(frame.schema, timezone="UTC"))
         if self.mode == "append":
             return frame
+        if self.mode == "mirror":
+            return in_order(frame)
         from pyspark.sql import functions as F
 
         keys = list(self.key)
@@ -160,7 +170,10 @@ class SqlSink:
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         area = self.area(transaction.job, transaction.sink)
-        return RowsWriter(SegmentWriter(area, transaction, f"table {self.place.table}"))
+        segment = SegmentWriter(area, transaction, f"table {self.place.table}")
+        if self.mode == "mirror":
+            return ChangesWriter(segment, self.key, transaction.job, transaction.sink)
+        return RowsWriter(segment)
 
     def open_committer(self, job: str, stage: str) -> Committer:
         return SqlCommitter(
@@ -180,13 +193,17 @@ class SqlSink:
         return Owner(*self.home, job, stage)
 
     def _check_columns(self, rows: pa.Schema) -> None:
+        mode, wrong = self.mode, None
+        if mode == "mirror":
+            wrong = not_changes(rows, self.key)
+            mode, rows = "upsert", table_columns(rows)
         kinds = dict(zip(rows.names, rows.types, strict=True))
         if self.order_by is not None and self.order_by not in kinds:
             raise PipelineError(f"order_by: the rows have no column {self.order_by!r}.")
-        missing = [name for name in self.key if name not in kinds]
-        wrong = f"the rows have no column {', '.join(missing)}" if missing else None
+        if missing := [name for name in self.key if name not in kinds]:
+            wrong = f"the rows have no column {', '.join(missing)}"
         if self.shape is not None:
-            wrong = self.shape.misfit(kinds, self.mode, self.key)
+            wrong = wrong or self.shape.misfit(kinds, mode, self.key)
         if wrong is not None:
             raise PipelineError(
                 f"the rows do not fit the table {self.place.table!r}: {wrong}.",

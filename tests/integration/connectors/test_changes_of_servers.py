@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from dagster_jet.connectors.postgres import reader as reader_module
 from dagster_jet.connectors.postgres.reader import ChangesReader
 from dagster_jet.errors import InputLostError, Reaction, SourceError, SourceUnavailableError
 from tests.integration.connectors.changes_reading import changes, database, drop_slots, read
-from tests.servers import launch, own_folder, stop
+from tests.servers import launch, own_folder, stop, wait_until
 from tests.servers import postgres as server
 from tests.servers.postgres import PostgresDatabase, new_database
 
@@ -46,7 +47,7 @@ class OwnServer:
         """Its data as it is on the disk, taken while it is down."""
         copy = self.home / "copy"
         self.stop()
-        shutil.copytree(self.home / "data", copy, copy_function=_copy)
+        _copy(self.home / "data", copy)
         self.start()
         return copy
 
@@ -54,25 +55,16 @@ class OwnServer:
         self.stop()
         data = self.home / "data"
         shutil.rmtree(data)
-        shutil.copytree(copy, data, copy_function=_copy)
-        shutil.chown(data, *_owner(copy))
-        data.chmod(0o700)
+        _copy(copy, data)
         if as_new_timeline:
-            signal_file = data / "recovery.signal"
-            signal_file.touch()
-            shutil.chown(signal_file, *_owner(copy))
+            (data / "recovery.signal").touch(0o666)
+            (data / "recovery.signal").chmod(0o666)  # the server runs as another user
             self.settings["restore_command"] = "false"
         self.start()
 
 
-def _owner(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_uid, found.st_gid
-
-
-def _copy(source: str, target: str) -> None:
-    shutil.copy2(source, target)
-    shutil.chown(target, *_owner(Path(source)))
+def _copy(source: Path, target: Path) -> None:
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
 
 
 @contextmanager
@@ -134,6 +126,8 @@ def test_a_copy_on_a_new_timeline_goes_on_where_it_has_all_that_was_read() -> No
         after = with_rows(opened(own.database, before), own.database, 2)
         reader.close()
         own.put_back(copy, as_new_timeline=True)
+        recovering = "select pg_is_in_recovery()"
+        wait_until(lambda: own.database.run(recovering) == [(False,)], within=30)
         reader = opened(own.database, before)
         assert reader.server.timeline == before["timeline"] + 1
         own.database.run("insert into t values (3, 'c')")
@@ -275,3 +269,26 @@ def test_a_run_that_drains_ends_where_only_others_write(
     assert reader.backlog() is Backlog.READ
     reader.close()
     drop_slots(database)
+
+
+def test_a_standby_is_waited_for(database: PostgresDatabase) -> None:
+    """It may be about to take over."""
+    with own_server() as own:
+        own.settings["hot_standby"] = "on"
+        own.stop()
+        (own.home / "data" / "standby.signal").touch(0o666)
+        own.start()
+        with pytest.raises(SourceUnavailableError, match="is a standby"):
+            opened(own.database)
+
+
+def test_a_server_without_a_free_slot_is_waited_for() -> None:
+    with own_server(max_replication_slots="1") as own:
+        opened(own.database).close()
+        other = new_database(own.running)
+        other.run("create table t (id bigint primary key, text text)")
+        other.run("create publication p for table t")
+        with pytest.raises(SourceUnavailableError, match="all replication slots are in use"):
+            opened(other)
+        drop_slots(own.database)
+        opened(other).close()

@@ -310,7 +310,7 @@ def test_a_change_of_the_key_has_the_old_key(database: PostgresDatabase) -> None
     found = [(row["op"], row["id"], row["text"], row["_old"]) for row in read(reader)]
     assert found == [
         ("insert", 1, "a", None),
-        ("update", 1, "b", None),
+        ("update", 1, "b", {"id": 1, "text": None}),
         ("update", 2, "b", {"id": 1, "text": None}),
         ("update", 2, "c", {"id": 2, "text": "b"}),
     ]
@@ -332,6 +332,21 @@ def test_a_large_value_that_an_update_leaves_alone_is_named(database: PostgresDa
         ("update", 2, []),
     ]
     assert rows[1]["text"] is None and rows[0]["text"] == rows[2]["text"] != ""
+    reader.close()
+
+
+def test_a_large_key_is_always_there(database: PostgresDatabase) -> None:
+    """A key that is stored outside of its row."""
+    database.run("create table large (id text primary key, n int)")
+    database.run("alter table large alter id set storage external")
+    database.run("create publication large for table large")
+    reader = opened(database, publication="large")
+    series = "generate_series(1, 75) i"
+    database.run(f"insert into large select string_agg(md5(i::text), ''), 0 from {series}")
+    database.run("update large set n = 1")
+    first, second = read(reader)
+    assert len(first["id"]) == 2_400 and second["_unchanged"] == []
+    assert second["id"] == second["_old"]["id"] == first["id"]
     reader.close()
 
 

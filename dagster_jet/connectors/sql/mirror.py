@@ -1,0 +1,215 @@
+"""Changes of a table into another one, in their order: `mode="mirror"`.
+
+Of the changes of a batch that meet in one key, only what they come to is written. What is left of
+them is applied in runs: where a change needs a value that only the table has, what came before it
+is written first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.change_columns import CHANGE_COLUMNS, LSN, OLD, OP, ROW, UNCHANGED
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.rows import OLD_KEY, write_rows
+from dagster_jet.connectors.staging import RowsWriter
+from dagster_jet.errors import SinkMismatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from sqlalchemy import Connection
+
+Key = tuple[Any, ...]
+
+
+def table_columns(rows: pa.Schema) -> pa.Schema:
+    """Those that the table gets."""
+    return pa.schema([one for one in rows if one.name not in CHANGE_COLUMNS])
+
+
+def not_changes(rows: pa.Schema, key: Sequence[str]) -> str | None:
+    """Why the rows are no changes, as a part of a sentence; None: they are."""
+    if missing := [name for name in CHANGE_COLUMNS if name not in rows.names]:
+        return f"the rows have no column {', '.join(missing)}, as changes have"
+    old = rows.field(OLD).type
+    known = [one.name for one in old] if pa.types.is_struct(old) else []
+    if missing := [name for name in key if name not in known]:
+        return f"{OLD} has no field {', '.join(missing)}"
+    return None
+
+
+def in_order(changes: DataFrame) -> DataFrame:
+    """All of an epoch's, for one writer: a change of a key is about two rows."""
+    return changes.repartition(1).sortWithinPartitions(LSN, ROW)
+
+
+@dataclass
+class ChangesWriter(RowsWriter):
+    """Stages changes, and refuses those of which it is not known what row they are about."""
+
+    key: tuple[str, ...] = ()
+    job: str = ""
+    sink: str = ""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Raises:
+        SinkMismatchError: a key is null.
+        """
+        names, old = batch.schema.names, batch.column(batch.schema.names.index(OLD))
+        op = batch.column(names.index(OP))
+        is_row = pc.not_equal(op, "truncate")
+        has_old = pc.is_in(op, pa.array(["update", "delete"]))
+        for name in self.key:
+            now = pc.is_null(batch.column(names.index(name)))
+            before = pc.is_null(pc.struct_field(old, name))
+            is_bad = pc.or_(pc.and_(is_row, now), pc.and_(has_old, before))
+            if pc.any(is_bad).as_py():
+                row = batch.filter(is_bad).slice(0, 1).to_pylist()[0]
+                raise SinkMismatchError(
+                    f"the key column {name} is null in a change, or its value before the change is "
+                    f"not known ({row[OP]} at {row[LSN]}, {row[ROW]}).",
+                    job=self.job,
+                    stage=self.sink,
+                    cure="Let the key be the source's replica identity: its primary key, or what "
+                    "alter table ... replica identity says. Changes of before that can only be "
+                    "filtered out.",
+                )
+        super().write(batch)
+
+
+@dataclass(frozen=True)
+class _Put:
+    """What a row comes to: the values of one change, but for some columns."""
+
+    change: int
+    """The number of the change in its batch."""
+    of_others: Mapping[str, int] = field(default_factory=dict)
+    """By column, the earlier change that has its value."""
+    in_table: frozenset[str] = frozenset()
+    """Columns whose value only the table has."""
+
+
+@dataclass
+class Mirror:
+    """Applies changes, inside of a transaction that somebody else has begun."""
+
+    connection: Connection
+    place: SqlPlace
+    key: tuple[str, ...]
+    job: str
+    sink: str
+    _pending: dict[Key, _Put | None] = field(default_factory=dict)
+    """By key; None: the row is deleted."""
+
+    def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """
+        Raises:
+            SinkMismatchError: the table lacks a row whose change leaves a value as it is.
+        """
+        for batch in batches:
+            self._apply(batch)
+
+    def _apply(self, batch: pa.RecordBatch) -> None:
+        columns = {name: batch.column(n) for n, name in enumerate(batch.schema.names)}
+        keys = list(zip(*(columns[name].to_pylist() for name in self.key), strict=True))
+        old = [pc.struct_field(columns[OLD], name).to_pylist() for name in self.key]
+        old_keys = list(zip(*old, strict=True))
+        ops, unchanged = columns[OP].to_pylist(), columns[UNCHANGED].to_pylist()
+        rows = batch.select(table_columns(batch.schema).names)
+        for number, op in enumerate(ops):
+            if op == "truncate":
+                self._pending.clear()
+                self.connection.execute(self.place.clause().delete())
+            elif op == "delete":
+                self._pending[old_keys[number]] = None
+            elif op == "update":
+                kept = unchanged[number] or ()
+                self._update(rows, number, old_keys[number], keys[number], kept)
+            else:
+                self._pending[keys[number]] = _Put(number)
+        self._flush(rows)
+
+    def _update(
+        self, rows: pa.RecordBatch, number: int, old: Key, key: Key, unchanged: Sequence[str]
+    ) -> None:
+        before = self._pending.get(old)
+        in_table = frozenset(unchanged)
+        of_others: dict[str, int] = {}
+        if before is not None:
+            in_table &= before.in_table
+            of_others = {
+                name: before.of_others.get(name, before.change)
+                for name in unchanged
+                if name not in in_table
+            }
+        if old != key:
+            if in_table:  # the row is there, under its old key
+                self._flush(rows)
+                self._move(rows.schema, old, key)
+            else:
+                self._pending[old] = None
+        self._pending[key] = _Put(number, of_others, in_table)
+
+    def _move(self, schema: pa.Schema, old: Key, key: Key) -> None:
+        fields = [
+            (name, schema.field(name).type, value)
+            for name, value in zip(self.key, key, strict=True)
+        ]
+        fields += [
+            (f"{OLD_KEY}{name}", schema.field(name).type, value)
+            for name, value in zip(self.key, old, strict=True)
+        ]
+        row = pa.RecordBatch.from_arrays(
+            [pa.array([value], kind) for _, kind, value in fields], [name for name, _, _ in fields]
+        )
+        # A row that had the new key was deleted, or changed its own key, before this change.
+        self._write("delete", row.select(list(self.key)))
+        self._change("move", row)
+
+    def _flush(self, rows: pa.RecordBatch) -> None:
+        pending, self._pending = self._pending, {}
+        gone = [key for key, put in pending.items() if put is None]
+        if gone:
+            kinds = [rows.schema.field(name).type for name in self.key]
+            columns = [pa.array([key[n] for key in gone], kind) for n, kind in enumerate(kinds)]
+            self._write("delete", pa.RecordBatch.from_arrays(columns, list(self.key)))
+        for in_table, batch in _by_columns(rows, [put for put in pending.values() if put]):
+            self._change("update", batch) if in_table else self._write("upsert", batch)
+
+    def _write(self, mode: str, batch: pa.RecordBatch) -> int:
+        return write_rows(self.connection, self.place, mode, self.key, [batch])
+
+    def _change(self, mode: str, batch: pa.RecordBatch) -> None:
+        changed = self._write(mode, batch)
+        if changed < batch.num_rows:
+            raise SinkMismatchError(
+                f"the table {self.place.table!r} lacks {batch.num_rows - changed} of "
+                f"{batch.num_rows} rows whose changes left a large value as it was: the changes do "
+                "not have that value.",
+                job=self.job,
+                stage=self.sink,
+                cure="Copy the rows that the source's table has and this one has not into it, and "
+                "start again; what is decided is kept and committed then. With replica identity "
+                "full the changes have all values.",
+            )
+
+
+def _by_columns(
+    rows: pa.RecordBatch, puts: Sequence[_Put]
+) -> Iterator[tuple[frozenset[str], pa.RecordBatch]]:
+    """The rows that the puts come to, by the columns that they leave alone."""
+    groups: dict[frozenset[str], list[_Put]] = {}
+    for put in puts:
+        groups.setdefault(put.in_table, []).append(put)
+    for in_table, some in groups.items():
+        names = [name for name in rows.schema.names if name not in in_table]
+        columns = [
+            rows.column(name).take(pa.array([put.of_others.get(name, put.change) for put in some]))
+            for name in names
+        ]
+        yield in_table, pa.RecordBatch.from_arrays(columns, names)

@@ -1,0 +1,196 @@
+"""A table that is kept as another one is, from its changes: row by row, whatever is done to it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from dagster_jet import JobConfig, Pipeline, PipelineError, Secret, sinks, sources
+from dagster_jet.connectors.sql.mirror import ChangesWriter, Mirror, not_changes
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.errors import ConfigurationError, SinkMismatchError
+from dagster_jet.snapshot.record import JobStatus
+from tests.integration import child
+from tests.integration.connectors.changes_reading import changes, database
+from tests.integration.world import World
+from tests.servers.mariadb import mariadb
+from tests.servers.postgres import PostgresDatabase, postgres
+
+__all__ = ["database"]
+
+COLUMNS = "id bigint primary key, text text, n int"
+BIG = "repeat(md5(%s), 100)"
+
+
+def applied(place: SqlPlace, rows: Sequence[Any], reader: Any, size: int = 1_000) -> None:
+    """As a commit does it, in batches of a size."""
+    table, _ = reader._tables(rows)
+    with place.connected() as connection, connection.begin():
+        mirror = Mirror(connection, place, ("id",), "j", "out")
+        mirror.apply(table.combine_chunks().to_batches(max_chunksize=size))
+
+
+def taken(reader: Any) -> list[Any]:
+    reader.accept(reader.poll())
+    rows: list[Any] = []
+    while split := reader.plan(1_000):
+        rows += split
+    return rows
+
+
+def contents(place: SqlPlace) -> Counter[tuple[Any, ...]]:
+    with place.connected() as connection:
+        found = connection.exec_driver_sql(f"select id, text, n from {place.table}")
+        return Counter(tuple(row) for row in found)
+
+
+@pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlPlace]:
+    columns = COLUMNS
+    if request.param == "postgresql":
+        url = postgres().url
+    elif request.param == "mariadb":
+        url, columns = mariadb().url, COLUMNS.replace("text text", "text longtext")
+    else:
+        url = f"sqlite:///{tmp_path}/mirror.db"
+    place = SqlPlace(url, "mirrored")
+    with place.connected() as connection, connection.begin():
+        connection.exec_driver_sql(f"create table mirrored ({columns})")
+    yield place
+
+
+def changed(connection: psycopg.Connection[Any], some: random.Random) -> None:
+    """One of the things that people do to a table with few keys, so that they meet."""
+    one, other = some.sample(range(12), 2)
+    is_taken = "not exists (select from t where id = %s)"
+    insertion = f"insert into t select %s, {BIG}, %s where {is_taken}"
+    match some.randrange(12):
+        case 0 | 1 | 2 | 3:
+            connection.execute(insertion, (one, str(some.random()), some.randrange(100), one))
+        case 4 | 5:
+            connection.execute("update t set n = n + 1 where id = %s", (one,))
+        case 6:
+            connection.execute(f"update t set text = {BIG} where id = %s", (str(one), one))
+        case 7 | 8:
+            move = f"update t set id = %s, n = -n where id = %s and {is_taken}"
+            connection.execute(move, (other, one, other))
+        case 9:
+            connection.execute("delete from t where id = %s", (one,))
+        case 10:
+            connection.execute("delete from t where id = %s", (one,))
+            connection.execute(insertion, (one, "anew", 0, one))
+        case 11:
+            if some.random() < 0.1:
+                connection.execute("truncate t")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_done_to_a_table_is_done_to_its_mirror(
+    database: PostgresDatabase, target: SqlPlace, seed: int
+) -> None:
+    """Large values that stay as they are, keys that change and change back, all in one epoch."""
+    some = random.Random(seed)
+    database.run("alter table t add n int")
+    database.run("alter table t alter text set storage external")
+    reader = changes(database).open("j", "in", None)
+    for turn in range(12):
+        for _ in range(some.randrange(1, 12)):
+            with psycopg.connect(database.url) as connection:
+                for _ in range(some.randrange(1, 8)):
+                    changed(connection, some)
+        applied(target, taken(reader), reader, size=some.choice([1, 3, 1_000]))
+        wanted = Counter(database.run("select id, text, n from t"))
+        assert contents(target) == wanted, f"seed {seed}, turn {turn}"
+    reader.close()
+
+
+def test_rows_that_are_not_there_are_asked_for(
+    database: PostgresDatabase, target: SqlPlace
+) -> None:
+    """Of a row that was there before, and whose large value no change has."""
+    database.run("alter table t add n int")
+    database.run("alter table t alter text set storage external")
+    database.run(f"insert into t values (1, {BIG % 'id'}, 0)".replace("id", "'x'"))
+    reader = changes(database).open("j", "in", None)
+    database.run("update t set n = 1")
+    rows = taken(reader)
+    with pytest.raises(SinkMismatchError, match="lacks 1 of 1 rows"):
+        applied(target, rows, reader)
+    with target.connected() as connection, connection.begin():
+        connection.exec_driver_sql("insert into mirrored values (1, 'copied', 0)")
+    applied(target, rows, reader)
+    assert contents(target) == Counter([(1, "copied", 1)])
+    reader.close()
+
+
+def test_a_change_without_its_key_is_refused_before_it_is_decided(
+    database: PostgresDatabase,
+) -> None:
+    """The table's identity is another one than the sink's key."""
+    reader = changes(database).open("j", "in", None)
+    database.run("insert into t values (1, 'a')")
+    database.run("update t set text = 'b'")
+    table, _ = reader._tables(taken(reader))
+    written: list[int] = []
+
+    class Segment:
+        def append(self, data: bytes, rows: int) -> None:
+            written.append(rows)
+
+    batch = table.combine_chunks().to_batches()[0]
+    ChangesWriter(Segment(), ("id",), "j", "out").write(batch)  # type: ignore[arg-type]
+    assert written == [2]
+    with pytest.raises(SinkMismatchError, match="text is null in a change, or its value before"):
+        ChangesWriter(Segment(), ("text",), "j", "out").write(batch)  # type: ignore[arg-type]
+    reader.close()
+
+
+def test_rows_that_are_no_changes_are_refused() -> None:
+    assert not_changes(pa.schema([("id", pa.int64())]), ("id",)) == (
+        "the rows have no column op, _lsn, _row, _old, _unchanged, as changes have"
+    )
+    with pytest.raises(ConfigurationError, match="order_by"):
+        sinks.sql("sqlite:///x.db", table="t", mode="mirror", key="id", order_by="n")
+    with pytest.raises(ConfigurationError, match="needs a key"):
+        sinks.sql("sqlite:///x.db", table="t", mode="mirror")
+
+
+def test_a_job_mirrors_a_table(
+    world: World, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it, a job's own way: delete-then-insert in one transaction, and rows in any epoch."""
+    monkeypatch.setenv("JET_TEST_MIRROR", database.url)
+    url, slot = Secret("JET_TEST_MIRROR"), f"s_{database.name}"
+    database.run("insert into t select i, 'a' from generate_series(0, 4) i")
+    database.run(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    with psycopg.connect(database.url) as connection:
+        connection.execute("delete from t")
+        connection.execute("insert into t select i, 'b' from generate_series(0, 4) i")
+    database.run("update t set id = id + 10 where id > 2")
+    p = Pipeline("mirror")
+    p.read_from(sources.postgres_changes(url, slot=slot, publication="p"), name="changes").write_to(
+        sinks.sql(url, table="m", mode="mirror", key="id", create_table=True), name="out"
+    )
+    with world.jet() as jet:
+        for turn in range(2):
+            result = jet.run(
+                p, JobConfig(**{**child.CONFIG, "max_items_per_epoch": 3}), until="drained"
+            )
+            assert result.status is JobStatus.NOT_RUNNING
+            rows = "select id, text from {} order by id"
+            assert database.run(rows.format("m")) == database.run(rows.format("t"))
+            assert len(database.run(rows.format("m"))) == 5 + turn
+            database.run("insert into t values (%s, 'c')", 90 + turn)
+        q = Pipeline("none")
+        q.read_from(sources.items([{"id": 1}], schema="id long"), name="in").write_to(
+            sinks.sql(url, table="m", mode="mirror", key="id"), name="out"
+        )
+        with pytest.raises(PipelineError, match="the rows have no column op"):
+            jet.run(q, JobConfig(**child.CONFIG), until="drained")
