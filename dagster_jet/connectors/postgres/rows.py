@@ -126,9 +126,8 @@ def _column(
 
 
 def _raw(row: Row) -> str:
-    told = {OP: row.op, **row.values, LSN: lsn_text(row.end), ROW: row.number, OLD: row.old,
-            UNCHANGED: row.unchanged}  # fmt: skip
-    return row_json(told)
+    own = {LSN: lsn_text(row.end), ROW: row.number, OLD: row.old, UNCHANGED: row.unchanged}
+    return row_json({OP: row.op, **row.values, **own})
 
 
 def lsn_of(text: str) -> int:
