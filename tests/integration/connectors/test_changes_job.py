@@ -76,3 +76,25 @@ def test_killed_again_and_again_around_the_advance_of_its_slot(world: ChangesWor
         result = jet.run(pipeline, JobConfig(**CONFIG), until="drained")
     assert result.status is JobStatus.NOT_RUNNING
     assert world.rows() == expected
+
+
+def test_a_quiet_table_lets_the_server_forget_what_others_write(world: ChangesWorld) -> None:
+    """By an epoch without rows, with its snapshot; also of a run that drains."""
+    database, slot = world.database, f"s_{world.database.name}"
+    begins = "select confirmed_flush_lsn - '0/0' from pg_replication_slots where slot_name = %s"
+    database.run("create table foreign_rows (text text)")
+    expected: Rows = Counter()
+    with world.jet() as jet:
+        for turn in range(2):
+            [(before,)] = database.run(begins, slot)
+            database.run(
+                "insert into foreign_rows select repeat('x', 900) from generate_series(1, 8000)"
+            )
+            pipeline = changes_child.changes_pipeline(world.folder)
+            jet.run(pipeline, JobConfig(**CONFIG), until="drained")
+            [(after,)] = database.run(begins, slot)
+            assert after - before > 7_000_000
+            assert world.rows() == expected
+            expected += world.change(turn)
+            jet.run(pipeline, JobConfig(**CONFIG), until="drained")
+            assert world.rows() == expected
