@@ -100,7 +100,7 @@ def test_an_outage_of_the_queue_is_waited_for_without_a_restart(
     def is_said() -> bool:
         record = jet.observed(queue_child.JOB)
         said = str(record.lease.activity) if record and record.lease else ""
-        return re.match(r"asking the sources for \d+ s: .*locked", said) is not None
+        return re.match(r"(starting|asking the sources) for \d+ s: .*locked", said) is not None
 
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("begin exclusive")
