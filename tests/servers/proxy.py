@@ -16,14 +16,15 @@ _ANSWER_S = 30
 class HeldRequest:
     """The next request that matches, kept back by a `Proxy`: it arrives when it is released.
 
-    Its client's connection is reset, so that it asks again on a new one; the server's side of it
-    stays open, so that the request is still good when it arrives.
+    Its client's connection is reset, so that it asks again on a new one, or falls silent. The
+    server's side of it stays open, so that the request is still good when it arrives.
     """
 
-    def __init__(self, is_it: Callable[[bytes], bool]) -> None:
-        self._is_it = is_it
+    def __init__(self, is_it: Callable[[bytes], bool], resets: bool) -> None:
+        self._is_it, self._resets = is_it, resets
         self._lock = threading.Lock()
         self._caught = threading.Event()
+        self._client: socket.socket | None = None
         self._server: socket.socket | None = None
         self._request = b""
 
@@ -52,17 +53,22 @@ class HeldRequest:
                 return b""
 
     def drop(self) -> None:
-        """It never arrives: the server sees a reset."""
+        """It never arrives: both sides see a reset."""
         with self._lock:
-            server, self._server = self._server, None
-        if server is not None:
-            _reset(server)
+            ends, self._server, self._client = (self._server, self._client), None, None
+        for end in ends:
+            if end is not None:
+                _reset(end)
 
-    def _takes(self, request: bytes, server: socket.socket) -> bool:
+    def _takes(self, request: bytes, client: socket.socket, server: socket.socket) -> bool:
         with self._lock:
             if self._caught.is_set() or not self._is_it(request):
                 return False
             self._request, self._server = request, server
+            if self._resets:
+                _reset(client)
+            else:
+                self._client = client
             self._caught.set()
             return True
 
@@ -156,13 +162,14 @@ class Proxy:
         """
         self._is_asked = is_asked
 
-    def hold_next(self, is_it: Callable[[bytes], bool]) -> HeldRequest:
+    def hold_next(self, is_it: Callable[[bytes], bool], *, resets: bool = True) -> HeldRequest:
         """Keeps the next request back that matches: it may arrive after its successors.
 
         Args:
             is_it: told what a client says, as it comes in one piece, whether this is it.
+            resets: its client's connection is reset; otherwise nothing more is heard on it.
         """
-        held = HeldRequest(is_it)
+        held = HeldRequest(is_it, resets)
         self._holds.append(held)
         return held
 
@@ -215,7 +222,9 @@ class Proxy:
                             return
                         if self._is_answer(client, end is client, data):
                             return
-                        if end is client and any(h._takes(data, server) for h in self._holds):
+                        if end is client and any(
+                            h._takes(data, client, server) for h in self._holds
+                        ):
                             held = True
                             return
                         self._goes_on.wait()
@@ -225,8 +234,8 @@ class Proxy:
         finally:
             with self._lock:
                 self._pairs.discard((client, server))
-            end_it(client)
             if not held:
+                end_it(client)
                 end_it(server)
 
     def _is_used_up(self, is_from_client: bool, count: int) -> bool:

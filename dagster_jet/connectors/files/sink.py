@@ -1,7 +1,8 @@
 """Files as a transactional sink: staged durably in phase 1, published in phase 2.
 
     <path>/part-<epoch>-<shard>-<execution>.json     committed, never changed afterwards
-    <path>/_epochs/<epoch>.json                      what the epoch consists of: the marker
+    <path>/_epochs/<epoch>.json                      what the epoch consists of: the marker;
+                                                     removed when it is old and its files are gone
     <path>/_epochs/.owner, .store                    whose folder it is
     <path>/.staging/<job>/<sink>/...                 phase 1, invisible to readers
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ from dagster_jet.connectors.contract import (
 )
 from dagster_jet.connectors.files import json_lines
 from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.old_markers import OldMarkers
 from dagster_jet.connectors.files.places.location import (
     READ_ONLY,
     StorageOptions,
@@ -77,6 +80,9 @@ class FilesSink:
     """A local folder is the same one on every machine of a cluster."""
     store: str | None = field(default=None, compare=False, repr=False)
     """Which store, and which namespace of it, the job is known to."""
+    _old_markers: OldMarkers = field(
+        default_factory=OldMarkers, init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path))
@@ -154,7 +160,7 @@ class FilesSink:
                 else f"A crash has emptied {self.path}/{_OWNER}: delete it if the folder is this "
                 "sink's.",
             )
-        if is_new_job and place.has_epochs():
+        if is_new_job and any(name.endswith(".json") for name in place.names(f"{EPOCHS_FOLDER}/")):
             raise ConfigurationError(
                 f"{self.path!r} holds epochs of an earlier life of this job, but the store knows "
                 "nothing of it: going on would write its rows twice.",
@@ -230,6 +236,8 @@ class FilesSink:
         if not place.create(marker, _content(epoch_id, published, context)):
             # Another execution was faster, and readers may act upon its marker already.
             self._is_committed(place, marker, parts, context)
+        with suppress(OSError):  # the epoch is committed; what is old stays until another time
+            self._old_markers.remove(place, epoch_id)
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         place = self.place()

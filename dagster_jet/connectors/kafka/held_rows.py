@@ -25,15 +25,11 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
 )
-from dagster_jet.connectors.kafka.markers import (
-    Marker,
-    Owner,
-    marker_partitions,
-    partition_of,
-)
+from dagster_jet.connectors.kafka.markers import Marker, Owner
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
 from dagster_jet.connectors.kafka.producing import (
     SILENCE_S,
+    TRANSACTION_MAX_S,
     Advance,
     FirstRefusal,
     UnansweredError,
@@ -114,7 +110,6 @@ class HeldWriter(SinkWriter):
     _refusal: FirstRefusal = field(default_factory=FirstRefusal)
     _ids: tuple[int, int] | None = None
     _marker_at: tuple[int, int] | None = None
-    _marker_partition: int = 0
 
     @cached_property
     def owner(self) -> Owner:
@@ -169,6 +164,7 @@ class HeldWriter(SinkWriter):
         client = new_client(
             self.cluster,
             self.owner.transactional_id,
+            TRANSACTION_MAX_S,
             **{
                 "error_cb": self._troubles,
                 "on_delivery": self._delivered,
@@ -177,9 +173,7 @@ class HeldWriter(SinkWriter):
             },
         )
         # Asked first, so that it is connected: otherwise the next call tries again after 500 ms.
-        count = len(marker_partitions(client, self.marker_topic))
-        # One partition for all writers of the sink: see `held_committer`.
-        self._marker_partition = partition_of(self.sink.key(self.transaction.timeline), count)
+        client.list_topics(self.marker_topic, timeout=SILENCE_S)
         # It ends what an older execution, or another attempt of the task, has left open.
         patiently(client.init_transactions, lambda: 0)
         client.begin_transaction()
@@ -193,7 +187,7 @@ class HeldWriter(SinkWriter):
             self.marker_topic,
             Marker(t.epoch_id, t.execution_id, t.execution_id).value(),
             self.owner.key(t.timeline),
-            partition=self._marker_partition,
+            partition=self.owner.partition,
             on_delivery=self._note_marker,
         )
 

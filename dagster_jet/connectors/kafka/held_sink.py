@@ -18,9 +18,10 @@ from dagster_jet.connectors.kafka.coordinator import (
 )
 from dagster_jet.connectors.kafka.held_committer import HeldKafkaCommitter
 from dagster_jet.connectors.kafka.held_rows import HeldWriter
-from dagster_jet.connectors.kafka.markers import HELD_SUFFIX, check_marker_topic
+from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
+from dagster_jet.connectors.kafka.markers import HELD_SUFFIX
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
-from dagster_jet.connectors.kafka.producing import TRANSACTION_S
+from dagster_jet.connectors.kafka.producing import TRANSACTION_MAX_S
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.sink import KafkaSink, as_sink_errors
 from dagster_jet.connectors.row_order import dealt
@@ -62,7 +63,7 @@ class HeldKafkaSink(KafkaSink):
     def held_for_ms(self) -> int:
         """How long the broker keeps a transaction open."""
         asked = dict(self.cluster.options).get("transaction.timeout.ms")
-        return TRANSACTION_S * 1000 if asked is None else int(text_of(asked))
+        return TRANSACTION_MAX_S * 1000 if asked is None else int(text_of(asked))
 
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "kind": "kafka_held", "writers": str(self.held_writers)}

@@ -9,12 +9,11 @@ for those that are open.
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xxhash
@@ -27,19 +26,16 @@ from dagster_jet.connectors.kafka.cluster import (
     client_library,
     error_of,
     is_lasting,
-    is_refusal,
     said,
 )
-from dagster_jet.errors import ConfigurationError, SourceUnavailableError
 
 MARKER_TOPIC = "dagster-jet-markers"
 HELD_SUFFIX = "-held"
 """Of the topic's name, for markers of held transactions."""
-MARKER_RIGHTS = "READ, WRITE, DESCRIBE and DESCRIBE_CONFIGS"
-_PARTITIONS = 8
+PARTITIONS = 32
+"""A sink's markers are in one of them; who reads it waits for transactions that are open there."""
 _SILENCE_S = 10.0
 _CALL_S = 10.0
-_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -84,6 +80,13 @@ class Owner:
     part: str = ""
     """Of the sink, that has transactions of its own: a held id."""
 
+    @property
+    def partition(self) -> int:
+        """Of a marker topic, for all timelines and parts of the sink. It does not depend on how
+        many the topic has: that may grow."""
+        whole = json.dumps(replace(self, part="").as_list()).encode()
+        return int(xxhash.xxh3_64_intdigest(whole) % PARTITIONS)
+
     def key(self, timeline: int) -> bytes:
         return json.dumps([*self.as_list(), timeline]).encode()
 
@@ -101,41 +104,81 @@ class Owner:
         return "/".join(["dagster_jet", *self.as_list()])
 
 
-def partition_of(key: bytes, count: int) -> int:
-    return int(xxhash.xxh3_64_intdigest(key) % count)
-
-
 def read_markers(cluster: Cluster, topic: str, owner: Owner) -> dict[int, Marker]:
-    """By timeline, the newest marker of a sink; by a producer that has just fenced all others.
+    """By timeline, the newest marker of a sink: see `MarkerReader.newest`, which it raises as."""
+    reader = MarkerReader(cluster, topic, owner)
+    try:
+        return reader.newest()
+    finally:
+        reader.close()
 
-    It reads up to what is there now, open transactions included, and waits until these are decided:
-    those of other jobs hold back what `read_committed` shows, ours too.
 
-    Raises:
-        KafkaException: nobody answers.
-        TimeoutError: a transaction of another job stays open, or the topic is not there.
+@dataclass
+class MarkerReader:
+    """Reads the markers of one sink again and again, each message once.
+
+    Only the sink's partition is read: a transaction of another sink that stays open in another
+    partition keeps nobody waiting.
     """
-    return newest_of(_all_messages(cluster, topic), owner)
 
+    cluster: Cluster
+    topic: str
+    owner: Owner
+    _newest: dict[int, Marker] = field(default_factory=dict)
+    _read_to: int = 0
+    _admin: Any = None
 
-def newest_of(messages: Iterable[Any], owner: Owner) -> dict[int, Marker]:
-    """By timeline, the newest marker of a sink among messages of the marker topic."""
-    newest: dict[int, Marker] = {}
-    for message in messages:
+    def newest(self) -> dict[int, Marker]:
+        """By timeline, the newest marker; for a producer that has just fenced all others off.
+
+        It reads up to what is there now, open transactions included, and waits until these are
+        decided: those of sinks in the same partition hold back what `read_committed` shows.
+
+        Raises:
+            KafkaException: nobody answers.
+            TimeoutError: a transaction of another sink stays open, or the topic is not there.
+        """
+        if self._admin is None:
+            self._admin = admin_library().AdminClient(self.cluster.settings(error_cb=Troubles()))
+        partition = self.owner.partition
+        end = _end(self._admin, self.topic, partition)
+        if end < self._read_to:  # the topic was made anew
+            self._newest, self._read_to = {}, 0
+        if end > self._read_to:
+            place = Place(self.topic, partition, self._read_to, end)
+            for message in _messages(self.cluster, place):
+                self._take(message)
+                self._read_to = message.offset() + 1
+            self._read_to = max(self._read_to, end)
+        return dict(self._newest)
+
+    def close(self) -> None:
+        self._admin = None
+
+    def _take(self, message: Any) -> None:
         *of, timeline = json.loads(message.key())
-        if of != owner.as_list() or message.value() is None:
-            continue
-        marker, before = Marker.of(message.value()), newest.get(timeline)
-        # Where the topic has got more partitions, an old one may stand in another, and be read
-        # later.
+        if of != self.owner.as_list() or message.value() is None:
+            return
+        marker, before = Marker.of(message.value()), self._newest.get(timeline)
         if before is None or marker.is_after(before):
-            newest[timeline] = marker
-    return newest
+            self._newest[timeline] = marker
+
+
+@dataclass(frozen=True)
+class Place:
+    """Messages of one partition, from an offset up to another."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
 
 
 def has_markers(cluster: Cluster, topic: str, owner: Owner) -> bool:
     """Whether there is any of a sink or its parts. Raises as `read_markers`."""
-    return any(owner.owns(message.key()) for message in _all_messages(cluster, topic))
+    admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
+    place = Place(topic, owner.partition, 0, _end(admin, topic, owner.partition))
+    return place.end > 0 and any(owner.owns(message.key()) for message in _messages(cluster, place))
 
 
 def is_visible(
@@ -150,23 +193,15 @@ def is_visible(
         TimeoutError: a transaction that is older stays open.
     """
     key, (partition, offset) = owner.key(timeline), at
-    for message in _messages(cluster, topic, {partition: offset}, {partition: offset + 1}):
+    for message in _messages(cluster, Place(topic, partition, offset, offset + 1)):
         is_ours = message.key() == key and message.value() is not None
         if is_ours and Marker.of(message.value()).reaches(marker.execution_id, marker.epoch_id):
             return True
     return False
 
 
-def _all_messages(cluster: Cluster, topic: str) -> Iterator[Any]:
-    admin = admin_library().AdminClient(cluster.settings(error_cb=Troubles()))
-    ends = _ends(admin, topic, marker_partitions(admin, topic))
-    yield from _messages(cluster, topic, dict.fromkeys(ends, 0), ends)
-
-
-def _messages(
-    cluster: Cluster, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
-) -> Iterator[Any]:
-    """What is committed, by partition, until all before the end is decided; perhaps more."""
+def _messages(cluster: Cluster, place: Place) -> Iterator[Any]:
+    """What is committed, until all before the end is decided; perhaps more."""
     library = client_library()
     code = library.KafkaError
     settings = cluster.settings(
@@ -180,18 +215,18 @@ def _messages(
             "error_cb": Troubles(),
         }
     )
-    left = dict(ends)
     consumer = library.Consumer(settings)
     try:
-        consumer.assign([library.TopicPartition(topic, *start) for start in starts.items()])
+        consumer.assign([library.TopicPartition(place.topic, place.partition, place.start)])
         heard = time.monotonic()
-        while left:
+        while True:
             message = consumer.poll(0.1)
             if message is None:
                 if time.monotonic() - heard > _SILENCE_S:
                     raise TimeoutError(
-                        f"the topic {topic} cannot be read to its end: the cluster does not "
-                        "answer, or a transaction of another job stays open"
+                        f"the topic {place.topic}, partition {place.partition}, cannot be read to "
+                        "its end: the cluster does not answer, or a transaction of another job "
+                        "stays open there"
                     )
                 continue
             error = message.error()
@@ -199,121 +234,43 @@ def _messages(
                 heard = time.monotonic()
                 yield message
             elif error.code() == code._PARTITION_EOF:
-                if message.offset() >= left.get(message.partition(), 0):
-                    left.pop(message.partition(), None)
+                if message.offset() >= place.end:
+                    return
             elif is_lasting(error):
                 raise library.KafkaException(error)
     finally:
         consumer.close()
 
 
-def marker_partitions(client: Any, topic: str) -> list[int]:
-    """Raises `TimeoutError`: it is not there now. No partition would mean that nothing is
-    committed."""
-    found = client.list_topics(topic, timeout=_CALL_S).topics.get(topic)
-    if found is None or found.error is not None or not found.partitions:
-        why = "" if found is None or found.error is None else f": {said(found.error)}"
-        raise TimeoutError(f"the topic {topic} is not there{why}")
-    return list(found.partitions)
-
-
-def _ends(admin: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Also of what is not decided. Partitions without anything are left out."""
-    library, administration = client_library(), admin_library()
-    asked = {
-        library.TopicPartition(topic, number): administration.OffsetSpec.latest()
-        for number in partitions
-    }
-    uncommitted = library.IsolationLevel.READ_UNCOMMITTED
-    futures = admin.list_offsets(asked, isolation_level=uncommitted, request_timeout=_CALL_S)
-    ends = {
-        one.partition: answered(future.result(_CALL_S).offset) for one, future in futures.items()
-    }
-    return {number: end for number, end in ends.items() if end > 0}
-
-
-def _await_topic(admin: Any, topic: str) -> None:
-    """Brokers hear of a topic a little later than the one that has made it, and lead it later yet.
+def _end(admin: Any, topic: str, partition: int) -> int:
+    """Where the partition ends, what is not decided included.
 
     Raises:
-        TimeoutError: none has heard of it.
+        KafkaException: nobody answers.
+        TimeoutError: it is not there now. No end would mean that nothing is committed.
     """
-    asked = client_library().TopicCollection([topic])
-    began = time.monotonic()
-    while True:
-        try:
-            admin.describe_topics(asked, request_timeout=_CALL_S)[topic].result(_CALL_S)
-            _ends(admin, topic, range(_PARTITIONS))
-            return
-        except client_library().KafkaException as error:
-            raised = error_of(error)
-            if raised is not None and is_refusal(raised):
-                return  # who checks the rights says so
-            if time.monotonic() - began > _CALL_S:
-                raise TimeoutError from None
-            time.sleep(_PAUSE_S)
-
-
-def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> None:
-    """Creates it if it is not there.
-
-    Raises:
-        SourceUnavailableError: nobody answers.
-        ConfigurationError: it cannot be created, or its messages do not stay.
-    """
-    library, administration = client_library(), admin_library()
-    code = library.KafkaError
-    troubles = Troubles()
-    admin = administration.AdminClient(cluster.settings(error_cb=troubles))
+    library = client_library()
     try:
-        known = admin.list_topics(timeout=_CALL_S)
-        if topic not in known.topics:
-            replicas = min(3, len(known.brokers))
-            wanted = administration.NewTopic(
-                topic, _PARTITIONS, replicas, config={"cleanup.policy": "compact"}
-            )
-            try:
-                admin.create_topics([wanted])[topic].result(_CALL_S)
-            except library.KafkaException as error:
-                raised = error_of(error)
-                if raised is None or raised.code() != code.TOPIC_ALREADY_EXISTS:
-                    raise ConfigurationError(
-                        f"the topic {topic!r}, which says what is committed, is not there for us, "
-                        f"and cannot be created: {said(raised) if raised else error}.",
-                        job=job,
-                        stage=stage,
-                        cure=f"Create it with cleanup.policy=compact and {_PARTITIONS} partitions, "
-                        f"grant {MARKER_RIGHTS} on it, or name another: "
-                        "sinks.kafka(marker_topic=...).",
-                    ) from None
-            _await_topic(admin, topic)
-            return
-        resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
-        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+        return ends(admin, topic, [partition])[partition]
     except library.KafkaException as error:
-        admin.poll(0)
         raised = error_of(error)
-        explained = None if raised is None else troubles.explain(raised)
-        if explained is not None and is_lasting(explained):
-            raise ConfigurationError(
-                f"the topic {topic!r}, which says what is committed, cannot be looked at: "
-                f"{said(explained)}.",
-                job=job,
-                stage=stage,
-                cure=f"Grant {MARKER_RIGHTS} on it.",
-            ) from None
-        raise SourceUnavailableError(
-            f"the cluster cannot be reached: {error if explained is None else said(explained)}."
-        ) from None
-    except (TimeoutError, concurrent.futures.TimeoutError):
-        raise SourceUnavailableError("the cluster cannot be reached.") from None
-    entry = described.get("cleanup.policy")
-    policy = "unknown" if entry is None else entry.value
-    if policy != "compact":
-        raise ConfigurationError(
-            f"the topic {topic!r}, which says what is committed, has cleanup.policy={policy}: its "
-            "messages may not stay.",
-            job=job,
-            stage=stage,
-            cure="Set it to compact.",
-        )
+        if raised is None or raised.code() not in (
+            library.KafkaError.UNKNOWN_TOPIC_OR_PART,
+            library.KafkaError._UNKNOWN_PARTITION,
+        ):
+            raise
+        raise TimeoutError(f"the topic {topic} is not there: {said(raised)}") from None
+
+
+def ends(admin: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Where partitions end, what is not decided included."""
+    library, administration = client_library(), admin_library()
+    places = {number: library.TopicPartition(topic, number) for number in partitions}
+    futures = admin.list_offsets(
+        dict.fromkeys(places.values(), administration.OffsetSpec.latest()),
+        isolation_level=library.IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=_CALL_S,
+    )
+    return {
+        number: answered(futures[place].result(_CALL_S).offset) for number, place in places.items()
+    }

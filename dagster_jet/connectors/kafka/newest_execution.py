@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dagster_jet.connectors.staging import StoreArea
 from dagster_jet.store import ReplicatedMap
+from dagster_jet.store.map.stored_key import VERSION_BYTES, version_of
 
 _KEY = "execution"
 
@@ -23,16 +24,15 @@ class NewestExecution:
     area: StoreArea
 
     def note(self, execution_id: int) -> None:
-        """Notes it, unless a newer one is."""
-        if self.noted() < execution_id:
-            map = self._map()
-            map.put_all({map.key(_KEY): str(execution_id).encode()})
+        """Notes it, unless a newer one is; also where the request arrives late."""
+        map = self._map()
+        map.put_newer({map.key(_KEY): execution_id.to_bytes(VERSION_BYTES, "big")})
 
     def noted(self) -> int:
         """Its id; 0: none."""
         map = self._map()
         found = map.get(map.key(_KEY), every_replica=True)
-        return 0 if found is None else int(found)
+        return 0 if found is None else version_of(found)
 
     def _map(self) -> ReplicatedMap:
         return self.area.store.map(f"jobs/{self.area.job}/held/{self.area.sink}")

@@ -21,11 +21,12 @@ from dagster_jet.connectors.kafka.cluster import (
     is_lasting,
     said,
 )
-from dagster_jet.connectors.kafka.markers import MARKER_RIGHTS, MARKER_TOPIC
+from dagster_jet.connectors.kafka.marker_topic import MARKER_RIGHTS
+from dagster_jet.connectors.kafka.markers import MARKER_TOPIC
 from dagster_jet.connectors.kafka.probe_held import find as find_held
 from dagster_jet.connectors.kafka.probe_held import leave as leave_held
 from dagster_jet.connectors.kafka.probe_held import probe_held
-from dagster_jet.connectors.kafka.producing import TRANSACTION_S
+from dagster_jet.connectors.kafka.producing import TRANSACTION_MAX_S
 from dagster_jet.core.findings import Finding, answered, in_words
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError, JetError, SourceUnavailableError
@@ -91,7 +92,7 @@ def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
     library = client_library()
     more = {"transactional.id": _TRANSACTIONAL_ID, "error_cb": troubles}
     producer = library.Producer(
-        {"transaction.timeout.ms": TRANSACTION_S * 1000, **cluster.settings(**more)}
+        {"transaction.timeout.ms": TRANSACTION_MAX_S * 1000, **cluster.settings(**more)}
     )
     refused = ""
     try:
@@ -110,7 +111,7 @@ def _transactions(cluster: Cluster, troubles: Troubles) -> Finding:
         yes="One was begun and given up.",
         no=f"{refused}.",
         cure="Grant WRITE and DESCRIBE on transactional ids that begin with dagster-jet, and raise "
-        f"transaction.max.timeout.ms to {TRANSACTION_S * 1000} or more.",
+        f"transaction.max.timeout.ms to {TRANSACTION_MAX_S * 1000} or more.",
         needed=True,
     )
 
@@ -220,11 +221,11 @@ def _of_broker(admin: Any, broker: int, interval: timedelta) -> list[Finding]:
     return [
         answered(
             "May a transaction last as long as a commit asks for?",
-            longest >= timedelta(seconds=TRANSACTION_S),
-            yes=f"transaction.max.timeout.ms is {in_words(longest)}, and a commit asks for "
-            f"{TRANSACTION_S} s.",
-            no=f"transaction.max.timeout.ms is {in_words(longest)}, and a commit asks for "
-            f"{TRANSACTION_S} s.",
+            longest >= timedelta(seconds=TRANSACTION_MAX_S),
+            yes=f"transaction.max.timeout.ms is {in_words(longest)}, and a commit asks for up to "
+            f"{TRANSACTION_MAX_S} s.",
+            no=f"transaction.max.timeout.ms is {in_words(longest)}, and a commit asks for up to "
+            f"{TRANSACTION_MAX_S} s.",
             cure='Raise it, or ask for less: options={"transaction.timeout.ms": "..."}.',
             needed=True,
         ),

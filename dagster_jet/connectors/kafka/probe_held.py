@@ -20,7 +20,7 @@ from dagster_jet.connectors.kafka.cluster import (
     said,
 )
 from dagster_jet.connectors.kafka.coordinator import TransactionCoordinator
-from dagster_jet.connectors.kafka.producing import new_client
+from dagster_jet.connectors.kafka.producing import TRANSACTION_MAX_S, new_client
 from dagster_jet.core.findings import Finding, answered
 from dagster_jet.errors import ConfigurationError, JetError, MissingEnvironmentError, SinkError
 
@@ -73,7 +73,7 @@ def leave(cluster: Cluster) -> str:
     administration = admin_library()
     admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
     admin.create_topics([administration.NewTopic(name, 1)])[name].result(_CALL_S)
-    client = new_client(cluster, _id(name))
+    client = new_client(cluster, _id(name), TRANSACTION_MAX_S)
     client.init_transactions(_CALL_S)
     client.begin_transaction()
     client.produce(name, b"probe")

@@ -1,15 +1,21 @@
 """A producer of whole epochs: messages and their marker in one transaction, by one fixed id.
 
-Who opens a producer fences all that were there before (`init_transactions` ends their open
+Who opens a client fences all that were there before (`init_transactions` ends their open
 transaction) and then reads the marker: so nobody can commit what the reader of a marker has not
-seen. A producer that was fenced, or whose commit has an unknown outcome, is given up; the next one
+seen. A client that was fenced, or whose commit has an unknown outcome, is given up; the next one
 reads the marker again.
+
+Each transaction has a client of its own. librdkafka ends a transaction by its producer id and epoch
+and by nothing else, so a request that the network has kept (it was sent again meanwhile) would end
+whatever transaction the same client has open when it arrives. The next client has a newer epoch,
+and the broker refuses it. It is opened beside the job, right after the commit before.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +35,8 @@ from dagster_jet.connectors.kafka.cluster import (
 )
 from dagster_jet.connectors.kafka.markers import (
     Marker,
+    MarkerReader,
     Owner,
-    marker_partitions,
-    partition_of,
-    read_markers,
 )
 from dagster_jet.connectors.staging import Segment, rows_of
 from dagster_jet.errors import (
@@ -45,13 +49,20 @@ from dagster_jet.errors import (
 )
 from dagster_jet.system.failpoint import fail_point
 
-TRANSACTION_S = 600
-"""The broker gives a transaction up after so long; its own limit is 15 minutes unless changed."""
+TRANSACTION_S, TRANSACTION_MAX_S = 60, 600
+"""The broker gives a transaction up after so long, and others wait for one whose producer has died.
+An epoch that was not produced in the first time gets the second one; a broker's own limit is 15
+minutes unless changed."""
+SOCKET_MS = 10_000
+"""A request is sent again on a new connection after so long. librdkafka's own default for producers
+of transactions is `transaction.timeout.ms`."""
 MESSAGE_BYTES_MAX = 100_000_000
 SILENCE_S = 10.0
 """Who does not get on for so long says so, and is called again: an execution that ends waits for a
 call, not for a cluster."""
 _CALL_S, _FULL_S = 2.0, 0.05
+_CONNECTS_S = 0.05
+"""librdkafka asks again after 500 ms where its connections are not ready."""
 
 
 class UnansweredError(Exception):
@@ -108,15 +119,23 @@ class EpochProducer:
     marker_topic: str
     owner: Owner
     client: Any = None
-    """librdkafka's producer, once it is needed."""
+    """librdkafka's producer, once it is needed; for one transaction."""
+    timeout_s: int = TRANSACTION_S
+    """Of the next transaction, where the user has not given one."""
     _troubles: Troubles = field(default_factory=Troubles)
-    _markers: dict[int, Marker] = field(default_factory=dict)
-    _marker_partitions: int = 0
-    _is_fenced_off: bool = False
-    """Whether others are, and the markers read: messages may be produced."""
+    _markers: MarkerReader = field(init=False)
+    _newest: dict[int, Marker] | None = None
+    """The markers since others are fenced off; None: they are not, nothing may be produced."""
+    _began: float | None = None
+    """When the open transaction was begun, by the monotonic clock."""
     _refusal: FirstRefusal = field(default_factory=FirstRefusal)
     _undecided: tuple[Marker, int] | None = None
     """A marker and its timeline, whose commit was asked for and not answered: to be asked again."""
+    _opening: threading.Thread | None = None
+    """Opens the client of the next transaction. All else waits for its end."""
+
+    def __post_init__(self) -> None:
+        self._markers = MarkerReader(self.cluster, self.marker_topic, self.owner)
 
     def commit(
         self,
@@ -150,15 +169,16 @@ class EpochProducer:
             self._produce(marker, timeline, rows)
         self._undecided = marker, timeline
         patiently(self.client.commit_transaction, partial(len, self.client))
-        self._undecided = None
+        self._undecided = self._began = None
         fail_point("kafka.commit.after")
-        self._markers[timeline] = marker
+        self._open_ahead()
 
     def try_out(self) -> None:
         """Begins as a new execution does, and commits nothing: whether the broker takes the
         transactional id and its time-out is known before there is anything to lose. Within
         `errors_named`."""
         try:
+            self.timeout_s = TRANSACTION_MAX_S  # what may be asked for later
             self.client = self._new_client()
             patiently(self.client.init_transactions, partial(len, self.client))
         finally:
@@ -190,35 +210,76 @@ class EpochProducer:
         self, marker: Marker, timeline: int, rows: Callable[[], Iterator[pa.RecordBatch]]
     ) -> None:
         fail_point("kafka.commit.before")
+        self._began = time.monotonic()
         self.client.begin_transaction()
         for batch in rows():
             send_rows(self.client, self.topic, batch, partial(len, self.client))
-        key = self.owner.key(timeline)
         self.client.produce(
             self.marker_topic,
             marker.value(),
-            key,
-            partition=partition_of(key, self._marker_partitions),
+            self.owner.key(timeline),
+            partition=self.owner.partition,
         )
         fail_point("kafka.commit.produced")
 
     def open(self) -> Mapping[int, Marker]:
         """Locks older producers out; by timeline, the newest marker. Within `errors_named`."""
+        self._await_opening()
         if self.client is None:
             self.client = self._new_client()
-        if not self._is_fenced_off:
+            with contextlib.suppress(client_library().KafkaException):
+                self._connect()
+        if self._newest is None:
             patiently(self.client.init_transactions, partial(len, self.client))
-            self._markers = read_markers(self.cluster, self.marker_topic, self.owner)
-            fail_point("kafka.fenced")
-            self._marker_partitions = len(marker_partitions(self.client, self.marker_topic))
-            self._is_fenced_off = True
-        return self._markers
+            self._read_markers()
+        assert self._newest is not None
+        return self._newest
+
+    def _connect(self) -> None:
+        """So that the next call finds connections. The client also knows the topic's partitions
+        then."""
+        self.client.list_topics(self.topic, timeout=_CALL_S)
+        time.sleep(_CONNECTS_S)
+
+    def _read_markers(self) -> None:
+        newest = self._markers.newest()
+        fail_point("kafka.fenced")
+        self._newest = newest
+
+    def _open_ahead(self) -> None:
+        """Replaces the client, beside whatever comes next. Where that fails, the next commit finds
+        out why."""
+        done, self.client, self._newest = [self.client], None, None
+
+        def open_next() -> None:
+            done.clear()  # its end takes time, too
+            try:
+                self.client = self._new_client()
+                self._connect()
+                self.client.init_transactions(_CALL_S)
+                self._read_markers()
+            except Exception:  # noqa: BLE001 - the next commit raises it, if it lasts
+                self.client = None
+
+        self._opening = threading.Thread(target=open_next, name="jet-kafka-open", daemon=True)
+        self._opening.start()
+
+    def _await_opening(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.join()
+
+    def _take_time(self) -> None:
+        """The broker has given a transaction up that was open for too long."""
+        if self._began is not None and time.monotonic() - self._began >= self.timeout_s:
+            self.timeout_s = TRANSACTION_MAX_S
 
     def _new_client(self) -> Any:
         self._refusal = FirstRefusal()
         return new_client(
             self.cluster,
             self.owner.transactional_id,
+            self.timeout_s,
             **{
                 "error_cb": self._troubles,
                 "on_delivery": self._refusal,
@@ -235,8 +296,10 @@ class EpochProducer:
         answer, that the client ends, comes on the broker's thread, at times before the main thread
         has counted the request. In one that is giving its transaction up nothing is added any more.
         """
+        self._await_opening()
         client, self.client = self.client, None
-        self._is_fenced_off, self._undecided = False, None
+        self._take_time()
+        self._newest = self._undecided = self._began = None
         if client is None:
             return
         client.poll(0)  # which message was refused
@@ -290,12 +353,17 @@ def sink_error(error: Any, topic: str, owner: Owner) -> JetError:
     return found
 
 
-def new_client(cluster: Cluster, transactional_id: str, **more: Any) -> Any:
-    """librdkafka's producer of transactions; it connects by itself."""
+def new_client(cluster: Cluster, transactional_id: str, timeout_s: int, **more: Any) -> Any:
+    """librdkafka's producer of transactions; it connects by itself.
+
+    Args:
+        timeout_s: the broker gives a transaction up after so long, unless the user says otherwise.
+    """
     settings = cluster.settings(
         **{"transactional.id": transactional_id, "enable.idempotence": True, "linger.ms": 5, **more}
     )
-    settings.setdefault("transaction.timeout.ms", TRANSACTION_S * 1000)
+    timeout_ms = int(settings.setdefault("transaction.timeout.ms", timeout_s * 1000))
+    settings.setdefault("socket.timeout.ms", min(SOCKET_MS, timeout_ms))
     # Where Java's producers put a key, and Spark's: whoever joins topics by partition relies on it.
     settings.setdefault("partitioner", "murmur2_random")
     # How large a message may be is the topic's business.

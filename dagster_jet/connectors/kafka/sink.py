@@ -22,12 +22,8 @@ from dagster_jet.connectors.contract import (
 )
 from dagster_jet.connectors.kafka.cluster import Cluster, client_library
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
-from dagster_jet.connectors.kafka.markers import (
-    MARKER_TOPIC,
-    Owner,
-    check_marker_topic,
-    has_markers,
-)
+from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
+from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, Owner, has_markers
 from dagster_jet.connectors.kafka.messages import message_columns
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.rights import check_rights

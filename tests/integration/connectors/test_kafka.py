@@ -26,7 +26,7 @@ from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources, window
 from dagster_jet import aggregates as agg
 from dagster_jet.connectors.contract import CommitContext
 from dagster_jet.connectors.kafka.cluster import Cluster
-from dagster_jet.connectors.kafka.markers import Marker, Owner
+from dagster_jet.connectors.kafka.markers import PARTITIONS, Marker, Owner
 from dagster_jet.connectors.kafka.producing import EpochProducer
 from dagster_jet.connectors.kafka.reader import KafkaReader
 from dagster_jet.connectors.trial import forget
@@ -170,7 +170,7 @@ def test_the_contract_of_a_sink(
 
 def test_a_producer_that_is_given_up_gives_its_transaction_up(kafka: KafkaWorld):
     """Nobody who reads the topic waits for the next producer."""
-    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    topic, markers = kafka.topic(), kafka.topic(PARTITIONS, cleanup_policy="compact")
     store, name = uuid.uuid4().hex, "out"
     producer = EpochProducer(Cluster(kafka.servers), topic, markers, Owner(store, "n", "j", name))
 

@@ -28,6 +28,7 @@ from dagster_jet.connectors.kafka import probe as probe_module
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.committer import KafkaCommitter
 from dagster_jet.connectors.kafka.coordinator import client_settings
+from dagster_jet.connectors.kafka.markers import PARTITIONS
 from dagster_jet.connectors.kafka.offsets import Offsets, Topics
 from dagster_jet.errors import ConfigurationError, JetError, Reaction, SinkError, SourceError
 from dagster_jet.store import Store, StoreConfig
@@ -111,7 +112,7 @@ def test_each_missing_right_of_a_source(kafka: KafkaWorld, options: dict[str, An
 
 
 def test_each_missing_right_of_a_sink(kafka: KafkaWorld, options: dict[str, Any], tmp_path: Any):
-    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    topic, markers = kafka.topic(), kafka.topic(PARTITIONS, cleanup_policy="compact")
     servers = kafka_server().facts["sasl_servers"]
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
     with Store.open(config) as store:
@@ -152,8 +153,8 @@ def test_held_transactions_of_a_user_who_signs_in(
         user = UserScramCredentialUpsertion(USER, credential, PASSWORD.encode())
         [done] = kafka.admin.alter_user_scram_credentials([user]).values()
         done.result()
-    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
-    kafka.create(f"{markers}-held", cleanup_policy="compact")
+    topic, markers = kafka.topic(), kafka.topic(PARTITIONS, cleanup_policy="compact")
+    kafka.create(f"{markers}-held", PARTITIONS, cleanup_policy="compact")
     for one in (topic, markers, f"{markers}-held"):
         grant(kafka, ResourceType.TOPIC, one, "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
     servers = kafka_server().facts["sasl_servers"]
@@ -185,8 +186,8 @@ def test_held_transactions_over_tls(kafka: KafkaWorld, options: dict[str, Any], 
     """Both clients; and what is said of a certificate that nobody vouches for."""
     facts = kafka_server().facts
     options |= {"security.protocol": "SASL_SSL", "ssl.ca.location": facts["certificate"]}
-    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
-    kafka.create(f"{markers}-held", cleanup_policy="compact")
+    topic, markers = kafka.topic(), kafka.topic(PARTITIONS, cleanup_policy="compact")
+    kafka.create(f"{markers}-held", PARTITIONS, cleanup_policy="compact")
     for one in (topic, markers, f"{markers}-held"):
         grant(kafka, ResourceType.TOPIC, one, "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
@@ -254,7 +255,7 @@ def test_a_probe_by_a_user_who_may_hardly_do_anything(
 ):
     """Each question has an answer, or why there is none; the marker topic may be seen, and not be
     looked at."""
-    topic, markers = kafka.topic(), kafka.topic(cleanup_policy="compact")
+    topic, markers = kafka.topic(), kafka.topic(PARTITIONS, cleanup_policy="compact")
     monkeypatch.setattr(probe_module, "MARKER_TOPIC", markers)
     for one in (topic, markers):
         grant(kafka, ResourceType.TOPIC, one, "DESCRIBE")

@@ -1,20 +1,20 @@
-"""Offsets are shared evenly, markers are the newest wherever they stand: without a broker."""
+"""Offsets are shared evenly, a sink's markers are in one place: without a broker."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.kafka.cluster import Cluster, answered
-from dagster_jet.connectors.kafka.markers import Marker, Owner, marker_partitions, newest_of
+from dagster_jet.connectors.kafka.markers import PARTITIONS, MarkerReader, Owner
 from dagster_jet.connectors.kafka.offsets import Partition
 from dagster_jet.connectors.kafka.ranges import ROWS_PER_TASK, Range, by_task, share
 from dagster_jet.connectors.kafka.read_task import ReadTask, _rounds
@@ -54,36 +54,25 @@ def test_a_consumer_has_one_place_in_a_partition() -> None:
     assert list(_rounds(ranges)) == [ranges[:2], ranges[2:]]
 
 
-@dataclass
-class Message:
-    of: list[Any]
-    marker: Marker
-
-    def key(self) -> bytes:
-        return json.dumps(self.of).encode()
-
-    def value(self) -> bytes:
-        return self.marker.value()
-
-
-def test_the_newest_marker_counts_wherever_it_stands() -> None:
-    """A topic that got more partitions has an old one in another; it may be read later."""
+def test_a_sinks_markers_are_in_one_partition() -> None:
+    """Whatever timeline they are of, and whichever part of the sink; others' are elsewhere."""
     owner = Owner("store", "jet", "job", "sink")
-    old, new = Marker(7, 0, 1), Marker(9, 0, 2)
-    ours = [Message([*owner.as_list(), 0], marker) for marker in (new, old)]
-    of_another = Message(["store", "jet", "job", "other", 0], Marker(99, 0, 9))
-    assert newest_of([*ours, of_another], owner) == {0: new}
+    assert replace(owner, part="0-1/rolled").partition == owner.partition
+    found = {replace(owner, job=f"job {number}").partition for number in range(1000)}
+    assert found == set(range(PARTITIONS))
 
 
 def test_a_marker_topic_that_is_not_there_is_not_one_without_markers() -> None:
-    class Client:
-        topics: dict[str, Any] = {}  # noqa: RUF012
+    class Admin:
+        def list_offsets(self, asked: Any, **_: Any) -> dict[Any, Future[Any]]:
+            answer: Future[Any] = Future()
+            answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+            return dict.fromkeys(asked, answer)
 
-        def list_topics(self, *_: Any, **__: Any) -> Client:
-            return self
-
+    reader = MarkerReader(Cluster("h:1"), "markers", Owner("store", "jet", "job", "sink"))
+    reader._admin = Admin()
     with pytest.raises(TimeoutError, match="the topic markers is not there"):
-        marker_partitions(Client(), "markers")
+        reader.newest()
 
 
 @pytest.mark.parametrize(

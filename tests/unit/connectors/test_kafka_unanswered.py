@@ -16,7 +16,8 @@ from confluent_kafka import KafkaError, KafkaException
 from dagster_jet.connectors.kafka import probe as probing
 from dagster_jet.connectors.kafka import rights
 from dagster_jet.connectors.kafka.cluster import Cluster
-from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, check_marker_topic
+from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
+from dagster_jet.connectors.kafka.markers import MARKER_TOPIC
 from dagster_jet.connectors.kafka.offsets import Offsets, Topics
 from dagster_jet.core.findings import Verdict
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError

@@ -184,8 +184,14 @@ class LocalOutput:
             return False
         return True
 
-    def has_epochs(self) -> bool:
-        return next((self.path / EPOCHS_FOLDER).glob("*.json"), None) is not None
+    def names(self, beginning: str) -> Iterator[str]:
+        folder, _, start = beginning.rpartition("/")
+        with suppress(FileNotFoundError), os.scandir(self.path / folder) as entries:
+            yield from (entry.name for entry in entries if entry.name.startswith(start))
+
+    def remove_all(self, names: Collection[str]) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
 
     def _staging(self, job: str, sink: str) -> Path:
         return self.path / STAGING_FOLDER / job / sink

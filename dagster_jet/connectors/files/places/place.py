@@ -162,8 +162,13 @@ class OutputPlace(Protocol):
         """Whether the folder is there that `make` has made."""
         ...
 
-    def has_epochs(self) -> bool:
-        """Whether a marker of an epoch is in it."""
+    def names(self, beginning: str) -> Iterator[str]:
+        """The names of the files that begin so, without a folder that `beginning` has: in the
+        folder for `part-`, in its subfolder for `_epochs/`."""
+        ...
+
+    def remove_all(self, names: Collection[str]) -> None:
+        """Removes documents; one that is not there is no error. A crash leaves some of them."""
         ...
 
 

@@ -263,14 +263,20 @@ class RemoteOutput(_Folder):
     def is_there(self) -> bool:
         return self.read(f"{EPOCHS_FOLDER}/.owner") is not None
 
-    def has_epochs(self) -> bool:
+    def names(self, beginning: str) -> Iterator[str]:
         fs, root = self.connected()
+        folder, _, start = beginning.rpartition("/")
         with as_os_errors(self.url):
             try:
-                found = fs.ls(f"{root}/{EPOCHS_FOLDER}", detail=True)
+                found = fs.ls(f"{root}/{folder}", detail=False)
             except FileNotFoundError:
-                return False
-        return any(info["name"].endswith(".json") for info in found)
+                return
+        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+        yield from (name for name in names if name.startswith(start))
+
+    def remove_all(self, names: Collection[str]) -> None:
+        for name in names:
+            self._remove(name)
 
     def _name(self, path: str, root: str) -> str:
         return root + path.removeprefix(self.url)

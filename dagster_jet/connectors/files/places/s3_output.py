@@ -46,6 +46,8 @@ _CONFLICTS_MAX = 5
 _ATTEMPT = "jet-attempt"
 _CONFLICT = frozenset(("ConditionalRequestConflict", "409"))
 _SHORT_LIFE_DAYS = 7
+_REMOVED_AT_ONCE = 1000
+"""S3's limit."""
 
 
 class S3StagedFile:
@@ -234,10 +236,19 @@ class S3Output(S3Bucket):
     def is_there(self) -> bool:
         return self.read(f"{EPOCHS_FOLDER}/.owner") is not None
 
-    def has_epochs(self) -> bool:
-        prefix = f"{self.prefix}{EPOCHS_FOLDER}/"
-        pages = self.pages("list_objects_v2", Prefix=prefix)
-        return any(one["Key"].endswith(".json") for p in pages for one in p.get("Contents", ()))
+    def names(self, beginning: str) -> Iterator[str]:
+        for page in self.pages("list_objects_v2", Prefix=f"{self.prefix}{beginning}"):
+            for found in page.get("Contents", ()):
+                yield found["Key"].rpartition("/")[2]
+
+    def remove_all(self, names: Collection[str]) -> None:
+        keys = [{"Key": self.prefix + name} for name in names]
+        with self.aws.errors_named():
+            for first in range(0, len(keys), _REMOVED_AT_ONCE):
+                some = keys[first : first + _REMOVED_AT_ONCE]
+                self.aws.repeating.delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": some, "Quiet": True}
+                )
 
     def _look_at_lifetime(self, job: str, sink: str) -> None:
         """A bucket may remove incomplete uploads by itself: what is staged would be lost."""

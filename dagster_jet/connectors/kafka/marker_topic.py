@@ -1,0 +1,127 @@
+"""The compacted topic of markers, as every start finds it or makes it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from typing import Any
+
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    Troubles,
+    admin_library,
+    client_library,
+    error_of,
+    is_lasting,
+    is_refusal,
+    said,
+)
+from dagster_jet.connectors.kafka.markers import PARTITIONS, ends
+from dagster_jet.errors import ConfigurationError, SourceUnavailableError
+
+MARKER_RIGHTS = "READ, WRITE, DESCRIBE and DESCRIBE_CONFIGS"
+SETTINGS = {
+    "cleanup.policy": "compact",
+    # Every start reads a partition from its beginning. What is in the newest segment is never
+    # compacted, and by default a segment is new for a week.
+    "segment.ms": "600000",
+    "max.compaction.lag.ms": "1800000",
+    "delete.retention.ms": "1800000",
+}
+"""Of the topics that we create."""
+_SHOWN = ", ".join(f"{name}={value}" for name, value in SETTINGS.items())
+_CALL_S = 10.0
+_PAUSE_S = 0.05
+
+
+def _await_topic(admin: Any, topic: str) -> None:
+    """Brokers hear of a topic a little later than the one that has made it, and lead it later yet.
+
+    Raises:
+        TimeoutError: none has heard of it.
+    """
+    asked = client_library().TopicCollection([topic])
+    began = time.monotonic()
+    while True:
+        try:
+            admin.describe_topics(asked, request_timeout=_CALL_S)[topic].result(_CALL_S)
+            ends(admin, topic, range(PARTITIONS))
+            return
+        except client_library().KafkaException as error:
+            raised = error_of(error)
+            if raised is not None and is_refusal(raised):
+                return  # who checks the rights says so
+            if time.monotonic() - began > _CALL_S:
+                raise TimeoutError from None
+            time.sleep(_PAUSE_S)
+
+
+def check_marker_topic(cluster: Cluster, topic: str, job: str, stage: str) -> None:
+    """Creates it if it is not there.
+
+    Raises:
+        SourceUnavailableError: nobody answers.
+        ConfigurationError: it cannot be created, or its messages do not stay.
+    """
+    library, administration = client_library(), admin_library()
+    code = library.KafkaError
+    troubles = Troubles()
+    admin = administration.AdminClient(cluster.settings(error_cb=troubles))
+    try:
+        known = admin.list_topics(timeout=_CALL_S)
+        if topic not in known.topics:
+            replicas = min(3, len(known.brokers))
+            wanted = administration.NewTopic(topic, PARTITIONS, replicas, config=SETTINGS)
+            try:
+                admin.create_topics([wanted])[topic].result(_CALL_S)
+            except library.KafkaException as error:
+                raised = error_of(error)
+                if raised is None or raised.code() != code.TOPIC_ALREADY_EXISTS:
+                    raise ConfigurationError(
+                        f"the topic {topic!r}, which says what is committed, is not there for us, "
+                        f"and cannot be created: {said(raised) if raised else error}.",
+                        job=job,
+                        stage=stage,
+                        cure=f"Create it with {PARTITIONS} partitions and the settings {_SHOWN}, "
+                        f"grant {MARKER_RIGHTS} on it, or name another: "
+                        "sinks.kafka(marker_topic=...).",
+                    ) from None
+            _await_topic(admin, topic)
+            return
+        resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
+        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+    except library.KafkaException as error:
+        admin.poll(0)
+        raised = error_of(error)
+        explained = None if raised is None else troubles.explain(raised)
+        if explained is not None and is_lasting(explained):
+            raise ConfigurationError(
+                f"the topic {topic!r}, which says what is committed, cannot be looked at: "
+                f"{said(explained)}.",
+                job=job,
+                stage=stage,
+                cure=f"Grant {MARKER_RIGHTS} on it.",
+            ) from None
+        raise SourceUnavailableError(
+            f"the cluster cannot be reached: {error if explained is None else said(explained)}."
+        ) from None
+    except (TimeoutError, concurrent.futures.TimeoutError):
+        raise SourceUnavailableError("the cluster cannot be reached.") from None
+    entry = described.get("cleanup.policy")
+    policy = "unknown" if entry is None else entry.value
+    if policy != "compact":
+        raise ConfigurationError(
+            f"the topic {topic!r}, which says what is committed, has cleanup.policy={policy}: its "
+            "messages may not stay.",
+            job=job,
+            stage=stage,
+            cure="Set it to compact.",
+        )
+    if 0 < (count := len(known.topics[topic].partitions)) < PARTITIONS:
+        raise ConfigurationError(
+            f"the topic {topic!r}, which says what is committed, has {count} partitions, and "
+            f"markers are in {PARTITIONS}.",
+            job=job,
+            stage=stage,
+            cure=f"Add partitions, up to {PARTITIONS} or more.",
+        )
