@@ -25,6 +25,7 @@ from dagster_jet.connectors.kafka.markers import Marker, Owner, is_visible, read
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
 from dagster_jet.connectors.kafka.producing import EpochProducer, staged_rows
 from dagster_jet.connectors.staging import Segment, StoreArea, remove_orphans
+from dagster_jet.errors import SinkError
 from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.system.failpoint import fail_point
 
@@ -49,19 +50,39 @@ class HeldKafkaCommitter(Committer):
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         """Commits the transactions, oldest epoch first.
 
+        Once rows of an epoch had to be produced again, they are behind those that later epochs
+        have in open transactions: these are aborted and produced again, too, and an epoch that
+        still runs is given up by a restart. Otherwise the older value of a key would be the last.
+
         A crash between two of an epoch leaves the first visible and the second not: the next start
         calls it again, for both.
+
+        Raises:
+            SinkError: all is committed, and the job has to restart for the sake of the order.
         """
+        again: list[Artifact] = []
         for one_epoch in by_epoch(artifacts).values():
             held = {_held(artifact): artifact for artifact in one_epoch}
-            done = [one for one in held if self._end(one)]
+            is_overtaken = bool(again)
+            ended = [one for one in held if self._end(one, commit=not is_overtaken)]
+            done = [] if is_overtaken else ended
             for one in done:
                 self._end(one)  # answered once its rows are visible
-            for one in held.keys() - done:
-                if not self._is_committed(one, held[one]):
+            for one in [one for one in held if one not in done]:
+                if one in ended or not self._is_committed(one, held[one]):
                     self._roll_forward(one, held[one], context)
+                    again.append(held[one])
             for one, artifact in held.items():
                 self._segment(one, artifact).remove()
+        if again and not context.recovering:
+            raise SinkError(
+                f"epoch {again[0].epoch_id}: the cluster had aborted a transaction, whose messages "
+                "were produced again, behind those of the next epoch.",
+                job=context.job,
+                stage=context.sink,
+                cure="The job restarts from its last snapshot, so that they keep their order. Let "
+                'transactions live longer: options={"transaction.timeout.ms": ...}.',
+            )
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         return all(self._has_committed(artifact) for artifact in artifacts)
@@ -82,13 +103,13 @@ class HeldKafkaCommitter(Committer):
 
     # --- the fate of one transaction --------------------------------------------------------------
 
-    def _end(self, held: HeldTransaction) -> bool:
+    def _end(self, held: HeldTransaction, *, commit: bool = True) -> bool:
         fail_point("kafka.held.commit.before")
         is_ended = self.coordinator.end(
             self._owner(held.part).transactional_id,
             held.producer_id,
             held.producer_epoch,
-            commit=True,
+            commit=commit,
         )
         fail_point("kafka.held.commit.after")
         return is_ended

@@ -6,6 +6,7 @@ judged by a plain consumer that reads committed messages.
 
 from __future__ import annotations
 
+import json
 import signal
 import uuid
 from collections import Counter
@@ -211,6 +212,30 @@ def test_an_aborted_transaction_beside_an_open_one_is_not_waited_for(held: Held)
     held.commit([*gone, *whole])
     held.commit(newer)
     assert held.values() == [10, 11, 20]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["decided together", "one by one"])
+def test_rows_that_are_produced_again_stay_before_those_of_the_next_epoch(
+    held: Held, together: bool
+) -> None:
+    """The next epoch was produced while this one's fate was open."""
+    held.topic = held.kafka.topic()  # of one partition
+    held.sink = held.made()
+    gone, newer = held.prepared(1, 10, 11), held.prepared(2, 20, 21)
+    end_by_hand(held, gone)
+    if together:
+        held.commit([*gone, *newer])
+        held.commit([*gone, *newer], execution=2)
+    else:
+        with pytest.raises(SinkError, match=r"epoch 1: .* again, behind those of the next"):
+            held.commit(gone, recovering=False)
+        # The restart, to which the second epoch is an orphan, and comes once more.
+        held.commit(gone, execution=2)
+        assert held.abort_orphans(2, *gone) == 2, "the transaction, and what was staged"
+        held.commit(held.prepared(2, 20, 21, execution=2), execution=2)
+    messages = sorted(held.kafka.messages(held.topic), key=lambda m: (m.partition(), m.offset()))
+    in_order = [json.loads(message.value())["v"] for message in messages]
+    assert in_order == [10, 11, 20, 21] and not held.open()
 
 
 def test_rows_that_are_neither_held_nor_staged_are_told_as_lost(held: Held) -> None:
