@@ -51,6 +51,12 @@ class SimulatedSink:
         """One artifact after the other, in any order; any of them may go wrong in its own way."""
         driver, world, waiting = self.driver, self.driver.world, self.driver.waiting
         left = list(artifacts)
+        shards = world.sink_at(self.place).shards
+        places = [(artifact.epoch_id, shards[artifact.token]) for artifact in left]
+        if places != sorted(places):
+            raise Violation(f"{self.name} is given rows in another order than theirs: {places}")
+        if max(shards[artifact.token] for artifact in left) > 10:
+            world.seen["an epoch of twelve writers was committed"] += 1
         world.rng.shuffle(left)
         for artifact in left:
             waiting.pause(DURING)

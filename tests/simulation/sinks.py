@@ -19,6 +19,8 @@ class Sink:
         self.name = name
         self.staged: dict[str, tuple[int, tuple[int, ...]]] = {}
         """Token to (execution, rows)."""
+        self.shards: dict[str, int] = {}
+        """By token of whatever was staged, its writer."""
         self.committed: dict[str, tuple[int, ...]] = {}
         self.rows: Counter[int] = Counter()
         """What a reader of the sink sees."""
@@ -38,6 +40,7 @@ class Sink:
         name = f"{sink}-{execution_id}-{epoch_id}-{shard}-{attempt}"
         token = f"{self.name}/staged/{name}"
         self.staged[token] = (execution_id, rows)
+        self.shards[token] = shard
         return Artifact(
             sink=sink,
             epoch_id=epoch_id,

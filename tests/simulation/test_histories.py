@@ -65,6 +65,7 @@ MUST_HAVE_HAPPENED = (
     "a damaged older snapshot was dropped",
     "a place that was set back was refused",
     "rescaled at a restart",
+    "an epoch of twelve writers was committed",
     "three deaths in recovery, one after the other",
 )
 

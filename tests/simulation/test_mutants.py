@@ -368,6 +368,14 @@ class CommitsTodaysSinks(SinkCommitter):
             super()._commit_owed(owed, context, one_failed)
 
 
+class CommitsInTheOrderOfNames(SinkCommitter):
+    """The rows of writer 10 before those of writer 2."""
+
+    def commit(self, artifacts, *more, **options):
+        by_name = sorted(artifacts, key=lambda one: (one.epoch_id, one.token))
+        return super().commit(by_name, *more, **options)
+
+
 class CommitsWhereTheSinkIsToday(SinkCommitter):
     """A sink that moved takes along what was decided for its old place."""
 
@@ -694,6 +702,7 @@ MUTANTS = {
     BreaksPromisesOfItsOwnEpoch: 1,
     BreaksPromisesOfItsSuccessors: 1,
     CommitsTodaysSinks: 8,
+    CommitsInTheOrderOfNames: 9,
     CommitsWhereTheSinkIsToday: 1,
     DiesOfDamage: 0,
     DeletesWithADamagedManifest: 0,

@@ -87,6 +87,8 @@ class World:
         """Of the places that sinks write to."""
         self.exporters = random.Random(f"exporters of {seed}")
         self.scenario = Scenario.draw(self.rng)
+        if seed % 10 == 9:  # by the seed, so that all others play as they did
+            self.scenario = replace(self.scenario, writers=12)
         self.odds = self.scenario.odds
         self.oracle = Oracle(self.scenario)
         self.register = self.cast.register(self.rng, self._on_record)

@@ -15,8 +15,10 @@ from typing import ClassVar
 from ..integration.connectors.plain_markers import Reader
 from ..servers import SharedServer, launch, own_folder, stop
 from ..servers import postgres as server
+from ..servers.proxy import Proxy
 from ..servers.shared import new_run
 from .kafka_round import KafkaRound
+from .late_requests import LateRequests, is_commit_of_sql
 from .marker_watch import MarkerWatch
 from .round import Verdict
 
@@ -30,6 +32,7 @@ class DatabaseRound(KafkaRound):
     _of_run: Path | None = None
     _tables: server.PostgresDatabase
     _watch: MarkerWatch
+    _late_sql: LateRequests | None = None
 
     def play(self) -> Verdict:
         try:
@@ -47,7 +50,10 @@ class DatabaseRound(KafkaRound):
         self._tables = server.new_database(self._database)
         for name, columns in self.tables.items():
             self._tables.run(f"create table {name} ({columns})")
-        (self.folder / "url").write_text(self._tables.url)
+        proxy = Proxy(self._tables.port)
+        self._late_sql = LateRequests(proxy, is_commit_of_sql, self.setting.seed + 1)
+        self._late_sql.start()
+        (self.folder / "url").write_text(self._tables.through(proxy.port))
         self._watch = MarkerWatch(self._members, self._readers(), self._hidden())
 
     def _readers(self) -> dict[str, Reader]:
@@ -83,6 +89,8 @@ class DatabaseRound(KafkaRound):
         if hasattr(self, "_watch"):
             self._watch.stop()
         super()._end_all()
+        if self._late_sql is not None:
+            self._late_sql.stop()
         if self._database is not None:
             stop(self._database)
 
@@ -94,4 +102,7 @@ class DatabaseRound(KafkaRound):
         if left:
             self.verdict.broken.append(f"still prepared: {left[:3]}")
         self.verdict.broken += self._watch.broken()
-        self.verdict.notes = self._watch.notes()
+        assert self._late_sql is not None
+        late, lost = self._late_sql.late, self._late_sql.lost
+        self.verdict.notes += f"PostgreSQL: {late} late commits, {lost} lost\n"
+        self.verdict.notes += self._watch.notes()

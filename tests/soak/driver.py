@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks
+from dagster_jet.connectors.kafka import ranges
+from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import JobEvent
 
 from ..integration.child import windows_over_windows
@@ -61,12 +63,20 @@ def main(folder: Path, order: dict[str, Any]) -> int:
 def drive(folder: Path, order: dict[str, Any], p: Pipeline, *, max_items_per_epoch: int) -> int:
     """Runs a pipeline as the order says; returns the exit code."""
     spark = {"spark.master": order["master"], "spark.driver.memory": "768m"}
+    tasks = order["tasks"]
+    if tasks:
+        # Otherwise as many rows as a soak has are read by one task.
+        epoch_driver.FEW_ROWS, ranges.ROWS_PER_TASK = 0, 1
+        spark["spark.default.parallelism"] = spark["spark.sql.shuffle.partitions"] = str(tasks)
     if order["master"].startswith("local-cluster"):
         spark["spark.executor.memory"] = "512m"
     # Everything else at its default, but for two: a decision per file or two, not per second, and
     # a lease that does not make every restart wait.
     config = JobConfig(
-        snapshot_interval="0 ms", max_items_per_epoch=max_items_per_epoch, lease_ttl="2 seconds"
+        snapshot_interval="0 ms",
+        max_items_per_epoch=max_items_per_epoch,
+        lease_ttl="2 seconds",
+        parallelism=tasks,
     )
     with Jet(store=order["members"], spark=spark, work_dir=folder / "work") as jet:
         try:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from ..integration.child import WINDOW_MS
 from ..integration.connectors.held_transactions import still_open
-from ..integration.connectors.kafka_world import KafkaWorld
+from ..integration.connectors.kafka_world import KafkaWorld, is_end_of_transaction
 from ..integration.oracle import Rows, windowed
 from ..integration.world import random_rows
 from ..servers import SharedServer, launch, stop
 from ..servers.kafka import prepared
+from ..servers.proxy import Proxy
 from .kafka_driver import TOPICS
+from .late_requests import LateRequests
 from .round import FILES_AHEAD, ROWS, Round
 
 _PARTITIONS = 3
@@ -34,6 +38,7 @@ class KafkaRound(Round):
     _broker: SharedServer | None = None
     _looking: Consumer | None = None
     _seen = 0
+    _late: LateRequests | None = None
 
     @property
     def _servers_of_kafka(self) -> str:
@@ -45,7 +50,12 @@ class KafkaRound(Round):
         folder = self.folder / "broker"
         folder.mkdir()
         self._broker = launch("kafka", folder, prepared(folder))
-        (self.folder / "broker.json").write_text(json.dumps({"servers": self._servers_of_kafka}))
+        ports = self._broker.facts
+        proxy = Proxy(int(ports["late"]), port=int(ports["late_proxy"]))
+        self._late = LateRequests(proxy, is_end_of_transaction, self.setting.seed)
+        self._late.start()
+        servers = f"127.0.0.1:{proxy.port}"
+        (self.folder / "broker.json").write_text(json.dumps({"servers": servers}))
         world = KafkaWorld(self._servers_of_kafka)
         world.create("in", _PARTITIONS)
         for topic in self.topics:
@@ -72,7 +82,7 @@ class KafkaRound(Round):
 
     def _feed_once(self, producer: Producer) -> None:
         for row in random_rows(self._files, ROWS, self.setting.seed):
-            place = self._files % _PARTITIONS
+            place = int(row["k"].removeprefix("key-")) % _PARTITIONS
             producer.produce("in", json.dumps(row), partition=place)
         # In order: no file is there before the one before it.
         while producer.flush(1) and not self._fed.is_set():
@@ -99,6 +109,8 @@ class KafkaRound(Round):
 
     def _end_all(self) -> None:
         super()._end_all()
+        if self._late is not None:
+            self._late.stop()
         if self._broker is not None:
             stop(self._broker)
 
@@ -106,9 +118,26 @@ class KafkaRound(Round):
         super()._judge()
         if left := still_open(self._servers_of_kafka):
             self.verdict.broken.append(f"transactions that are still open: {left[:3]}")
+        assert self._late is not None
+        self.verdict.notes += f"Kafka: {self._late.late} late commits, {self._late.lost} lost\n"
+        given = _by_key(_AS_TUPLES["raw"](row) for row in self._sent())
+        for name, rows in self._in_order().items():
+            if wrong := _out_of_order(given, _by_key(rows)):
+                self.verdict.wrong[f"{name}, in order"] = f"{wrong} rows are not in their place"
+
+    def _in_order(self) -> dict[str, Iterable[tuple[Any, ...]]]:
+        """The outputs whose rows keep the order of each key."""
+        return {"raw": [_AS_TUPLES["raw"](row) for row in self._rows_of("raw")]}
+
+    def _sent(self) -> list[dict[str, Any]]:
+        """Each key's rows are in one partition."""
+        return self._rows_of("in")
+
+    def _rows_of(self, topic: str) -> list[dict[str, Any]]:
+        return KafkaWorld(self._servers_of_kafka).rows(topic)
 
     def _expected(self) -> dict[str, Rows]:
-        rows = KafkaWorld(self._servers_of_kafka).rows("in")
+        rows = self._sent()
         per_key = Counter(row["k"] for row in rows)
         return {
             "raw": Counter((row["k"], row["ts"], row["v"]) for row in rows),
@@ -119,8 +148,22 @@ class KafkaRound(Round):
         }
 
     def _found(self, name: str) -> Rows:
-        rows = KafkaWorld(self._servers_of_kafka).rows(name)
-        return Counter(_AS_TUPLES[name](row) for row in rows)
+        return Counter(_AS_TUPLES[name](row) for row in self._rows_of(name))
+
+
+def _by_key(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:
+    of_key: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in rows:
+        of_key[row[0]].append(row)
+    return of_key
+
+
+def _out_of_order(
+    given: dict[str, list[tuple[Any, ...]]], found: dict[str, list[tuple[Any, ...]]]
+) -> int:
+    """How many rows are not where they were given."""
+    places = (zip_longest(rows, found.get(key, [])) for key, rows in given.items())
+    return sum(one != other for key in places for one, other in key)
 
 
 def _ms(text: str) -> int:

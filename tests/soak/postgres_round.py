@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import psycopg
 
@@ -29,7 +29,7 @@ class PostgresRound(DatabaseRound):
     driver_module = "tests.soak.postgres_driver"
     topics = ()
     tables: ClassVar[Mapping[str, str]] = {
-        "rows": "k text, ts bigint, v bigint",
+        "rows": "k text, ts bigint, v bigint, inserted bigserial",
         "counts": "k text, window_start timestamptz, window_end timestamptz, n bigint, "
         "total bigint, primary key (k, window_start)",
     }
@@ -50,6 +50,11 @@ class PostgresRound(DatabaseRound):
             "rows": Counter((row["k"], row["ts"], row["v"]) for row in rows),
             "counts": windowed(rows, WINDOW_MS),
         }
+
+    def _in_order(self) -> dict[str, Iterable[tuple[Any, ...]]]:
+        """Held transactions insert at the same time."""
+        in_order = f"{_SELECTS['rows']} order by inserted"
+        return {} if self.setting.held else {"rows": self._tables.run(in_order)}
 
     def _found(self, name: str) -> Rows:
         return Counter(self._tables.run(_SELECTS[name]))

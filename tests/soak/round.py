@@ -31,6 +31,8 @@ _PROGRESS_S = 300.0
 FILES_AHEAD = 12
 """Per source. As fast as the job goes: what waits is what one execution or two can do."""
 ROWS = 12
+TASKS = 12
+"""Of each stage, where the order of rows is looked at: numbers of two digits."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Setting:
     """Sinks of Kafka and PostgreSQL write into transactions that are held over the snapshot."""
     dagster: bool = False
     """The job runs under Dagster, whose processes are the victims."""
+
+    @property
+    def has_servers(self) -> bool:
+        return self.kafka or self.three_sinks or self.postgres
 
     @property
     def master(self) -> str:
@@ -152,6 +158,7 @@ class Round:
             "master": self.setting.master,
             "until": until,
             "held": self.setting.held,
+            "tasks": TASKS if self.setting.has_servers else None,
         }
         with open(self.folder / "driver.out", "ab") as said:
             self._driver = subprocess.Popen(

@@ -51,6 +51,10 @@ class ThreeSinksRound(DatabaseRound):
     def _epochs(self) -> int:
         return Round._epochs(self)
 
+    def _in_order(self) -> dict[str, Iterable[tuple[Any, ...]]]:
+        """Behind a stage with state there is no order."""
+        return {}
+
     # --- the verdict ----------------------------------------------------------------------------
 
     def _judge(self) -> None:
