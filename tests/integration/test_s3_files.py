@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_jet import JobConfig, JobResult, Pipeline, sinks, sources
-from dagster_jet.connectors.files import task_rows
+from dagster_jet.connectors.files import part_tasks
 from dagster_jet.errors import BadRowError, ConfigurationError, InputLostError, SourceError
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
@@ -264,7 +264,7 @@ def test_parquet_without_a_schema(s3_world: S3World, tmp_path: Path) -> None:
 def test_slices_have_every_line_once(
     s3_world: S3World, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
-    monkeypatch.setattr(task_rows, "_TASK_BYTES", slice_bytes)
+    monkeypatch.setattr(part_tasks, "_TASK_BYTES", slice_bytes)
     body = "\n".join(json.dumps({"id": n, "name": "x" * (n % 13)}) for n in range(30)).encode()
     for end in (b"", b"\n"):
         local, remote = read_both(

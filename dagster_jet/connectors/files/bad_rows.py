@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, BinaryIO
+
+from dagster_jet.errors import BadRowError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CORRUPT_COLUMN = "__corrupt"
 FILE_COLUMN = "__file"
+FAULT_COLUMN = "__fault"
+"""Why a file, or a part of one, could not be read; null in rows that were."""
 
 
 def forgiving(schema: str) -> tuple[str, dict[str, str]]:
@@ -19,7 +23,9 @@ def forgiving(schema: str) -> tuple[str, dict[str, str]]:
     return f"{schema}, {CORRUPT_COLUMN} string", options
 
 
-def first_bad_row(frame: DataFrame, open_file: Callable[[str], BinaryIO]) -> str | None:
+def first_bad_row(
+    frame: DataFrame, open_file: Callable[[str], AbstractContextManager[BinaryIO]]
+) -> str | None:
     """``file:line: text`` of the first row with a `CORRUPT_COLUMN`; None if every row fits.
 
     Args:
@@ -32,8 +38,19 @@ def first_bad_row(frame: DataFrame, open_file: Callable[[str], BinaryIO]) -> str
     if row is None:
         return None
     path, raw = row[FILE_COLUMN], row[CORRUPT_COLUMN].strip()
-    number, wanted = None, raw.encode()
-    with suppress(OSError), open_file(path) as lines:
-        number = next((n for n, line in enumerate(lines, start=1) if line.strip() == wanted), None)
-    where = path if number is None else f"{path}:{number}"
-    return f"{where}: {raw[:200]}"
+    with suppress(OSError, BadRowError), open_file(path) as lines:
+        number = _number_of(raw.encode(), lines)
+        path = path if number is None else f"{path}:{number}"
+    return f"{path}: {raw[:200]}"
+
+
+def _number_of(wanted: bytes, lines: BinaryIO) -> int | None:
+    """Of the line that is `wanted`, or else of the first that has it: it may be one of several
+    objects there."""
+    having = None
+    for number, line in enumerate(lines, start=1):
+        if line.strip() == wanted:
+            return number
+        if having is None and wanted in line:
+            having = number
+    return having

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
@@ -21,11 +22,19 @@ if TYPE_CHECKING:
 _TIME = r"^[12]\d{3}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
 """The one way to write a time on which both agree; others are many."""
 
+_DEPTH_MAX = 900
+"""Spark's parser takes values in values to a depth of 1,000, and numbers of 1,000 characters."""
+_NAME_MAX = 50_000
+_MANY_DIGITS = b"0" * 300
+"""A number has three runs of them."""
+_SHAPES = bytes.maketrans(b"[123456789", b"{000000000")
+
 
 def can_parse(schema: StructType, options: Mapping[str, str]) -> bool:
     """Whether Arrow and Spark read these types alike. A reader's option may change what a line
     means: then they do not."""
-    return {name.lower() for name in options} <= {"mode"} and _is_plain(schema)
+    known = {"mode", "columnnameofcorruptrecord"}
+    return {name.lower() for name in options} <= known and _is_plain(schema)
 
 
 def _is_plain(type: DataType) -> bool:
@@ -55,23 +64,33 @@ def parse(block: bytes, schema: pa.Schema, *, is_utc: bool) -> pa.RecordBatch | 
     if not rows:
         return None
     try:
-        table = pyarrow.json.read_json(
-            pa.BufferReader(block),
-            pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
-            pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema([(f.name, _as_read(f.type)) for f in schema]),
-                unexpected_field_behavior="ignore",
-            ),
-        )
+        table = _read(block, pa.schema([(f.name, _as_read(f.type)) for f in schema]))
         if table.num_rows != rows:
             return None
         columns = [
             _as_declared(table.column(field.name).combine_chunks(), field.type, is_utc)
             for field in schema
         ]
-    except (pa.ArrowException, _OtherTimeError):
+    except (pa.ArrowException, _UncertainError):
         return None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def is_object_per_line(block: bytes) -> bool:
+    """Whether each line is one object to whoever reads JSON. False where that is not certain."""
+    rows = _rows_of(block)
+    try:
+        return rows > 0 and _read(block, pa.schema([("", pa.null())])).num_rows == rows
+    except pa.ArrowException:
+        return False
+
+
+def _read(block: bytes, schema: pa.Schema) -> pa.Table:
+    return pyarrow.json.read_json(
+        pa.BufferReader(block),
+        pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
 
 
 def _rows_of(block: bytes) -> int:
@@ -85,7 +104,21 @@ def _rows_of(block: bytes) -> int:
     if not (block.startswith(b"{") and block.endswith(b"}")) or block.count(b"}\n{") != ends:
         return 0
     # Spark ends a line there, too; and what is not UTF-8, it replaces.
-    return ends + 1 if b"\r" not in block and _is_utf8(block) else 0
+    if b"\r" in block or not _is_utf8(block) or _may_be_too_large(block):
+        return 0
+    return ends + 1
+
+
+def _may_be_too_large(block: bytes) -> bool:
+    """Whether a name, a number, or a value in values, may be more than Spark's parser takes."""
+    long_lines = [line for line in block.split(b"\n") if len(line) > _DEPTH_MAX]
+    if not long_lines:
+        return False
+    shapes = [line.translate(_SHAPES) for line in long_lines]
+    return any(
+        len(shape) > _NAME_MAX or shape.count(b"{") > _DEPTH_MAX or _MANY_DIGITS in shape
+        for shape in shapes
+    )
 
 
 def _is_utf8(block: bytes) -> bool:
@@ -101,8 +134,8 @@ def _is_utf8(block: bytes) -> bool:
 # --- types ---------------------------------------------------------------------------------------
 
 
-class _OtherTimeError(Exception):
-    """A time that is not written in `_TIME`."""
+class _UncertainError(Exception):
+    """A value that Spark may read in another way."""
 
 
 def _as_read(type: pa.DataType) -> pa.DataType:
@@ -123,15 +156,25 @@ def _as_declared(column: pa.Array, type: pa.DataType, is_utc: bool) -> pa.Array:
         column = pa.concat_arrays(column.chunks)
     if pa.types.is_timestamp(type):
         return _times(column, type, is_utc)
+    if pa.types.is_floating(type):
+        return _without_negative_zero(column)
     if pa.types.is_struct(type):
         fields = [
             _as_declared(column.field(number), field.type, is_utc)
             for number, field in enumerate(type)
         ]
         return pa.StructArray.from_arrays(fields, fields=list(type), mask=column.is_null())
-    if pa.types.is_list(type) and not column.type.equals(type):
+    if pa.types.is_list(type):
         values = _as_declared(column.values, type.value_type, is_utc)
         return pa.ListArray.from_arrays(column.offsets, values, type, mask=column.is_null())
+    return column
+
+
+def _without_negative_zero(column: pa.Array) -> pa.Array:
+    """To Spark, ``-0`` is a whole number that has no sign, and ``-0.0`` has one."""
+    values = column.to_numpy(zero_copy_only=False)
+    if np.any((values == 0) & np.signbit(values)):
+        raise _UncertainError
     return column
 
 
@@ -140,7 +183,7 @@ def _times(texts: pa.Array, type: pa.DataType, is_utc: bool) -> pa.Array:
         return texts.cast(type)
     if is_utc and _all_match(texts, _TIME + "$"):
         return texts.cast(pa.timestamp("us")).cast(type)
-    raise _OtherTimeError
+    raise _UncertainError
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:

@@ -1,34 +1,45 @@
-"""Rows of files as a frame: of whole local ones by Spark's own readers, of others by tasks."""
+"""Rows of files as a frame.
+
+Tasks read them, in the same way however large an epoch is and wherever the files are. Spark's own
+readers read what only they can (options and compressions that tasks do not know), whatever its
+size; and Parquet where they certainly make the same of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.dealt import Dealt, OneShare
-from dagster_jet.connectors.files.bad_rows import FILE_COLUMN, first_bad_row, forgiving
-from dagster_jet.connectors.files.fewer_columns import filling
-from dagster_jet.connectors.files.json_rows import can_parse
-from dagster_jet.connectors.files.json_tasks import json_rows_by_tasks
-from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
-from dagster_jet.connectors.files.places.opening import open_input
-from dagster_jet.connectors.files.slices import Slice
-from dagster_jet.connectors.files.task_rows import (
-    divided,
-    is_readable,
-    rows_by_tasks,
-    unknown_options,
+from dagster_jet.connectors.files.bad_rows import (
+    FAULT_COLUMN,
+    FILE_COLUMN,
+    first_bad_row,
+    forgiving,
 )
-from dagster_jet.errors import ConfigurationError
+from dagster_jet.connectors.files.fewer_columns import filling
+from dagster_jet.connectors.files.parquet_tasks import is_plainly, parquet_by_tasks
+from dagster_jet.connectors.files.part_tasks import divided
+from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
+from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.files.text_lines import is_readable, open_text
+from dagster_jet.connectors.files.text_tasks import csv_by_tasks, json_by_tasks
+from dagster_jet.errors import ConfigurationError, SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-LARGE_BYTES = 8 << 20
-"""A task of Python's costs more than what it saves of JSON, up to here."""
+_OF_SPARKS_READERS = frozenset(
+    (
+        *("multiline", "linesep", "encoding", "charset", "compression", "recursivefilelookup"),
+        *("pathglobfilter", "modifiedbefore", "modifiedafter", "inferschema", "mergeschema"),
+        *("allowcomments", "singlevariantcolumn"),
+    )
+)
+"""Options that change what a line is, or which files are read: they mean nothing to tasks."""
 
 
 @dataclass
@@ -42,16 +53,17 @@ class Rows:
     options: Mapping[str, str]
     """Of Spark's reader."""
     columns: StructType | None = None
-    """All that is looked at, of JSON: other columns, and other fields of structs, are null."""
+    """All that is looked at, of JSON and Parquet: other columns, and other fields of structs, are
+    null."""
     _reader: DataFrameReader | None = field(default=None, init=False)
 
     def check(self) -> None:
         """Raises `ConfigurationError` for what only Spark's own readers do."""
         if not self.is_remote:
             return
-        if unknown := unknown_options(self.options):
+        if self._of_spark:
             raise ConfigurationError(
-                f"options: {', '.join(unknown)} is only known of local files.",
+                f"options: {', '.join(self._of_spark)} is only known of local files.",
                 cure="Leave it out, or bring the files here first.",
             )
         if self.schema is None and self.format != "parquet":
@@ -64,67 +76,102 @@ class Rows:
     def is_remote(self) -> bool:
         return scheme_of(self.path) != "file"
 
+    @cached_property
+    def _of_spark(self) -> list[str]:
+        """The options that only Spark's readers know."""
+        return sorted(name for name in self.options if name.lower() in _OF_SPARKS_READERS)
+
     @property
     def can_be_cut(self) -> bool:
         """Parts of files can be read, by tasks."""
-        return self.schema is not None and not unknown_options(self.options)
+        return self.schema is not None and not self._of_spark
 
     def frame(
         self, spark: SparkSession, wanted: Sequence[Slice], *, with_file: bool = False
     ) -> DataFrame:
-        """Their rows, with `FILE_COLUMN` if asked for. Runs nothing.
+        """Their rows. Runs nothing.
 
         Args:
             wanted: whole files; parts where they `can_be_cut`.
-        """
+            with_file: with `FILE_COLUMN` and `FAULT_COLUMN` (`part_tasks.ReadParts`).
 
-        spark_reaches = not self.is_remote and all(part.is_whole for part in wanted)
-        is_small = sum(part.size for part in wanted) < LARGE_BYTES
-        by_spark = spark_reaches and (is_small or not all(is_readable(p.path) for p in wanted))
-        if not with_file and self._parses_itself and not by_spark:
-            return self._parsed(spark, self._dealt(spark, wanted))
-        if spark_reaches:
-            frame = self._local_reader(spark).load([literally(part.path) for part in wanted])
-            if not with_file:
-                return self._filled_up(frame)
-            return frame.select("*", _path_of("_metadata.file_path").alias(FILE_COLUMN))
-        frame = self._by_tasks(spark, self._dealt(spark, wanted))
-        return frame if with_file else frame.drop(FILE_COLUMN)
+        Raises:
+            SourceError: only Spark's readers can unpack a file, and it is not on this machine.
+        """
+        by_spark = [part for part in wanted if self._is_for_spark(part)]
+        if not with_file and self._is_plain_parquet(wanted):
+            by_spark = list(wanted)
+        others = [part for part in wanted if part not in by_spark]
+        frames = []
+        if by_spark or not wanted:
+            frames.append(self._by_spark(spark, by_spark, with_file))
+        if others:
+            parallelism = spark.sparkContext.defaultParallelism
+            # With dead letters, a file of Parquet is good or bad as a whole.
+            is_whole = with_file and self.format == "parquet"
+            dealt = divided(others, self.format, parallelism, as_they_are=is_whole)
+            frames.append(self._by_tasks(spark, dealt, with_file))
+        return reduce(lambda a, b: a.unionAll(b), frames)
 
     def prepared_frame(
         self, spark: SparkSession, wanted: Callable[[], Sequence[Slice]], *, with_file: bool = False
     ) -> DataFrame | None:
         """Of what one task learns when it runs; None if only Spark's own readers read it."""
-        if not self.can_be_cut:
-            return None
-        dealt = OneShare(wanted)
-        if self._parses_itself and not with_file:
-            return self._parsed(spark, dealt)
-        frame = self._by_tasks(spark, dealt)
-        return frame if with_file else frame.drop(FILE_COLUMN)
+        return self._by_tasks(spark, OneShare(wanted), with_file) if self.can_be_cut else None
 
-    def _dealt(self, spark: SparkSession, wanted: Sequence[Slice]) -> Dealt[Slice]:
-        return divided(wanted, self.format, spark.sparkContext.defaultParallelism)
+    def _is_for_spark(self, part: Slice) -> bool:
+        if self.can_be_cut and (self.format == "parquet" or is_readable(part.path)):
+            return False
+        if self.is_remote:
+            raise SourceError(
+                "tasks cannot unpack such a file.",
+                position=part.path,
+                cure="Compress it with gzip (.gz) or bzip2 (.bz2), or not at all.",
+            )
+        return True
 
-    def _parsed(self, spark: SparkSession, dealt: Dealt[Slice]) -> DataFrame:
-        assert self.columns is not None
-        place = self.path, self.storage_options
-        return self._filled_up(json_rows_by_tasks(spark, place, dealt, self.columns, self.options))
+    def _is_plain_parquet(self, wanted: Sequence[Slice]) -> bool:
+        if self.format != "parquet" or self.is_remote or not self.can_be_cut:
+            return False
+        return all(part.is_whole and is_plainly(part.file, self._read) for part in wanted)
 
-    def _by_tasks(self, spark: SparkSession, dealt: Dealt[Slice]) -> DataFrame:
+    def _by_spark(self, spark: SparkSession, wanted: Sequence[Slice], with_file: bool) -> DataFrame:
+        frame = self._local_reader(spark).load([literally(part.path) for part in wanted])
+        if not with_file:
+            return self._filled_up(frame)
+        from pyspark.sql import functions as F
+
+        file, fault = _path_of("_metadata.file_path"), F.lit(None).cast("string")
+        return frame.select("*", file.alias(FILE_COLUMN), fault.alias(FAULT_COLUMN))
+
+    def _by_tasks(self, spark: SparkSession, dealt: Dealt[Slice], with_file: bool) -> DataFrame:
         assert self.schema is not None
-        return rows_by_tasks(
-            spark,
-            (self.path, self.storage_options),
-            dealt,
-            format=self.format,
-            schema=self.schema,
-            options=self.options,
-        )
+        place = self.path, self.storage_options
+        if self.format == "csv":
+            return csv_by_tasks(
+                spark, place, dealt, self.schema, self.options, names_files=with_file
+            )
+        if self.format == "json":
+            frame = json_by_tasks(
+                spark, place, dealt, self._read, self.options, names_files=with_file
+            )
+        else:
+            frame = parquet_by_tasks(spark, place, dealt, self._read, names_files=with_file)
+        return frame if with_file else self._filled_up(frame)
 
     @cached_property
-    def _parses_itself(self) -> bool:
-        return self.columns is not None and can_parse(self.columns, self.options)
+    def _read(self) -> StructType:
+        """The columns that are looked at; all where there are none: rows are counted, too."""
+        return self.columns or self._whole
+
+    @cached_property
+    def _whole(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        assert self.schema is not None
+        whole = StructType.fromDDL(self.schema)
+        assert isinstance(whole, StructType)
+        return whole
 
     def _filled_up(self, frame: DataFrame) -> DataFrame:
         return frame if self._filling is None else frame.select(*self._filling)
@@ -132,20 +179,15 @@ class Rows:
     @cached_property
     def _filling(self) -> list[Column] | None:
         """Made once: every column is a call into the JVM."""
-        from pyspark.sql.types import StructType
-
-        if self.columns is None or self.schema is None:
+        if self.columns is None or self._read == self._whole:
             return None
-        whole = StructType.fromDDL(self.schema)
-        assert isinstance(whole, StructType)
-        return None if self.columns == whole else filling(self.columns, whole)
+        return filling(self._read, self._whole)
 
     def _local_reader(self, spark: SparkSession) -> DataFrameReader:
         """Configured once: every option is a call into the JVM."""
         if self._reader is None:
             reader = spark.read.options(**self.options).format(self.format)
-            schema = self.columns or self.schema
-            self._reader = reader if schema is None else reader.schema(schema)
+            self._reader = reader if self.schema is None else reader.schema(self._read)
         return self._reader
 
     def first_bad(self, spark: SparkSession, wanted: Sequence[Slice]) -> str | None:
@@ -156,12 +198,9 @@ class Rows:
         given = {name: value for name, value in self.options.items() if name.lower() != "mode"}
         again = Rows(self.path, self.storage_options, self.format, schema, {**given, **options})
         by_path = {part.path: part.file for part in wanted}
-        place = open_input(self.path, self.storage_options)
-
-        def open_file(path: str) -> BinaryIO:
-            return place.open(by_path[path])
-
-        return first_bad_row(again.frame(spark, wanted, with_file=True), open_file)
+        place = self.path, self.storage_options
+        frame = again.frame(spark, wanted, with_file=True)
+        return first_bad_row(frame, lambda path: open_text(place, by_path[path]))
 
 
 def _path_of(url: str) -> Column:

@@ -39,7 +39,12 @@ from dagster_jet.connectors.contract import (
     SourceReader,
     SplitParameters,
 )
-from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FILE_COLUMN, forgiving
+from dagster_jet.connectors.files.bad_rows import (
+    CORRUPT_COLUMN,
+    FAULT_COLUMN,
+    FILE_COLUMN,
+    forgiving,
+)
 from dagster_jet.connectors.files.cluster import check_reachable
 from dagster_jet.connectors.files.memory import FileMemory, file_of_row, mark_of
 from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of_first
@@ -53,7 +58,7 @@ from dagster_jet.connectors.files.places.place import InputFile, InputPlace, Lis
 from dagster_jet.connectors.files.row_size import RowSize, row_size
 from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice, cut
-from dagster_jet.connectors.files.task_rows import is_readable
+from dagster_jet.connectors.files.text_lines import is_readable
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.core.durations import in_words
 from dagster_jet.errors import (
@@ -71,7 +76,7 @@ _logger = logging.getLogger(__name__)
 
 FORMATS = ("json", "csv", "parquet")
 REASON_COLUMN = "__reason"
-_OURS = frozenset({CORRUPT_COLUMN, FILE_COLUMN})
+_OURS = frozenset({CORRUPT_COLUMN, FILE_COLUMN, FAULT_COLUMN})
 REMEMBER_MS = 7 * 24 * 3_600_000
 _ABOUT = 1.05
 """So many times what was asked for is still about that much."""
@@ -126,7 +131,9 @@ class FilesSource:
     @property
     def rows(self) -> Rows:
         """How its files are read."""
-        options = dict(self.options)
+        # By name: columns in another order would be taken for each other.
+        defaults = {"enforceSchema": "false"} if self.format == "csv" else {}
+        options = {**defaults, **dict(self.options)}
         return Rows(self.path, self.storage_options, self.format, self.schema, options)
 
     def describe(self) -> dict[str, str]:
@@ -432,63 +439,61 @@ class FilesReader(SourceReader):
         return self.source.rows.can_be_cut
 
     def frame(self, spark: SparkSession, split: tuple[Slice, ...]) -> SourceFrame:
-        return self._divided(self._rows.frame(spark, split, with_file=self._names_files))
+        return self._divided(self._rows.frame(spark, split, with_file=self.bad_rows is not None))
 
     def prepared_frame(
         self, spark: SparkSession, split: Callable[[], Sequence[Slice]], partitions: int
     ) -> SourceFrame | None:
-        rows = self._rows.prepared_frame(spark, split, with_file=self._names_files)
+        rows = self._rows.prepared_frame(spark, split, with_file=self.bad_rows is not None)
         return None if rows is None else self._divided(rows)
-
-    @property
-    def _names_files(self) -> bool:
-        return self._dead_letters is not None
 
     def _divided(self, frame: DataFrame) -> SourceFrame:
         """Into good rows and dead letters, if there are to be any."""
         from pyspark.sql import functions as F
 
-        rule = self._dead_letters
+        rule = self.bad_rows
         if rule is None:
             return SourceFrame(frame)
         columns = [quoted_name(name) for name in frame.columns if name not in _OURS]
-        reason = F.when(F.col(CORRUPT_COLUMN).isNotNull(), "does not fit the schema")
+        reason, raw = F.col(FAULT_COLUMN), F.to_json(F.struct(*columns))
+        if CORRUPT_COLUMN in frame.columns:
+            no_row = F.when(F.col(CORRUPT_COLUMN).isNotNull(), "does not fit the schema")
+            reason, raw = F.coalesce(reason, no_row), F.coalesce(CORRUPT_COLUMN, raw)
         for column in rule.required:
-            reason = reason.when(F.col(quoted_name(column)).isNull(), f"{column} is null")
+            is_null = F.when(F.col(quoted_name(column)).isNull(), f"{column} is null")
+            reason = F.coalesce(reason, is_null)
         shared = frame.withColumn(REASON_COLUMN, reason)
         dead_letters = shared.where(F.col(REASON_COLUMN).isNotNull()).select(
             F.lit(self.stage).alias("source"),
             F.col(FILE_COLUMN).alias("position"),
             F.col(REASON_COLUMN).alias("reason"),
-            F.coalesce(CORRUPT_COLUMN, F.to_json(F.struct(*columns))).alias("raw"),
+            F.when(F.col(FAULT_COLUMN).isNull(), raw).alias("raw"),
         )
         good = shared.where(F.col(REASON_COLUMN).isNull()).select(*columns)
         return SourceFrame(good, dead_letters, shared)
 
     def split_parameters(self, split: tuple[Slice, ...]) -> SplitParameters | None:
-        return SplitParameters(split) if all(is_readable(part.path) for part in split) else None
+        is_text = self.source.format != "parquet"
+        if is_text and not all(is_readable(part.path) for part in split):
+            return None
+        return SplitParameters(split)
 
     def read_only(self, columns: StructType) -> None:
-        # A dead letter is the whole row. CSV goes by position, and Parquet leaves out by itself.
-        if self.source.format == "json" and self._dead_letters is None:
+        # A dead letter is the whole row. CSV goes by position.
+        if self.source.format != "csv" and self.bad_rows is None:
             self._columns = columns
-
-    @property
-    def _dead_letters(self) -> BadRowRule | None:
-        """Which rows become some; None: none do."""
-        return None if self.source.format == "parquet" else self.bad_rows
 
     @cached_property
     def _rows(self) -> Rows:
         """Configured once per execution."""
         rows = self.source.rows
-        if self._dead_letters is not None and rows.schema is not None:
+        if self.source.format == "parquet":
+            return replace(rows, columns=self._columns)
+        if self.bad_rows is not None and rows.schema is not None:
             schema, options = forgiving(rows.schema)
             return replace(rows, schema=schema, options={**rows.options, **options})
-        if self.source.format != "parquet":
-            options = {**rows.options, "mode": "FAILFAST"}
-            return replace(rows, options=options, columns=self._columns)
-        return rows
+        options = {**rows.options, "mode": "FAILFAST"}
+        return replace(rows, options=options, columns=self._columns)
 
     def verify(self, split: tuple[Slice, ...], rows: int) -> None:
         if not self._place.reads_what_was_planned:

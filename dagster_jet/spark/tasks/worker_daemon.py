@@ -39,7 +39,7 @@ def main() -> None:
     sys.path[:] = prefer_installed(sys.path)
     from pyspark import daemon, worker  # noqa: F401
 
-    from dagster_jet.connectors.files import json_tasks  # noqa: F401
+    from dagster_jet.connectors.files import parquet_tasks, text_tasks  # noqa: F401
     from dagster_jet.spark.tasks import fused_task  # noqa: F401
 
     with suppress(ImportError):  # where it is installed, Arrow imports it in every worker

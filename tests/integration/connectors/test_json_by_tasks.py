@@ -8,7 +8,7 @@ import random
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dagster_jet.connectors.files import rows as files_rows
-from dagster_jet.connectors.files import task_rows
+from dagster_jet.connectors.files import text_lines
 from dagster_jet.connectors.files.json_rows import can_parse, parse
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.rows import Rows
@@ -142,7 +141,6 @@ def test_files_of_plain_and_other_blocks(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str, zone: str
 ) -> None:
     """In pieces, in blocks of a few lines, with a compressed file and one with a mark before it."""
-    monkeypatch.setattr(files_rows, "LARGE_BYTES", 0)
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", zone)
     rng = random.Random(5)
@@ -159,7 +157,7 @@ def test_files_of_plain_and_other_blocks(
     size = (tmp_path / "large.json").stat().st_size
     cuts = [0, 1000, 1001, size // 2, size]
     wanted += [slice_of(tmp_path / "large.json", a, b) for a, b in itertools.pairwise(cuts)]
-    monkeypatch.setattr(task_rows, "_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(text_lines, "_BLOCK_BYTES", 2_000)
     reader = Rows(str(tmp_path), (), "json", SCHEMA, FAIL, columns=struct(columns))
     frame = reader.frame(session, wanted)
     assert frame.schema.simpleString() == struct(SCHEMA).simpleString()
@@ -174,20 +172,14 @@ def test_files_of_plain_and_other_blocks(
     assert frame.where("p IS NULL").count() == whole.where("p IS NULL").count()
 
 
-def test_what_only_spark_can_unpack_is_left_to_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files_rows, "LARGE_BYTES", 0)
+def test_what_only_spark_can_unpack_is_left_to_it(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.json.deflate").write_bytes(zlib.compress(b'{"n": 1}\n{"n": 2}\n'))
     reader = Rows(str(tmp_path), (), "json", "n bigint", FAIL, columns=struct("n bigint"))
     frame = reader.frame(spark, [slice_of(tmp_path / "a.json.deflate")])
     assert sorted(row.n for row in frame.collect()) == [1, 2]
 
 
-def test_a_bad_row_fails_as_spark_says(
-    spark: SparkSession, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(files_rows, "LARGE_BYTES", 0)
+def test_a_bad_row_fails_as_spark_says(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n{"n": "no number"}\n')
     reader = Rows(str(tmp_path), (), "json", "n bigint", FAIL, columns=struct("n bigint"))
     wanted = [slice_of(tmp_path / "a.json")]

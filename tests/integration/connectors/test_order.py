@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
+from dagster_jet.connectors.files.part_tasks import divided
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.slices import Slice
-from dagster_jet.connectors.files.task_rows import divided
 from dagster_jet.connectors.kafka import ranges
 from dagster_jet.connectors.row_order import newest_per_key
 from dagster_jet.connectors.trial import forget

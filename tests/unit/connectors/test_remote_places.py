@@ -18,8 +18,9 @@ from dagster_jet.connectors.dealt import Shares
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.remote import RemoteOutput
 from dagster_jet.connectors.files.sink import FilesSink
+from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.source import FilesReader
-from dagster_jet.connectors.files.task_rows import Header, ReadLines, Slice
+from dagster_jet.connectors.files.text_tasks import Header, ReadCsv
 from dagster_jet.connectors.reopening import destination_of
 from dagster_jet.errors import (
     ArtifactLostError,
@@ -198,10 +199,13 @@ def test_tasks_read_its_lines(url: str) -> None:
     fs.pipe_file(f"{root}/a.csv", b"k,v\n\n# no\na,1\r\nb,2")
     (file,) = reader_of(url).plan(10) or ()
     slices = tuple((Slice(file, begin, begin + 5),) for begin in range(0, file.size, 5))
-    header = Header(("k", "v"), ",", is_checked=True)
+    header = Header(("k", "v"), ",", '"', is_checked=True)
     numbers = [pa.record_batch({"id": [n]}) for n in range(len(slices))]
-    lines = ReadLines((url, ()), Shares(slices), comment="#", header=header)(numbers)
-    assert [line for batch in lines for line in batch.column(1).to_pylist()] == ["a,1", "b,2"]
+    read = ReadCsv((url, ()), Shares(slices), False, comment="#", header=header)
+    assert [line for batch in read(numbers) for line in batch.column(0).to_pylist()] == [
+        "a,1",
+        "b,2",
+    ]
 
 
 def test_what_a_driver_cannot_do_is_refused() -> None:

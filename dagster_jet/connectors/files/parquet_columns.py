@@ -1,0 +1,166 @@
+"""Columns of Parquet files as they were declared: found by name, converted where nothing is lost.
+
+Who writes Parquet has types and spellings of its own (`ID`, `timestamp[ns]`, int64 for every
+number, a column of type null where no value was there). Each value is converted or the file is
+refused; none becomes null, and none another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class UnfitError(ValueError):
+    """A column that cannot be read as it was declared."""
+
+
+def spelling(name: str, there: Sequence[str]) -> str | None:
+    """The column or field that `name` means, in whatever case; None if there is none.
+
+    Raises:
+        UnfitError: it may mean several.
+    """
+    same = [other for other in there if other == name]
+    same = same or [other for other in there if other.lower() == name.lower()]
+    if len(same) > 1:
+        raise UnfitError(f"{name} may be {' or '.join(same)}")
+    return same[0] if same else None
+
+
+def as_declared(column: pa.Array, type: pa.DataType, name: str) -> pa.Array:
+    """The values of a column in the declared type.
+
+    Args:
+        type: as `to_arrow_schema` makes it of Spark's.
+        name: for messages.
+
+    Raises:
+        UnfitError: the types have nothing to do with each other, or a value does not fit.
+    """
+    given = column.type
+    if given == type:
+        return column
+    if pa.types.is_null(given):
+        return pa.nulls(len(column), type)
+    if pa.types.is_dictionary(given):
+        return as_declared(column.dictionary_decode(), type, name)
+    if isinstance(given, pa.BaseExtensionType):
+        return as_declared(column.storage, type, name)
+    if pa.types.is_struct(given) and pa.types.is_struct(type):
+        return _struct(column, type, name)
+    if pa.types.is_map(given) and pa.types.is_map(type):
+        return _map(column, type, name)
+    if _is_list(given) and _is_list(type):
+        return _list(column, type, name)
+    try:
+        return _converted(column, type)
+    except (pa.ArrowException, UnfitError) as error:
+        raise UnfitError(f"{name} is {given}, which is no {type}: {error}") from error
+
+
+def _struct(column: pa.StructArray, type: pa.StructType, name: str) -> pa.StructArray:
+    there, fields = [field.name for field in column.type], []
+    for field in type:
+        own = spelling(field.name, there)
+        if own is None:
+            fields.append(pa.nulls(len(column), field.type))
+        else:
+            values = pc.struct_field(column, [there.index(own)])  # null where the struct is
+            fields.append(as_declared(values, field.type, f"{name}.{own}"))
+    return pa.StructArray.from_arrays(fields, fields=list(type), mask=column.is_null())
+
+
+def _list(column: pa.Array, type: pa.ListType, name: str) -> pa.ListArray:
+    column = _from_its_beginning(column.cast(pa.list_(column.type.value_type)))
+    values = as_declared(column.values, type.value_type, f"{name}[]")
+    return pa.ListArray.from_arrays(column.offsets, values, type, mask=column.is_null())
+
+
+def _map(column: pa.MapArray, type: pa.MapType, name: str) -> pa.MapArray:
+    column = _from_its_beginning(column)
+    keys = as_declared(column.keys, type.key_type, f"{name}.key")
+    items = as_declared(column.items, type.item_type, f"{name}.value")
+    return pa.MapArray.from_arrays(column.offsets, keys, items, type, mask=column.is_null())
+
+
+def _from_its_beginning(column: pa.Array) -> pa.Array:
+    """A slice of a longer one, copied: offsets of a slice are not taken together with nulls."""
+    return pa.concat_arrays([column, column.slice(0, 0)]) if column.offset else column
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _converted(column: pa.Array, type: pa.DataType) -> pa.Array:
+    for is_given, is_wanted, convert in _CONVERSIONS:
+        if is_given(column.type) and is_wanted(type):
+            return convert(column, type)
+    raise UnfitError("they have no values in common")
+
+
+def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """Arrow looks at each value: whether it fits, and nothing of it is cut off."""
+    return column.cast(type)
+
+
+def _as_number(column: pa.Array, type: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(type) and pa.types.is_integer(column.type):
+        # Arrow would look at the types alone: the largest integer does not fit decimal(10, 2).
+        column = column.cast(pa.decimal128(38, type.scale))
+    return column.cast(type)
+
+
+def _as_time(column: pa.Array, type: pa.TimestampType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        # Spark's times have no finer parts.
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(type)
+    return column.cast(type)
+
+
+def _time_of_text(column: pa.Array, type: pa.TimestampType) -> pa.Array:
+    try:
+        return column.cast(pa.timestamp("us", "UTC")).cast(type)
+    except pa.ArrowInvalid:  # without a zone, it is of UTC
+        return column.cast(pa.timestamp("us")).cast(type)
+
+
+def _text_first(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """Bytes that are to be a number or a time are the text of it."""
+    text = column.cast(pa.string())
+    if pa.types.is_timestamp(type):
+        return _time_of_text(text, type)
+    return text.cast(type)
+
+
+_Kind: TypeAlias = Callable[[pa.DataType], bool]
+
+
+def _one_of(*kinds: _Kind) -> _Kind:
+    return lambda type: any(is_one(type) for is_one in kinds)
+
+
+_t = pa.types
+_is_list = _one_of(_t.is_list, _t.is_large_list, _t.is_fixed_size_list)
+_is_number = _one_of(_t.is_integer, _t.is_floating, _t.is_decimal)
+_is_day_or_time = _one_of(_t.is_date, _t.is_timestamp)
+_is_shown = _one_of(_is_number, _is_day_or_time, _t.is_boolean)
+_is_text = _one_of(
+    *(_t.is_string, _t.is_large_string, _t.is_string_view),
+    *(_t.is_binary, _t.is_large_binary, _t.is_binary_view, _t.is_fixed_size_binary),
+)
+
+_CONVERSIONS: Sequence[tuple[_Kind, _Kind, Callable[[pa.Array, pa.DataType], pa.Array]]] = (
+    (_is_number, _is_number, _as_number),
+    (_is_day_or_time, _t.is_timestamp, _as_time),
+    (_is_day_or_time, _t.is_date, _cast),
+    (_is_text, _is_text, _cast),
+    (_is_text, _is_shown, _text_first),
+    (_is_shown, _t.is_string, _cast),
+    (_t.is_time, _t.is_time, _cast),
+    (_t.is_duration, _t.is_duration, _cast),
+)
+"""What is given, what is wanted, and how the one becomes the other."""

@@ -1,0 +1,159 @@
+"""Parquet read by tasks; and when Spark's own reader certainly makes the same of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from dagster_jet.connectors.dealt import Dealt
+from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
+from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
+from dagster_jet.connectors.files.part_tasks import ReadParts
+from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.connectors.files.slices import Slice, row_groups
+from dagster_jet.connectors.files.text_lines import Watched
+from dagster_jet.errors import BadRowError
+from dagster_jet.system.own_task import OwnTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
+_ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+_OLD_CALENDAR = b"org.apache.spark.legacyDateTime"
+_SPARK_VERSION = b"org.apache.spark.version"
+
+
+def parquet_by_tasks(
+    spark: SparkSession,
+    place: tuple[str, StorageOptions],
+    dealt: Dealt[Slice],
+    columns: StructType,
+    *,
+    names_files: bool,
+) -> DataFrame:
+    """The columns of all rows. Runs nothing.
+
+    Args:
+        place: what `open_input` takes.
+        dealt: what each task reads.
+        columns: those that are looked at.
+        names_files: as in `ReadParts`.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    read = ReadTables(place, dealt, names_files, to_arrow_schema(columns, timezone="UTC"))
+    names = (FILE_COLUMN, FAULT_COLUMN) if names_files else ()
+    types = StructType([*columns.fields, *(StructField(name, StringType()) for name in names)])
+    return spark.range(0, dealt.tasks, 1, dealt.tasks).mapInArrow(OwnTask(read), types)
+
+
+@dataclass(frozen=True)
+class ReadTables(ReadParts):
+    """The row groups that begin in its parts."""
+
+    columns: pa.Schema
+    checks_whole_files: ClassVar = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns
+
+    def rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        with _opened(self.place, part.file) as file:
+            groups = [
+                n for n, at in enumerate(row_groups(file.metadata)) if part.begin <= at < part.end
+            ]
+            there = file.schema_arrow.names
+            own = {name: spelling(name, there) for name in self.schema.names}
+            wanted = [name for name in own.values() if name is not None]
+            for batch in file.iter_batches(row_groups=groups, columns=wanted):
+                columns = [_column(batch, own[field.name], field) for field in self.schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def check(self, part: Slice) -> None:
+        for _ in self.rows(part):
+            pass
+
+
+def _column(batch: pa.RecordBatch, name: str | None, field: pa.Field) -> pa.Array:
+    if name is None:
+        return pa.nulls(batch.num_rows, field.type)
+    return as_declared(batch.column(name), field.type, name)
+
+
+@contextmanager
+def _opened(
+    place: tuple[str, StorageOptions], file: InputFile
+) -> Iterator[pyarrow.parquet.ParquetFile]:
+    with open_input(*place).open(file) as stream:
+        watched = Watched(stream)
+        try:
+            yield pyarrow.parquet.ParquetFile(watched, coerce_int96_timestamp_unit="us")
+        except (pa.ArrowException, UnfitError, OSError) as error:
+            if watched.has_failed:
+                raise
+            raise BadRowError(
+                f"an input file does not fit what was declared of it: {error}.",
+                position=file.path,
+                cure="Correct the format or the schema, or the file.",
+            ) from error
+
+
+# --- Spark's own reader --------------------------------------------------------------------------
+
+
+def is_plainly(file: InputFile, columns: StructType) -> bool:
+    """Whether a local file has the declared columns just so: then Spark's reader, which takes less
+    time, makes the same rows of it. False where that is not certain.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    declared = to_arrow_schema(columns, timezone="UTC")
+    try:
+        footer = pyarrow.parquet.read_metadata(file.path)
+    except (OSError, pa.ArrowException):
+        return False
+    return (
+        _has_plain_columns(footer.schema.to_arrow_schema(), declared)
+        and _has_plain_dates(footer.metadata or {})
+        and _has_plain_pages(footer)
+    )
+
+
+def _has_plain_columns(found: pa.Schema, declared: pa.Schema) -> bool:
+    names = [name.lower() for name in found.names]
+    return all(
+        names.count(field.name.lower()) == 1
+        and found.get_field_index(field.name) >= 0
+        and found.field(field.name).type == field.type
+        and not _has_lists(field.type)
+        for field in declared
+    )
+
+
+def _has_lists(type: pa.DataType) -> bool:
+    """Lists and maps are written in several ways."""
+    if pa.types.is_struct(type):
+        return any(_has_lists(field.type) for field in type)
+    return bool(pa.types.is_nested(type))
+
+
+def _has_plain_dates(said: Mapping[bytes, bytes]) -> bool:
+    """Of one calendar."""
+    return _OLD_CALENDAR not in said and not said.get(_SPARK_VERSION, b"").startswith(b"2.")
+
+
+def _has_plain_pages(footer: pyarrow.parquet.FileMetaData) -> bool:
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    columns = (group.column(n) for group in groups for n in range(group.num_columns))
+    return all(c.compression in _CODECS and _ENCODINGS.issuperset(c.encodings) for c in columns)

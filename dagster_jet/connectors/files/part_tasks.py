@@ -1,0 +1,106 @@
+"""Tasks that read parts of files, and files that cannot be read as dead letters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dagster_jet.connectors.dealt import Dealt, Shares
+from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
+from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.files.text_lines import is_decompressed
+from dagster_jet.errors import BadRowError
+
+_TASK_BYTES = 64 << 20
+"""The most that a task reads of a file; less where it would leave cores idle."""
+_LEAST_TASK_BYTES = 2 << 20
+_TASKS_PER_CORE = 2
+
+
+def divided(
+    wanted: Sequence[Slice], format: str, parallelism: int, *, as_they_are: bool = False
+) -> Shares[Slice]:
+    """Shares of about the same size, one after the other: rows keep the order of the slices.
+
+    Args:
+        as_they_are: no part is divided further.
+    """
+    tasks = _TASKS_PER_CORE * parallelism
+    even = sum(part.size for part in wanted) // tasks + 1
+    size = max(_LEAST_TASK_BYTES, min(even, _TASK_BYTES))
+    if as_they_are:
+        parts = list(wanted)
+    else:
+        parts = [part for one in wanted for part in _parts(one, format, size)]
+    count = min(tasks, len(parts))
+    bounds = [len(parts) * task // count for task in range(count + 1)]
+    return Shares(tuple(tuple(parts[first:last]) for first, last in pairwise(bounds)))
+
+
+def _parts(one: Slice, format: str, size: int) -> Iterator[Slice]:
+    if format != "parquet" and is_decompressed(one.path):
+        yield one
+        return
+    for begin in range(one.begin, max(one.end, one.begin + 1), size):
+        yield Slice(one.file, begin, min(begin + size, one.end))
+
+
+@dataclass(frozen=True)
+class ReadParts(ABC):
+    """A task: the rows of its parts of files."""
+
+    place: tuple[str, StorageOptions]
+    dealt: Dealt[Slice]
+    names_files: bool
+    """With `FILE_COLUMN` and `FAULT_COLUMN`. A part that cannot be read is then one row, of which
+    these two are not null; otherwise it raises `BadRowError`."""
+
+    checks_whole_files: ClassVar[bool]
+    """`check` says the same of each part of a file."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for parts in self.dealt.to(batches):
+            for part in parts:
+                yield from self._named(part) if self.names_files else self.rows(part)
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Of `rows`."""
+
+    @abstractmethod
+    def rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Those that begin in a part.
+
+        Raises:
+            BadRowError: the file is not what it is declared to be.
+            OSError: it cannot be read now.
+        """
+
+    @abstractmethod
+    def check(self, part: Slice) -> None:
+        """Raises `BadRowError` where `rows` would, possibly after some of them."""
+
+    def _named(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        try:
+            self.check(part)
+        except BadRowError as error:
+            if part.begin == 0 or not self.checks_whole_files:
+                yield self._fault(part, error)
+            return
+        for batch in self.rows(part):
+            place = pa.repeat(pa.scalar(part.path), batch.num_rows)
+            yield batch.append_column(FILE_COLUMN, place).append_column(
+                FAULT_COLUMN, pa.nulls(batch.num_rows, pa.string())
+            )
+
+    def _fault(self, part: Slice, error: BadRowError) -> pa.RecordBatch:
+        nothing = [pa.nulls(1, field.type) for field in self.schema]
+        columns = [*nothing, pa.array([part.path]), pa.array([error.message])]
+        return pa.RecordBatch.from_arrays(columns, [*self.schema.names, FILE_COLUMN, FAULT_COLUMN])

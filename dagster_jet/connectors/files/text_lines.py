@@ -1,0 +1,118 @@
+"""Text of files: decompressed, in blocks of whole lines, and their lines as Arrow has them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.connectors.files.slices import Slice, is_compressed
+from dagster_jet.errors import BadRowError
+
+_BLOCK_BYTES = 4 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_COMPRESSED: Mapping[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+
+
+def is_readable(path: str) -> bool:
+    """Tasks can read the text of such a file; some compressed ones only Spark's readers can."""
+    return not is_compressed(path) or is_decompressed(path)
+
+
+def is_decompressed(path: str) -> bool:
+    """It is read from its beginning to its end: no part of it can be read alone."""
+    return path.endswith(tuple(_COMPRESSED))
+
+
+class Watched:
+    """A stream that remembers whether reading it has failed. Then an error is the place's;
+    otherwise it is of what was read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.has_failed = False
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._stream.read(size)
+        except OSError:
+            self.has_failed = True
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def open_text(place: tuple[str, StorageOptions], file: InputFile) -> Iterator[BinaryIO]:
+    """A file's text, decompressed as its name says.
+
+    Raises:
+        BadRowError: its content is damaged, or not compressed in that way.
+        OSError: it cannot be read now.
+    """
+    with open_input(*place).open(file) as stream:
+        kind = next((open for end, open in _COMPRESSED.items() if file.path.endswith(end)), None)
+        if kind is None:
+            yield stream
+            return
+        watched = Watched(stream)
+        try:
+            yield cast(BinaryIO, kind(watched))
+        except (EOFError, zlib.error, OSError) as error:
+            if watched.has_failed:
+                raise
+            raise BadRowError(
+                f"the compressed file is damaged, cut off, or none: {error}.",
+                position=file.path,
+                cure="Put the whole file in its place, or name it as what it is.",
+            ) from error
+
+
+def blocks_of(place: tuple[str, StorageOptions], part: Slice) -> Iterator[bytes]:
+    """The lines that begin in a part of a file; raises as `open_text`."""
+    with open_text(place, part.file) as stream:
+        # Of a compressed file, `end` is not that of its text.
+        end = None if is_decompressed(part.path) else part.end
+        for number, block in enumerate(blocks(stream, part.begin, end)):
+            yield block.removeprefix(_BYTE_ORDER_MARK) if number == part.begin == 0 else block
+
+
+def blocks(stream: BinaryIO, begin: int, end: int | None) -> Iterator[bytes]:
+    """Whole lines, those that begin in [begin, end); to the end of the file where it is None."""
+    at = begin
+    if begin:
+        stream.seek(begin - 1)
+        at += len(stream.readline()) - 1
+    while end is None or at < end:
+        block = stream.read(_BLOCK_BYTES if end is None else min(_BLOCK_BYTES, end - at))
+        if not block:
+            return
+        if not block.endswith(b"\n"):
+            block += stream.readline()
+        at += len(block)
+        yield block
+
+
+def lines_of(block: bytes) -> pa.StringArray:
+    """Those that are not blank. A line ends with ``\\n``, ``\\r\\n`` or ``\\r``."""
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = pc.split_pattern(_as_text(block), "\n").flatten()
+    return lines.filter(pc.not_equal(pc.ascii_trim_whitespace(lines), ""))
+
+
+def _as_text(block: bytes) -> pa.StringArray:
+    try:
+        return pa.array([block], pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:  # what is not UTF-8 is replaced, as Spark's readers do it
+        return pa.array([block.decode("utf-8", "replace")])

@@ -1,0 +1,237 @@
+"""Rows of JSON lines and CSV, read by tasks, wherever the files are.
+
+Tasks open the files themselves, each a slice of the split's bytes, under the condition that the
+content is what was planned. What they read are lines; those are parsed by Spark's `from_json` and
+`from_csv`. JSON is parsed by Arrow where that makes the same of it (`json_rows`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.dealt import Dealt
+from dagster_jet.connectors.files import json_rows
+from dagster_jet.connectors.files.bad_rows import CORRUPT_COLUMN, FAULT_COLUMN, FILE_COLUMN
+from dagster_jet.connectors.files.json_objects import objects_of
+from dagster_jet.connectors.files.part_tasks import ReadParts
+from dagster_jet.connectors.files.places.location import StorageOptions
+from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.files.text_lines import blocks_of, is_decompressed, lines_of
+from dagster_jet.core.ddl import quoted_name
+from dagster_jet.errors import BadRowError
+from dagster_jet.system.own_task import OwnTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+LINE_COLUMN = "__line"
+_PARSED_COLUMN = "__parsed"
+_HEADER_OPTIONS = frozenset({"header", "enforceschema"})
+"""Of files, not of lines."""
+
+
+def json_by_tasks(
+    spark: SparkSession,
+    place: tuple[str, StorageOptions],
+    dealt: Dealt[Slice],
+    columns: StructType,
+    options: Mapping[str, str],
+    *,
+    names_files: bool,
+) -> DataFrame:
+    """The columns of all objects. Runs nothing.
+
+    Args:
+        place: what `open_input` takes.
+        dealt: what each task reads.
+        columns: those that are looked at, and `CORRUPT_COLUMN` if there is to be one.
+        options: as for Spark's reader.
+        names_files: as in `ReadParts`.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    plain = StructType([field for field in columns if field.name != CORRUPT_COLUMN])
+    if not json_rows.can_parse(plain, options):
+        plain = StructType([])
+    read = ReadJson(
+        place,
+        dealt,
+        names_files,
+        to_arrow_schema(plain, timezone="UTC"),
+        is_utc=spark.conf.get("spark.sql.session.timeZone") == "UTC",
+    )
+    # A line that is null costs nothing here; the others are parsed once, whatever is read of them.
+    parsed = F.from_json(LINE_COLUMN, columns, dict(options))
+    rows = _lines(spark, read, plain).withColumn(_PARSED_COLUMN, parsed)
+    is_read = F.col(LINE_COLUMN).isNull()
+    selected = []
+    for name in columns.names:
+        column = F.col(f"{_PARSED_COLUMN}.{quoted_name(name)}")
+        if name in plain.names:
+            column = F.when(is_read, F.col(quoted_name(name))).otherwise(column)
+        selected.append(column.alias(name))
+    return rows.select(*selected, *_names(read))
+
+
+def csv_by_tasks(
+    spark: SparkSession,
+    place: tuple[str, StorageOptions],
+    dealt: Dealt[Slice],
+    schema: str,
+    options: Mapping[str, str],
+    *,
+    names_files: bool,
+) -> DataFrame:
+    """As `json_by_tasks`, with a schema as DDL: columns go by their position."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    columns = StructType.fromDDL(schema)
+    assert isinstance(columns, StructType)
+    given = {name.lower(): value for name, value in options.items()}
+    names = [name for name in columns.names if name != CORRUPT_COLUMN]
+    read = ReadCsv(place, dealt, names_files, given.get("comment"), _header(names, given))
+    parsing = {name: v for name, v in options.items() if name.lower() not in _HEADER_OPTIONS}
+    lines = _lines(spark, read, StructType([]))
+    parsed = lines.withColumn(_PARSED_COLUMN, F.from_csv(LINE_COLUMN, schema, parsing))
+    selected = [f"{_PARSED_COLUMN}.{quoted_name(name)}" for name in columns.names]
+    return parsed.select(*selected, *_names(read))
+
+
+def _lines(spark: SparkSession, read: ReadParts, columns: StructType) -> DataFrame:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    texts = (StructField(name, StringType()) for name in (LINE_COLUMN, *_names(read)))
+    types = StructType([*columns.fields, *texts])
+    return spark.range(0, read.dealt.tasks, 1, read.dealt.tasks).mapInArrow(OwnTask(read), types)
+
+
+def _names(read: ReadParts) -> tuple[str, ...]:
+    return (FILE_COLUMN, FAULT_COLUMN) if read.names_files else ()
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadJson(ReadParts):
+    """By columns where Arrow takes a block of lines, else the text of each object."""
+
+    columns: pa.Schema
+    """None, where Spark has to parse all of them."""
+    is_utc: bool
+    checks_whole_files: ClassVar = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns.append(pa.field(LINE_COLUMN, pa.string()))
+
+    def rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        for block in blocks_of(self.place, part):
+            parsed = None
+            if len(self.columns):
+                parsed = json_rows.parse(block, self.columns, is_utc=self.is_utc)
+            if parsed is not None:
+                yield parsed.append_column(LINE_COLUMN, pa.nulls(parsed.num_rows, pa.string()))
+                continue
+            objects = objects_of(block)
+            nothing = [pa.nulls(len(objects), field.type) for field in self.columns]
+            yield pa.RecordBatch.from_arrays([*nothing, objects], self.schema.names)
+
+    def check(self, part: Slice) -> None:
+        _check_text(self, part)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of each CSV file: what is to be in it."""
+
+    names: tuple[str, ...]
+    separator: str
+    quote: str
+    is_checked: bool
+
+    def check(self, line: str, path: str) -> None:
+        """Raises `BadRowError` where other columns are in the file, or in another order."""
+        found = self._names_in(line)
+        is_same = [name.strip().lower() for name in found] == [name.lower() for name in self.names]
+        if self.is_checked and not is_same:
+            raise BadRowError(
+                f"the header of the file does not fit the schema: {', '.join(found)}; expected: "
+                f"{', '.join(self.names)}.",
+                position=path,
+                cure="Name the columns of schema= as the file does, in its order; or say that they "
+                'go by position: options={"enforceSchema": "true"}.',
+            )
+
+    def _names_in(self, line: str) -> list[str]:
+        if len(self.separator) > 1:
+            return [name.strip().strip(self.quote) for name in line.split(self.separator)]
+        (found,) = csv.reader([line], delimiter=self.separator, quotechar=self.quote or None)
+        return found
+
+
+def _header(names: list[str], given: Mapping[str, str]) -> Header | None:
+    if given.get("header", "false").lower() != "true":
+        return None
+    separator = given.get("sep", given.get("delimiter", ",")).replace("\\t", "\t")
+    is_checked = given.get("enforceschema", "true").lower() == "false"
+    return Header(tuple(names), separator, given.get("quote", '"'), is_checked)
+
+
+@dataclass(frozen=True)
+class ReadCsv(ReadParts):
+    """The lines that are rows."""
+
+    comment: str | None
+    header: Header | None
+    checks_whole_files: ClassVar = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(LINE_COLUMN, pa.string())])
+
+    def rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        header = self.header
+        if header is not None and part.begin and self._first(Slice(part.file, 0, part.begin)):
+            header = None
+        for lines in self._lines(part):
+            begin = 0
+            if header is not None and len(lines):
+                header.check(lines[0].as_py(), part.path)
+                begin, header = 1, None
+            yield pa.RecordBatch.from_arrays([lines[begin:]], self.schema.names)
+
+    def check(self, part: Slice) -> None:
+        _check_text(self, part)
+        if self.header is not None:
+            first = self._first(Slice.whole(part.file))
+            if first is not None:
+                self.header.check(first, part.path)
+
+    def _first(self, part: Slice) -> str | None:
+        lines = (lines[0].as_py() for lines in self._lines(part) if len(lines))
+        return next(lines, None)
+
+    def _lines(self, part: Slice) -> Iterator[pa.StringArray]:
+        for block in blocks_of(self.place, part):
+            lines = lines_of(block)
+            if self.comment is not None:
+                lines = lines.filter(pc.invert(pc.starts_with(lines, self.comment)))
+            yield lines
+
+
+def _check_text(read: ReadParts, part: Slice) -> None:
+    """Of text as it is, every line is right or wrong by itself."""
+    if is_decompressed(part.path):
+        for _ in blocks_of(read.place, part):
+            pass
