@@ -43,8 +43,10 @@ def files(
         path: a folder, or a glob pattern: local (also as `file:///` URL), or in a bucket:
             `s3://bucket/folder`. A relative path is made absolute when the pipeline is built. A
             file that was read is known by its absolute path.
-        format: "json" (one object per line), "csv" or "parquet".
-        schema: column names and types as DDL: "id long, at timestamp". Parquet files need none:
+        format: "json" (lines of objects), "csv" or "parquet".
+        schema: column names and types as DDL: "id long, at timestamp". The header of a CSV file
+            must have these names in this order, unless `options` say otherwise
+            (``{"enforceSchema": "true"}``: by position). Parquet files need none:
             the first file that is there at the start decides, and all others must agree.
         options: for Spark's reader, for example ``{"header": "true"}``.
         asset: the key of the Dagster asset that writes these files ("raw/flights"); the lineage
