@@ -613,6 +613,19 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class ChecksColumns(Protocol):
+    """A sink's definition that cannot write rows of every type."""
+
+    def check_columns(self, columns: pa.Schema, job: str, stage: str) -> None:
+        """Called at every start, with the columns that the sink gets.
+
+        Raises:
+            PipelineError: a column cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
 class ReopenableSink(Protocol):
     """A sink's definition whose commits can be finished without the pipeline that it was in.
 

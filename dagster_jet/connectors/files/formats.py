@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -43,15 +44,43 @@ class _LinesEncoder:
         """Every line is complete."""
 
 
+def can_be_text(type: pa.DataType) -> bool:
+    """True if a CSV file can hold values of the type."""
+    return not (pa.types.is_nested(type) or pa.types.is_binary(type) or pa.types.is_duration(type))
+
+
 class _CsvEncoder:
+    """CSV as our source, and Spark's, reads it again."""
+
     def __init__(self, file: BinaryIO, schema: pa.Schema) -> None:
-        self._writer = pyarrow.csv.CSVWriter(file, schema)
+        self._file = file
+        self._only = len(schema) == 1
+        pyarrow.csv.write_csv(schema.empty_table(), file)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
+        rows = pa.table(
+            [self._readable(column) for column in batch.columns], names=batch.schema.names
+        )
+        pyarrow.csv.write_csv(rows, self._file, pyarrow.csv.WriteOptions(include_header=False))
+
+    def _readable(self, column: pa.Array) -> pa.Array:
+        if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+            column = _named_numbers(column)
+        if self._only and column.null_count:
+            # A line with nothing in it is no row to any reader.
+            return column.cast(pa.string()).fill_null("")
+        return column
 
     def finish(self) -> None:
-        self._writer.close()
+        """Every line is complete."""
+
+
+def _named_numbers(column: pa.Array) -> pa.Array:
+    """Numbers as texts: infinities and NaN as Spark's CSV reader names them."""
+    texts = column.cast(pa.string())
+    for number, name in (("nan", "NaN"), ("inf", "Inf"), ("-inf", "-Inf")):
+        texts = pc.if_else(pc.equal(texts, number), name, texts)
+    return texts
 
 
 class _ParquetEncoder:

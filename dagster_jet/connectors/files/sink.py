@@ -31,6 +31,7 @@ from dagster_jet.connectors.contract import (
 )
 from dagster_jet.connectors.files import json_lines
 from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.formats import can_be_text
 from dagster_jet.connectors.files.old_markers import OldMarkers
 from dagster_jet.connectors.files.places.location import (
     READ_ONLY,
@@ -50,6 +51,7 @@ from dagster_jet.core.secret import Secret
 from dagster_jet.errors import (
     ArtifactLostError,
     ConfigurationError,
+    PipelineError,
     SinkError,
     SinkMismatchError,
     SinkUnavailableError,
@@ -178,6 +180,19 @@ class FilesSink:
                 stage=stage,
                 cure="Give each sink a folder of its own; if that store is gone, an empty one.",
             )
+
+    def check_columns(self, columns: pa.Schema, job: str, stage: str) -> None:
+        if self.format != "csv":
+            return
+        for column in columns:
+            if not can_be_text(column.type):
+                raise PipelineError(
+                    f"a CSV file cannot hold the column {column.name!r}: {column.type}.",
+                    job=job,
+                    stage=stage,
+                    cure=f"Select its fields, render it with to_json({column.name}), or write "
+                    "JSON or Parquet.",
+                )
 
     def takes(self, schema: pa.Schema) -> bool:
         return self.format != "json" or json_lines.can_encode(schema)

@@ -27,6 +27,7 @@ from dagster_jet.pipeline.graph import (
 from dagster_jet.pipeline.stateful import StatefulNode
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.column_names import map_in_arrow
 from dagster_jet.spark.frames.fusion_frames import FusionFrames, fusion_frames
 from dagster_jet.spark.frames.observations import Observations, Seen
 from dagster_jet.spark.frames.shared import SharedFrames
@@ -282,7 +283,7 @@ class EpochFrames:
         with planning_of(self._plan.job, node.name):
             rendered = node.sink.render(self._gathered(frame))
         run = task if self._prepared is None else PreparedTask(task)
-        return [rendered.mapInArrow(OwnTask(run, node.name), ACK_TYPE)]
+        return [map_in_arrow(rendered, OwnTask(run, node.name), ACK_TYPE)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
         """What the sink gets through a task of its own."""

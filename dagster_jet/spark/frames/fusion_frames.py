@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from dagster_jet.operators.window_results import IS_EARLY
 from dagster_jet.spark.epoch_contract import EpochInput
+from dagster_jet.spark.frames.column_names import map_in_arrow
 from dagster_jet.spark.frames.shared import SharedFrames
 from dagster_jet.spark.planning.fusing import FusionPlan
 from dagster_jet.spark.runtime import SparkRuntime
@@ -69,7 +70,7 @@ def fusion_frames(
     )
     run = PreparedTask(task) if is_prepared else task
     own = OwnTask(run, ", ".join(fusion.by_name))
-    out = _by_shard(source, epoch, runtime).mapInArrow(own, plan.outputs.type)
+    out = map_in_arrow(_by_shard(source, epoch, runtime), own, plan.outputs.type)
     if not fusion.outputs.is_one:
         out = shared.add(out)
     return FusionFrames(

@@ -33,6 +33,7 @@ from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
 from dagster_jet.spark.planning.plain_columns import plain_columns
 from dagster_jet.spark.planning.row_by_row import check_row_by_row
+from dagster_jet.spark.planning.sink_columns import check_sink_columns
 from dagster_jet.spark.planning.stages import plan_operator
 from dagster_jet.spark.planning.stateless import (
     enriched,
@@ -92,6 +93,10 @@ class _Analysis:
             if not isinstance(node, SinkNode):
                 with planning_of(self.runtime.job, node.name):
                     self.frames[node.name] = self._frame(node)
+            elif not node.of_dead_letters:
+                stage = self.graph[node.upstream[0]]
+                rows = stage.upstream[node.late_input] if node.of_late else stage.name
+                check_sink_columns(self.runtime.job, node, self.frames[rows])
         whole_paths = {
             name: path for name, path in self.paths.items() if self.kept.keys() >= set(path)
         }

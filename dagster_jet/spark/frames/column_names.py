@@ -1,0 +1,35 @@
+"""`mapInArrow` for columns of any name: PySpark's own reads a name as a path into a struct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """Gives columns their names back in the task."""
+
+    task: Task
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
+
+
+def map_in_arrow(frame: DataFrame, task: Task, result: StructType | str) -> DataFrame:
+    """Returns what the task makes of the frame's Arrow batches."""
+    names = tuple(frame.columns)
+    if not any("." in name or "`" in name for name in names):
+        return frame.mapInArrow(task, result)
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(names))))
+    return numbered.mapInArrow(NamedColumns(task, names), result)
