@@ -6,8 +6,10 @@ changed; what the others have is in the manifest, too.
 
 from __future__ import annotations
 
+import pickle
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,7 @@ from dagster_jet.snapshot.protocol import (
 )
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.chunks import ROTATION, ChunkSetName
+from dagster_jet.spark.tasks.stage_input import StageInput
 
 STAGES = ("hourly", "sessions", "join")
 SHARDS = (8, 34, 68, 135, 271)
@@ -46,6 +49,8 @@ class Cost:
     """The first manifest of an execution, encoded."""
     encode_ms: float
     loop_ms: float
+    task_ms: float
+    """What one of so many tasks needs to get its shard's state out of the epoch's parameters."""
     bytes: int
 
 
@@ -58,10 +63,19 @@ def run(*, quick: bool, console: Console) -> dict[str, Any]:
         for number in shards
     ]
     table = Table(title=f"A manifest of {len(STAGES)} stages")
-    for column in ("shards", "changed", "chunk sets", "MB", "first ms", "encode ms", "loop ms"):
+    for column in (
+        "shards",
+        "changed",
+        "chunk sets",
+        "MB",
+        "first ms",
+        "encode ms",
+        "loop ms",
+        "task ms",
+    ):
         table.add_column(column, justify="right")
     for c in costs:
-        figures = (c.bytes / 1e6, c.first_ms, c.encode_ms, c.loop_ms)
+        figures = (c.bytes / 1e6, c.first_ms, c.encode_ms, c.loop_ms, c.task_ms)
         table.add_row(
             str(c.shards), str(c.changed), str(c.sets), *(f"{value:.2f}" for value in figures)
         )
@@ -112,8 +126,17 @@ def measure(shards: int, changed: int, snapshots: int) -> Cost:
         encode_ms[0],
         statistics.median(encode_ms[1:]),
         statistics.median(loop_ms[1:]),
+        _task_ms(job.shards[STAGES[0]]),
         size,
     )
+
+
+def _task_ms(shards: Sequence[ShardState]) -> float:
+    data = pickle.dumps(StageInput(tuple(shards), None, None, None), pickle.HIGHEST_PROTOCOL)
+    began = time.thread_time()
+    for _ in range(10):
+        assert pickle.loads(data).shards[0].chain
+    return (time.thread_time() - began) * 100
 
 
 def _set(stage: str, shard: int, number: int) -> ChunkSet:

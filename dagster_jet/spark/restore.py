@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dagster_jet.operators.operator import Operator, SharesRows
 from dagster_jet.snapshot.manifest import ChunkSet, ShardState
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
-from dagster_jet.spark.tasks.barrier import Barrier
+from dagster_jet.spark.tasks.barrier import Barrier, owned_partitions
 from dagster_jet.spark.tasks.restore_task import RestoreItem, RestoreTask, restored_state
 
 
@@ -25,25 +26,43 @@ def restore_shards(
         JetError: any other, translated from Spark's error.
     """
     count = runtime.shard_count
+    saved = {vertex: old for vertex, old in chains.items() if any(old)}
     items = [
-        RestoreItem(
-            vertex=vertex,
-            shard=shard,
-            operator=plan.operator(vertex),
-            chains=old if len(old) != count else (old[shard],),
-            old_shard_count=len(old),
-            new_shard_count=count,
-            expired_until_ms=expired_until_ms.get(vertex),
+        tuple(
+            RestoreItem(
+                vertex=vertex,
+                shard=shard,
+                operator=plan.operator(vertex),
+                chains=needed_chains(
+                    old, shard, count, barrier.partition_count, plan.operator(vertex)
+                ),
+                old_shard_count=len(old),
+                new_shard_count=count,
+                expired_until_ms=expired_until_ms.get(vertex),
+            )
+            for vertex, old in saved.items()
         )
-        for vertex, old in chains.items()
         for shard in range(count)
-        if any(old)
     ]
     states = {vertex: [ShardState()] * count for vertex in chains}
-    if items or not runtime.is_local:
+    if saved or not runtime.is_local:
         # Where the first epoch will look for the runs.
-        for ack in runtime.run_on_shards(RestoreTask(barrier, tuple(items))):
+        for ack in runtime.run_on_shards(RestoreTask(barrier, items)):
             old = chains[ack.vertex]
             chain = old[ack.shard] if len(old) == count else ()
             states[ack.vertex][ack.shard] = restored_state(ack, chain)
     return {vertex: tuple(shards) for vertex, shards in states.items()}
+
+
+def needed_chains(
+    old: tuple[tuple[ChunkSet, ...], ...],
+    shard: int,
+    shard_count: int,
+    partition_count: int,
+    operator: Operator,
+) -> tuple[tuple[ChunkSet, ...], ...]:
+    """The chains that hold a shard's partitions; of an operator whose shards share rows, all."""
+    if len(old) != shard_count and isinstance(operator, SharesRows):
+        return old
+    partitions = owned_partitions(shard, shard_count, partition_count)
+    return tuple(old[n] for n in sorted({one % len(old) for one in partitions}))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from dagster_jet.operators.saved_schema import in_state_schema
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, Run, ShardState
 from dagster_jet.snapshot.storage.chains import ChainReader
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt, owned_partitions
+from dagster_jet.spark.tasks.each_pickled import EachPickled
 from dagster_jet.state.merging import ROWS_AT_ONCE
 from dagster_jet.state.runs import RunFolder, sweep_dead_executions
 from dagster_jet.system.failpoint import fail_point
@@ -26,11 +28,16 @@ class RestoreItem:
     vertex: str
     shard: int
     operator: Operator
-    chains: tuple[tuple[ChunkSet, ...], ...]
+    chains: Sequence[tuple[ChunkSet, ...]]
+    """Those that may hold any of the shard's partitions."""
     old_shard_count: int
     new_shard_count: int
     expired_until_ms: int | None
     """Rows up to this time had died by the snapshot. Chunks may still have them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks: each looks at the chains of its own shards alone."""
+        return {**self.__dict__, "chains": EachPickled.of(self.chains)}
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,16 @@ class RestoreTask:
     """Reads shards back from the store, by partition, at whatever parallelism."""
 
     barrier: Barrier
-    items: tuple[RestoreItem, ...]
+    items: Sequence[tuple[RestoreItem, ...]]
+    """By shard."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = new_attempt()
         sweep_dead_executions(Path(self.barrier.work_dir))
         for batch in batches:
             for shard in batch.column(0).to_pylist():
-                for item in self.items:
-                    if item.shard == shard:
-                        yield ack_batch(self._restore(item, attempt))
+                for item in self.items[shard]:
+                    yield ack_batch(self._restore(item, attempt))
 
     def _restore(self, item: RestoreItem, attempt: str) -> Ack:
         fail_point("restore.before")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,6 +12,7 @@ from dagster_jet.connectors.contract import Sink
 from dagster_jet.operators.operator import Operator
 from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
+from dagster_jet.spark.tasks.each_pickled import EachPickled
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class StageSpec:
 class StageInput:
     """The part that is of one epoch."""
 
-    shards: tuple[ShardState, ...]
+    shards: Sequence[ShardState]
     """The state of each shard before the epoch."""
     before_ms: int | None
     """The stage's watermark after earlier epochs: what it closes off is late."""
@@ -58,3 +61,7 @@ class StageInput:
     """Local run files that nothing refers to any more, for the tasks to delete."""
     early: bool = False
     """Early results of windows are shown in this epoch."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks: each of them looks at the states of its own shards alone."""
+        return {**self.__dict__, "shards": EachPickled.of(self.shards)}

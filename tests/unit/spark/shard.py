@@ -63,7 +63,7 @@ class Shard:
         self.operator, chain = operator or self.operator, self.state.chain
         item = RestoreItem("s", 0, self.operator, (chain,), 1, 1, self.dead)
         shards = pa.record_batch([pa.array([0], pa.int32())], ["shard"])
-        (batch,) = RestoreTask(self._barrier(True), (item,))(iter([shards]))
+        (batch,) = RestoreTask(self._barrier(True), ((item,),))(iter([shards]))
         self.state = restored_state(Ack.from_bytes(batch.column(0)[0].as_py()), chain)
 
     @property

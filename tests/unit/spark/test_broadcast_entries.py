@@ -22,6 +22,7 @@ from dagster_jet.operators.user.spark_processor import (
 )
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, ShardState
 from dagster_jet.snapshot.storage.chunks import ChunkSetName, write_chunk_set
+from dagster_jet.spark.restore import needed_chains
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.restore_task import RestoreItem, RestoreTask, restored_state
 from dagster_jet.spark.tasks.stage_input import StageInput, StageSpec
@@ -68,7 +69,17 @@ class Stage:
         old = tuple(chains or [state.chain for state in self.states])
         same = len(old) == shards
         items = tuple(
-            RestoreItem("s", n, self.operator, (old[n],) if same else old, len(old), shards, None)
+            (
+                RestoreItem(
+                    "s",
+                    n,
+                    self.operator,
+                    needed_chains(old, n, shards, PARTITIONS, self.operator),
+                    len(old),
+                    shards,
+                    None,
+                ),
+            )
             for n in range(shards)
         )
         numbers = pa.record_batch([pa.array(range(shards), pa.int32())], ["shard"])
