@@ -127,7 +127,7 @@ def test_the_contract_of_a_sink(
     kafka: KafkaWorld, spark: Any, tmp_path: Path, options: dict[str, Any]
 ):
     topic = kafka.topic(2, max_message_bytes="4000000")
-    markers = kafka.topic(8, cleanup_policy="compact")
+    markers = kafka.topic(PARTITIONS, cleanup_policy="compact")
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
     with Store.open(config) as store, network("contracts") as proxy:
         servers = f"127.0.0.1:{proxy.port}"
@@ -159,7 +159,7 @@ def test_the_contract_of_a_sink(
             ),
             set_back={
                 "a marker topic that was made anew": partial(
-                    kafka.made_anew, markers, 8, cleanup_policy="compact"
+                    kafka.made_anew, markers, PARTITIONS, cleanup_policy="compact"
                 )
             },
         )
