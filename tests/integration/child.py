@@ -23,6 +23,7 @@ from typing import Any
 
 from dagster_jet import Jet, JobConfig, Pipeline, Stage, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.kafka import ranges
 from dagster_jet.execution import epoch_driver, execution
 from dagster_jet.execution.events import EpochCompleted, JobEvent
 from dagster_jet.snapshot.coordinator import CoordinatorConfig
@@ -159,6 +160,8 @@ def main(
     SPARK["spark.master"] = order.get("master", SPARK["spark.master"])
     if order.get("sharded"):
         epoch_driver.FEW_GROUPS = -1  # every shard is a task of its own, however small the epoch
+    if order.get("many_tasks"):
+        epoch_driver.FEW_ROWS, ranges.ROWS_PER_TASK = 0, 1  # as many as Spark's parallelism
     if "snapshot_id_block" in order:
         block = order["snapshot_id_block"]
         execution.CoordinatorConfig = partial(CoordinatorConfig, snapshot_id_block=block)

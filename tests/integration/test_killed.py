@@ -84,12 +84,12 @@ def test_killed_while_more_snapshot_ids_are_reserved(world: World) -> None:
 
 @pytest.mark.parametrize("rules", [AFTER_DECISION, "manifest.after:3=kill"])
 def test_f15_restart_with_another_parallelism(world: World, rules: str) -> None:
-    """2 shards, then 1, then 3, in the middle of windows and with prepared files."""
+    """2 shards, then 1, then 12, in the middle of windows and with prepared files."""
     world.fill(files=8)
     world.run_child(rules, config={"parallelism": 2}, sharded=True)
     world.run_child("record.snapshot.after:1=kill", config={"parallelism": 1}, sharded=True)
     world.assert_nothing_doubled()
-    world.run(parallelism=3)
+    world.run(parallelism=12)
     world.assert_exactly_once()
     assert world.staged() == []
 

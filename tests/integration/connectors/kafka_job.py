@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,8 @@ from . import kafka_child
 from .held_transactions import open_transactions
 from .kafka_world import KafkaWorld
 from .plain_markers import KafkaMarkers
+
+FILE_ROWS = 12
 
 
 class KafkaPipelineWorld(World):
@@ -41,7 +43,7 @@ class KafkaPipelineWorld(World):
 
     def send(self, files: int, first: int = 0) -> None:
         for number in range(first, first + files):
-            rows = random_rows(number, 12, seed=3)
+            rows = random_rows(number, FILE_ROWS, seed=3)
             self.kafka.send(self.place["in"], rows, partition=number % self.partitions)
             self.sent += rows
 
@@ -83,6 +85,21 @@ class KafkaPipelineWorld(World):
     def assert_nothing_doubled(self) -> None:
         for name, rows in self.found().items():
             assert not rows - self.wanted()[name], "nothing is there twice, or too early"
+
+    def assert_in_order(self) -> None:
+        """Of one key, the rows of each partition that is read, in what was written to `big`."""
+        of: dict[tuple[Any, ...], set[int]] = defaultdict(set)
+        for number, row in enumerate(self.sent):
+            of[row["k"], row["ts"], row["v"]].add(number // FILE_ROWS % self.partitions)
+        found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+        wanted: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+        big = [row for row in self.sent if row["v"] >= child.BIG]
+        for rows, into in ((self.kafka.rows(self.place["big"]), found), (big, wanted)):
+            for row in rows:
+                place = row["k"], row["ts"], row["v"]
+                if len(of[place]) == 1:
+                    into[(row["k"], *of[place])].append(place)
+        assert found == wanted
 
     def assert_exactly_once(self) -> None:
         found, wanted = self.found(), self.wanted()

@@ -24,6 +24,9 @@ from dagster_jet.execution import epoch_driver
 from dagster_jet.spark.planning.repeatable import is_repeatable
 from dagster_jet.testing import collected
 
+from .. import child
+from ..world import World
+from .kafka_job import KafkaPipelineWorld
 from .kafka_world import KafkaWorld
 
 TASKS, ROWS, KEYS = 12, 3_600, 100
@@ -35,23 +38,26 @@ def kafka() -> KafkaWorld:
 
 
 @pytest.fixture
-def jet(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jet]:
-    """Of which every epoch has `TASKS` tasks, as one of many rows on a large machine has."""
+def many_tasks(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every epoch has `TASKS` tasks, as one of many rows on a large machine has."""
     monkeypatch.setattr(ranges, "ROWS_PER_TASK", 1)
     monkeypatch.setattr(epoch_driver, "FEW_ROWS", 0)
     conf = spark.sparkContext._jsc.sc().conf()
     conf.set("spark.default.parallelism", str(TASKS))
     assert spark.sparkContext.defaultParallelism == TASKS
-    try:
-        with Jet(
-            store=[f"file://{tmp_path}/store"],
-            backup_count=0,
-            work_dir=tmp_path / "work",
-            show_progress=False,
-        ) as jet:
-            yield jet
-    finally:
-        conf.remove("spark.default.parallelism")
+    yield
+    conf.remove("spark.default.parallelism")
+
+
+@pytest.fixture
+def jet(tmp_path: Path, many_tasks: None) -> Iterator[Jet]:
+    with Jet(
+        store=[f"file://{tmp_path}/store"],
+        backup_count=0,
+        work_dir=tmp_path / "work",
+        show_progress=False,
+    ) as jet:
+        yield jet
 
 
 def rows() -> list[dict[str, Any]]:
@@ -147,6 +153,19 @@ def test_held_transactions_keep_the_order_of_the_only_partition(
     topic = kafka.topic()
     run(jet, kafka, out=held(kafka, topic, key="k"))
     assert found(kafka, topic) == rows()
+
+
+@pytest.mark.usefixtures("many_tasks", "interpreted")
+def test_a_job_that_is_killed_keeps_the_order(world: World, kafka: KafkaWorld) -> None:
+    """Twelve shards and tasks; the driver dies when an epoch is decided and not committed."""
+    made = KafkaPipelineWorld(world.folder, world.fail_points, world.spark)
+    made.set_up(kafka)
+    config = {**child.CONFIG, "parallelism": TASKS, "max_items_per_epoch": 24}
+    made.send(6)
+    made.run_child("record.snapshot.after:2=kill", config=config, many_tasks=True)
+    made.run(parallelism=TASKS, max_items_per_epoch=24)
+    made.assert_exactly_once()
+    made.assert_in_order()
 
 
 def test_to_keep_the_last_row_of_a_key_is_still_a_frame_that_runs_again(spark: Any) -> None:
