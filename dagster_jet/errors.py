@@ -19,6 +19,8 @@
     ├── SinkError                     restart: a sink's place cannot be written now
     │   ├── SinkUnavailableError      retry: it cannot take a commit just now
     │   ├── SinkMismatchError         fix: the place is not the one that was written for
+    │   │   └── RowsRefusedError      fix: the place refuses some of the rows that are decided
+    │   │       └── ReferenceMissingError  fix: a row refers to one that is not there (yet)
     │   └── OutputLostError           fix: committed output is gone from the place
     ├── SourceError                   fix: a source's input is not what it was
     │   ├── InputLostError            fix: input is gone that no snapshot has yet
@@ -182,6 +184,14 @@ class OutputLostError(SinkError):
     """A sink's place has come back without output that was committed there."""
 
     reaction = Reaction.FAIL
+
+
+class RowsRefusedError(SinkMismatchError):
+    """A sink's place refuses some of the rows that are decided; it would take others."""
+
+
+class ReferenceMissingError(RowsRefusedError):
+    """A row refers to one that is not there: tried again once other sinks have committed."""
 
 
 class SourceError(JetError):

@@ -106,6 +106,10 @@ class JobConfig(BaseModel):
     accept_loss: bool = False
     """Go on although a sink has lost rows that it had staged, or input is gone. The events
     `OutputLost` and `InputLost` report the loss."""
+    refused_to_dead_letters: bool = False
+    """Commit an epoch without the rows that a sink's place refuses, and send these to the sink's
+    dead-letter sink. For rows that are decided and that only the outside system knows it will not
+    take; tables of databases can do it. The event `OutputRefused` reports it."""
 
     if TYPE_CHECKING:  # pydantic makes it from the fields; this says what they may be given as
 
@@ -130,6 +134,7 @@ class JobConfig(BaseModel):
             restart_attempts_max: int = ...,
             lease_ttl: timedelta | str = ...,
             accept_loss: bool = ...,
+            refused_to_dead_letters: bool = ...,
         ) -> None: ...
 
     @property
@@ -147,6 +152,8 @@ class JobConfig(BaseModel):
     def _consistent(self) -> JobConfig:
         if self.guarantee is Guarantee.NONE and self.initial_snapshot is not None:
             raise ValueError('initial_snapshot needs a guarantee other than "none"')
+        if self.refused_to_dead_letters and self.guarantee is not Guarantee.EXACTLY_ONCE:
+            raise ValueError('refused_to_dead_letters needs the guarantee "exactly-once"')
         for name in (
             "snapshot_interval",
             "target_epoch_duration",

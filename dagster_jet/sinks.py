@@ -169,7 +169,7 @@ def sql(
 
     An epoch's rows and its marker are written in one transaction. Markers are in the table
     `dagster_jet_epochs`, which the sink creates beside the table. PostgreSQL gets the rows by
-    `COPY`; any other database with transactions that SQLAlchemy knows by its statements.
+    `COPY`, MariaDB and SQLite by statements; other databases are refused.
 
     Args:
         url: of the database, as SQLAlchemy takes it; with a password it is a `Secret(env=...)`.
@@ -177,8 +177,8 @@ def sql(
         mode: "append" inserts every row. "upsert" inserts a row or changes the one with its key.
             "delete" deletes the row with its key. "mirror" applies the changes that
             `sources.postgres_changes` reads, in their order: the table becomes as the source's is.
-        key: of all but "append", the column or columns of a unique index; of "mirror" also the
-            replica identity of the source's table.
+        key: of all but "append", the column or columns of a unique index that compares exactly; of
+            "mirror" also the replica identity of the source's table.
         order_by: if several rows of an epoch have one key, the row with the highest value of this
             column counts; by default any of them.
         create_table: a table that is missing is created with the columns of the rows, with the key

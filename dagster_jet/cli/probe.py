@@ -55,7 +55,7 @@ def probe(
     url: Annotated[
         str,
         typer.Argument(
-            help="Of a database (postgresql://, mariadb+pymysql://, mysql+pymysql://, sqlite:///), "
+            help="Of a database (postgresql://, mariadb+pymysql://, sqlite:///), "
             "of Kafka (kafka://host:9092), RabbitMQ (amqp://), an SQS queue (https://), or of a "
             "member of the store (file://, redis://, s3://, dynamodb://). One with a password: "
             "env:NAME of a variable, or @FILE."

@@ -475,6 +475,44 @@ def report_to_nobody(artifact: Artifact) -> None:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """A row that a sink's place never takes."""
+
+    reason: str
+    """A sentence without its full stop."""
+    raw: str
+    """The row, as text."""
+    position: str | None = None
+    """Where people find it: its key, if it has one."""
+
+
+class RefusedRows(Protocol):
+    """What a commit does with decided rows that the place refuses: `refused_to_dead_letters`."""
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether this start may commit an epoch without such rows."""
+        ...
+
+    @property
+    def references_will_not_come(self) -> bool:
+        """Whether rows are refused, too, that refer to a row that is not there: no other sink of
+        the snapshot will commit it. Otherwise raise `ReferenceMissingError`."""
+        ...
+
+    def stage(self, epoch_id: int, rows: Sequence[Refused]) -> str:
+        """Stages the rows for the dead-letter sink. Returns a memo: the committer keeps it in the
+        outside system, in one transaction with the marker of the epoch, and calls `deliver` once
+        that is committed. A crash before leaves an orphan."""
+        ...
+
+    def deliver(self, memo: str) -> None:
+        """Commits what was staged, and reports it. To deliver twice is success: call it for every
+        memo that is still kept, at every commit, also in later executions; then remove the memo."""
+        ...
+
+
+@dataclass(frozen=True)
 class CommitContext:
     """Says who commits. The key of a marker is (job, sink, timeline, epoch)."""
 
@@ -492,6 +530,8 @@ class CommitContext:
     marker then counts for `execution_id` alone."""
     report_lost: Callable[[Artifact], None] = field(default=report_to_nobody, compare=False)
     """With `accept_loss`: of which artifact rows are left out, because they are nowhere."""
+    refused: RefusedRows | None = field(default=None, compare=False, repr=False)
+    """For committers that can leave rows out of an epoch."""
     held_writers: int = 0
     """Of a sink with held transactions: the most writers that any execution has had. So many have
     to be asked what they have left open."""
@@ -621,6 +661,24 @@ class ChecksColumns(Protocol):
 
         Raises:
             PipelineError: a column cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsRefusals(Protocol):
+    """A sink's definition that can say of a row whether its place will ever take it.
+
+    What is decided has to be written, so it is asked before. Such a row goes to the sink's
+    dead-letter sink, in the same epoch; without one it fails the job, and nothing of the epoch
+    counts.
+    """
+
+    def refused(self, rows: pa.RecordBatch) -> Mapping[int, Refused]:
+        """Returns, by row number, the rows that the place never takes.
+
+        Called in the task, with rows as `SinkWriter.write` takes them. What only the outside system
+        knows is not asked here.
         """
         ...
 

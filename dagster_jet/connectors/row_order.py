@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dagster_jet.core.ddl import quoted_name
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -25,11 +27,12 @@ def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = Non
     """
     from pyspark.sql import functions as F
 
-    others = [name for name in frame.columns if name not in keys]
+    quoted = [quoted_name(name) for name in keys]
+    others = [quoted_name(name) for name in frame.columns if name not in keys]
     by = [] if order is None else [order.isNotNull(), order]
     numbered = frame.select("*", F.struct(*by, F.monotonically_increasing_id()).alias(_ROW))
     newest = F.max_by(F.struct(*others), _ROW).alias("__newest")
-    return numbered.groupBy(*keys).agg(newest).select(*keys, "__newest.*")
+    return numbered.groupBy(*quoted).agg(newest).select(*quoted, "__newest.*")
 
 
 def dealt(frame: DataFrame, writers: int, by: Column) -> DataFrame:

@@ -183,6 +183,21 @@ class OutputLost:
 
 
 @dataclass(frozen=True)
+class OutputRefused:
+    """Decided rows that a sink's place refuses; `JobConfig(refused_to_dead_letters=True)` has sent
+    them to the sink's dead-letter sink, and committed the epoch without them."""
+
+    job: str
+    execution_id: int
+    sink: str
+    epoch_id: int
+    rows: int
+    dead_letter_sink: str
+    reason: str
+    """Of the first of them."""
+
+
+@dataclass(frozen=True)
 class InputLost:
     """Input that was deleted before a snapshot had it; `JobConfig(accept_loss=True)` has let it go.
 
@@ -305,6 +320,7 @@ JobEvent = (
     | InputIgnored
     | SinkReopened
     | OutputLost
+    | OutputRefused
     | InputLost
     | SnapshotCommitted
     | SnapshotFailed

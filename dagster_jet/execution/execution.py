@@ -119,6 +119,7 @@ class Execution:
             lambda: self.record,
             retrying,
             self._post_event,
+            config.refused_to_dead_letters,
             partial(carry_out, runtime),
         )
         takes_snapshots = config.guarantee is not Guarantee.NONE

@@ -23,9 +23,17 @@ from dagster_jet.connectors.contract import (
     Sink,
     carry_out_here,
 )
-from dagster_jet.errors import JetError, Reaction, SinkError, SinkMismatchError
-from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
+from dagster_jet.connectors.reopening import destination_of
+from dagster_jet.errors import (
+    JetError,
+    Reaction,
+    ReferenceMissingError,
+    SinkError,
+    SinkMismatchError,
+)
+from dagster_jet.execution.events import JobEvent, OutputLost, OutputRefused, SinkReopened
 from dagster_jet.execution.progress_report import PendingCommit
+from dagster_jet.execution.refused_output import RefusedOutput
 from dagster_jet.execution.retrying import Attempted, GivenUpError, Retrying
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact, NewestOutput
@@ -65,6 +73,8 @@ class SinkCommitter:
     record: Callable[[], ExecutionRecord]
     retrying: Retrying
     emit: Callable[[JobEvent], None]
+    refused_to_dead_letters: bool = False
+    """Rows that a sink's place refuses may be left out of their epoch."""
     in_tasks: Callable[[Sequence[Piece]], list[Any]] = carry_out_here
     """See `CommitContext`."""
     run_all: RunAll = in_threads
@@ -158,27 +168,51 @@ class SinkCommitter:
             JetError: whatever else a sink has said, with the reaction that it asks for.
         """
         fail_point("commit.before")
-        failures: list[Exception] = []
+        pending = owed_commits(artifacts, named, self.destinations)
+        stuck: OwedCommit | None = None
+        while pending:
+            failures = self._commit_all(pending, stuck, recovering, repeatable)
+            # A row may refer to one that another sink commits: it was that sink's turn first.
+            waiting = tuple(o for o, error in failures if isinstance(error, ReferenceMissingError))
+            others = [error for owed, error in failures if owed not in waiting]
+            is_stuck = len(waiting) == len(pending)
+            if others or (is_stuck and (stuck or not self.refused_to_dead_letters)):
+                raise others[0] if others else failures[0][1]
+            pending, stuck = waiting, waiting[0] if is_stuck else None
+        fail_point("commit.after")
+
+    def _commit_all(
+        self,
+        pending: Sequence[OwedCommit],
+        stuck: OwedCommit | None,
+        recovering: bool,
+        repeatable: bool,
+    ) -> list[tuple[OwedCommit, Exception]]:
+        """Beside each other; which of them have failed, the first one first.
+
+        Args:
+            stuck: what its rows refer to will not come: such rows may be left out.
+        """
+        failures: list[tuple[OwedCommit, Exception]] = []
         one_failed = threading.Event()
 
         def commit(owed: OwedCommit) -> None:
-            context = self._context(owed.sink, recovering=recovering, repeatable=repeatable)
+            context = self._context(
+                owed.sink, recovering=recovering, repeatable=repeatable, is_stuck=owed == stuck
+            )
             began = self._began[owed.sink] = time.monotonic()
             try:
                 self._commit_owed(owed, context, one_failed)
                 self.took_ms[owed.sink] = (time.monotonic() - began) * 1000
-            except Exception as failure:  # noqa: BLE001 - raised below, once all have ended
-                failures.append(failure)
-                one_failed.set()
+            except Exception as failure:  # noqa: BLE001 - raised once all have ended
+                failures.append((owed, failure))
+                if not isinstance(failure, ReferenceMissingError):
+                    one_failed.set()
             finally:
                 self._began.pop(owed.sink, None)
 
-        owed = owed_commits(artifacts, named, self.destinations)
-        if owed:
-            self.run_all([partial(commit, one) for one in owed])
-        if failures:
-            raise failures[0]
-        fail_point("commit.after")
+        self.run_all([partial(commit, one) for one in pending])
+        return failures
 
     def missing_output(
         self, expected: Mapping[str, NewestOutput], named: Mapping[str, Destination]
@@ -320,9 +354,11 @@ class SinkCommitter:
             self._report_lost(owed, str(error))
             return False
 
-    def _context(self, sink: str, *, recovering: bool, repeatable: bool = False) -> CommitContext:
+    def _context(
+        self, sink: str, *, recovering: bool, repeatable: bool = False, is_stuck: bool = False
+    ) -> CommitContext:
         record = self.record()
-        return CommitContext(
+        context = CommitContext(
             job=self.job,
             sink=sink,
             timeline=record.timeline,
@@ -334,6 +370,29 @@ class SinkCommitter:
             held_writers=record.held_writers.get(sink, 0),
             in_tasks=self.in_tasks,
         )
+        letters = [n for n in self.sinks if n.of_dead_letters and n.upstream == (sink,)]
+        refused = RefusedOutput(
+            context,
+            letters[0] if letters else None,
+            self.refused_to_dead_letters,
+            is_stuck,
+            destination_of,
+            self.reopen,
+            self._report_refused,
+        )
+        return replace(context, refused=refused)
+
+    def _report_refused(self, event: OutputRefused) -> None:
+        _logger.warning(
+            "%s: %d rows of epoch %d that the sink %s refuses are in %s: %s",
+            self.job,
+            event.rows,
+            event.epoch_id,
+            event.sink,
+            event.dead_letter_sink,
+            event.reason,
+        )
+        self.emit(event)
 
     def _report_artifact_lost(self, artifact: Artifact) -> None:
         owed = OwedCommit(artifact.sink, None, SinkFate.KEPT, (artifact,))

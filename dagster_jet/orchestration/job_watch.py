@@ -30,6 +30,7 @@ from dagster_jet.execution.events import (
     MembersNotRepaired,
     MembersRepaired,
     OutputLost,
+    OutputRefused,
     PipelineAnalysed,
     SinkReopened,
     SnapshotCommitted,
@@ -265,6 +266,12 @@ class JobWatch:
                 self.log.warning(
                     f"{event.rows} rows of {event.sink!r}, epochs {list(event.epoch_ids)}, are "
                     f"lost, as accept_loss allows: {event.reason}"
+                )
+            case OutputRefused():
+                self.log.warning(
+                    f"{event.rows} rows of {event.sink!r}, epoch {event.epoch_id}, are in "
+                    f"{event.dead_letter_sink!r} instead, as refused_to_dead_letters asks: "
+                    f"{event.reason}"
                 )
             case InputLost():
                 self.log.warning(

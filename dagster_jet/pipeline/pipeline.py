@@ -45,6 +45,7 @@ from dagster_jet.pipeline.stateful import (
 )
 from dagster_jet.pipeline.stateful_map import stateful_map_node
 from dagster_jet.pipeline.windows import Window
+from dagster_jet.pipeline.written import Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +90,7 @@ class Pipeline:
     Example:
         >>> p = Pipeline("copy")
         >>> rows = p.read_from(sources.files("/in", format="json", schema="id long"), name="rows")
-        >>> rows.write_to(sinks.files("/out", format="json"), name="out")
+        >>> written = rows.write_to(sinks.files("/out", format="json"), name="out")
     """
 
     def __init__(self, name: str) -> None:
@@ -162,7 +163,7 @@ class Pipeline:
 
         Example:
             >>> numbers = p.read_from(sources.sequence(rate=10), name="numbers")
-            >>> numbers.write_to(sinks.files("/out", format="json"), name="numbers_out")
+            >>> written = numbers.write_to(sinks.files("/out", format="json"), name="numbers_out")
             >>> shown = p.with_connectors(sinks={"numbers_out": sinks.console()})
         """
         changed = Pipeline(self.name)
@@ -738,20 +739,24 @@ class Stage:
     def _refusal(self, message: str, cure: str | None = None) -> PipelineError:
         return PipelineError(message, job=self._pipeline.name, stage=self._node, cure=cure)
 
-    def write_to(self, sink: SinkDefinition, *, name: str) -> None:
+    def write_to(self, sink: SinkDefinition, *, name: str) -> Written:
         """Writes the stream to a sink. A stream may be written to several sinks.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
             name: unique in the pipeline; the next start finds commits by it.
 
+        Returns:
+            What is written: `dead_letter_to` follows, for rows that the sink's place refuses.
+
         Raises:
             PipelineError: the name is taken.
 
         Example:
-            >>> rows.write_to(sinks.files("/out/rows", format="json"), name="rows_out")
+            >>> written = rows.write_to(sinks.files("/out/rows", format="json"), name="rows_out")
         """
         self._pipeline._add(SinkNode(name, (self._node,), sink))
+        return Written(name, self._pipeline._add)
 
     def dead_letter_to(self, sink: SinkDefinition, *, name: str) -> Stage:
         """Writes the bad rows of this source to `sink`, in the same transaction as all others.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, sqlalchemy
+from dagster_jet.connectors.sql.sqlite_affinity import Affinity, keeps
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-_BITS = {"SMALLINT": 16, "INTEGER": 32, "INT": 32, "BIGINT": 64, "TINYINT": 8, "MEDIUMINT": 24}
+_OWN_EQUALITY = frozenset({"json", "parsed", "other"})
+"""Kinds whose values are written as texts, and compared as something else."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +19,8 @@ class Column:
 
     name: str
     kind: str
-    """boolean, integer, float, decimal, text, binary, date, timestamp, json, parsed (of texts: an
-    enum, a UUID, an array) or other."""
+    """boolean, integer, float, decimal, text, binary, date, timestamp, json, uuid, enum,
+    parsed (of texts: an array) or other."""
     shown: str
     """Its type, for people."""
     needs_value: bool = False
@@ -32,6 +29,36 @@ class Column:
     """Of integers: bits. Of floats: 32 or 64. Of decimals: digits before the point."""
     scale: int | None = None
     """Digits behind the point: of decimals, of floats that round to them, of a time's seconds."""
+    takes_null: bool = True
+    is_generated: bool = False
+    """The database computes it, and takes no value for it."""
+    is_automatic: bool = False
+    """Without a value it gets one that no other row has: a number, or a null."""
+    is_unsigned: bool = False
+    is_padded: bool = False
+    """`char(n)`, `binary(n)`: blanks or zeros at the end come and go."""
+    characters: int | None = None
+    """The most that a text has."""
+    bytes: int | None = None
+    """The most that a text in UTF-8, or a binary value, has."""
+    equates: str = ""
+    """Why values that differ may be equal for the database, as a part of a sentence; else empty."""
+    exact: str = ""
+    """The statement that makes it compare exactly, where one is known."""
+    affinity: Affinity | None = None
+    """SQLite's, which keeps any value in any column, but changes some."""
+
+
+@dataclass(frozen=True)
+class UniqueIndex:
+    """A unique index of a table, or its primary key."""
+
+    name: str
+    columns: frozenset[str]
+    is_plain: bool = True
+    """On whole columns and all rows, and checked at once: an upsert can go by it."""
+    equates: str = ""
+    """As `Column.equates`, of a collation that the index has for itself."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +66,16 @@ class Shape:
     """What a table takes."""
 
     columns: tuple[Column, ...]
-    unique: tuple[frozenset[str], ...]
+    indices: tuple[UniqueIndex, ...]
     is_strict: bool = True
-    """SQLite keeps any value in any column."""
+    """False: SQLite's."""
+    hits_any_index: bool = False
+    """An upsert changes whichever row has one of its values in any unique index: MariaDB's."""
+
+    @property
+    def unique(self) -> tuple[frozenset[str], ...]:
+        """Columns of which no two rows have the same values."""
+        return tuple(index.columns for index in self.indices if index.is_plain)
 
     def misfit(self, rows: Mapping[str, pa.DataType], mode: str, key: Sequence[str]) -> str | None:
         """What does not fit, as a sentence; None: all does."""
@@ -55,27 +89,72 @@ class Shape:
             empty = [c.name for c in self.columns if c.needs_value and c.name not in used]
             if empty:
                 return f"the table needs a value for {', '.join(empty)}, and the rows have none"
-        if mode == "upsert" and frozenset(key) not in self.unique:
-            return f"no unique index of the table is on exactly {', '.join(key)}"
+            computed = [name for name in used if known[name].is_generated]
+            if computed:
+                return f"the database computes {', '.join(computed)}, and the rows have it"
         for name, kind in used.items():
-            if self.is_strict and not fits(kind, known[name]):
+            if not fits(kind, known[name]):
                 why = _why_not(kind, known[name])
                 return f"the column {name} is {known[name].shown}, and the rows have {kind}{why}"
+        return self._key_misfit(used, mode, key) if key else None
+
+    def _key_misfit(
+        self, rows: Mapping[str, pa.DataType], mode: str, key: Sequence[str]
+    ) -> str | None:
+        """One row of an epoch for each key, as Spark compares keys: the table must not see fewer,
+        and must see none of its own in another row's place."""
+        for column in self.columns:
+            if column.name not in key:
+                continue
+            why, cure = column.equates, column.exact
+            if not why and column.kind in _OWN_EQUALITY and column.affinity is None:
+                why = f"the database compares {column.shown} in a way of its own"
+            if why:
+                says = f": {cure}" if cure else ""
+                return (
+                    f"the key has the column {column.name}, and {why}: rows with different keys "
+                    f"would change one row of the table. A column that compares exactly can be "
+                    f"the key{says}"
+                )
+        if mode != "upsert":
+            return None
+        mine = [one for one in self.indices if one.columns == frozenset(key) and one.is_plain]
+        if not mine:
+            return f"no unique index of the table is on exactly {', '.join(key)}"
+        for index in mine:
+            if index.equates:
+                return (
+                    f"{index.equates} in the unique index {index.name}: rows with different keys "
+                    "would change one row of the table"
+                )
+        automatic = {c.name for c in self.columns if c.is_automatic and c.name not in rows}
+        others = [
+            one
+            for one in self.indices
+            # Whoever hits one with all columns of the key hits the row of the key.
+            if not (one.is_plain and one.columns >= frozenset(key)) and not one.columns & automatic
+        ]
+        if self.hits_any_index and others:
+            names = ", ".join(one.name for one in others)
+            return (
+                f"besides the key there is the unique index {names}: where a row has its values, "
+                "this database changes that row, whatever its key is. Drop the index, make it one "
+                "that is not unique, or make its columns the key"
+            )
         return None
 
 
 def fits(rows: pa.DataType, column: Column) -> bool:
     """Whether the database keeps every value of the rows as it is, or refuses it.
 
-    What it refuses, value by value, ends the job in the commit: a text that is too long or that it
-    cannot parse, a negative number where there is no sign (Spark has no such type)."""
+    What it refuses, value by value, `refused_values` knows as far as it can be known."""
     kind, size = column.kind, column.size
     if pa.types.is_null(rows):
         return True
-    if kind == "other":
-        return not pa.types.is_nested(rows)
+    if column.affinity is not None:
+        return keeps(column.affinity, rows)
     if pa.types.is_nested(rows):
-        return kind in ("text", "json")
+        return kind in ("text", "json") and not column.is_padded
     if pa.types.is_boolean(rows):
         return kind == "boolean"
     if pa.types.is_integer(rows):
@@ -97,7 +176,7 @@ def fits(rows: pa.DataType, column: Column) -> bool:
         return kind == "date"
     if pa.types.is_timestamp(rows):
         return kind == "timestamp" and (column.scale is None or _digits(rows) <= column.scale)
-    return kind in ("text", "json", "parsed")
+    return kind in ("text", "json", "uuid", "enum", "parsed", "other")
 
 
 def _digits(times: pa.TimestampType) -> int:
@@ -107,136 +186,13 @@ def _digits(times: pa.TimestampType) -> int:
 
 def _why_not(rows: pa.DataType, column: Column) -> str:
     """More words on a pair that does not fit, where its types alone do not say it."""
+    if column.affinity is not None:
+        return f": SQLite would change values ({column.affinity.value})"
     if pa.types.is_timestamp(rows) and column.kind == "timestamp":
         better = column.shown.partition("(")[0]
         return f": fractions of a second would be rounded away; {better}(6) keeps them"
     if pa.types.is_floating(rows) and column.kind == "float" and column.scale is not None:
         return f": it rounds to {column.scale} digits; double keeps them"
-    if pa.types.is_nested(rows) and column.kind in ("parsed", "other"):
+    if pa.types.is_nested(rows) and column.kind in ("uuid", "enum", "parsed", "other"):
         return ", which are written as JSON; a column of JSON or text takes that"
     return ""
-
-
-def shape_of(connection: Connection, place: SqlPlace) -> Shape | None:
-    """What the table takes; None: there is no such table."""
-    alchemy = sqlalchemy()
-    looked = alchemy.inspect(connection)
-    try:
-        found = looked.get_columns(place.name, schema=place.schema)
-    except alchemy.exc.NoSuchTableError:
-        return None
-    if not found:
-        return None
-    primary = looked.get_pk_constraint(place.name, schema=place.schema)["constrained_columns"]
-    unique = [primary] if primary else []
-    unique += [
-        one["column_names"] for one in looked.get_unique_constraints(place.name, place.schema)
-    ]
-    unique += [
-        one["column_names"]
-        for one in looked.get_indexes(place.name, place.schema)
-        if one["unique"] and not one.get("dialect_options", {}).get("postgresql_where")
-    ]
-    return Shape(
-        tuple(_column(one, connection) for one in found),
-        tuple(frozenset(name for name in one if name) for one in unique),
-        is_strict=connection.dialect.name != "sqlite",
-    )
-
-
-def _column(found: Mapping[str, Any], connection: Connection) -> Column:
-    types, kind = sqlalchemy().types, found["type"]
-    shown = str(kind.compile(dialect=connection.dialect)) if _has_name(kind) else "unknown"
-    # An integer primary key of SQLite, an identity or a serial column fill themselves.
-    fills_itself = (
-        found.get("default") is not None
-        or found.get("identity")
-        or (found.get("autoincrement") is True or found.get("computed"))
-    )
-    if connection.dialect.name == "sqlite" and found.get("primary_key") and shown == "INTEGER":
-        fills_itself = True
-    needs_value = not found["nullable"] and not fills_itself
-    name, size, scale = "other", None, None
-    word = shown.partition("(")[0].upper().removesuffix(" UNSIGNED")
-    if isinstance(kind, types.JSON):
-        name = "json"
-    elif isinstance(kind, types.Enum | types.Uuid | types.ARRAY):
-        name = "parsed"
-    elif isinstance(kind, types.Boolean) or (
-        is_mysql(connection) and shown.startswith("TINYINT(1)")
-    ):
-        name = "boolean"
-    elif isinstance(kind, types.Integer):
-        name, size = "integer", _BITS.get(word.partition(" ")[0])
-        size = size if connection.dialect.name != "sqlite" else None
-    elif isinstance(kind, types.Float):
-        single = {"postgresql": "REAL", "mysql": "FLOAT", "mariadb": "FLOAT"}
-        name, size = "float", 32 if word == single.get(connection.dialect.name) else 64
-        scale = getattr(kind, "scale", None)  # MySQL's float(7, 4)
-    elif isinstance(kind, types.Numeric):
-        name, scale = "decimal", kind.scale
-        size = None if kind.precision is None else kind.precision - (kind.scale or 0)
-    elif isinstance(kind, types.LargeBinary | types._Binary):
-        name = "binary"
-    elif isinstance(kind, types.DateTime):
-        name, scale = "timestamp", _seconds_digits(kind, connection)
-    elif isinstance(kind, types.Date):
-        name = "date"
-    elif isinstance(kind, types.String):
-        name = "text"
-    return Column(found["name"], name, shown.lower(), needs_value, size, scale)
-
-
-def _seconds_digits(kind: Any, connection: Connection) -> int | None:
-    if is_mysql(connection):
-        return getattr(kind, "fsp", None) or 0
-    return getattr(kind, "precision", None)  # PostgreSQL's; without it there are six
-
-
-def _has_name(kind: Any) -> bool:
-    return not isinstance(kind, sqlalchemy().types.NullType)
-
-
-def created(place: SqlPlace, rows: pa.Schema, key: Sequence[str], connection: Connection) -> Any:
-    """The table as it is to be created for such rows: `create table` as a statement."""
-    alchemy = sqlalchemy()
-    table = alchemy.Table(
-        place.name,
-        alchemy.MetaData(),
-        *(
-            alchemy.Column(one.name, _type_for(one.type, one.name in key, connection),
-                           primary_key=one.name in key, autoincrement=False)
-            for one in rows
-        ),
-        schema=place.schema,
-        mysql_charset="utf8mb4",
-        mariadb_charset="utf8mb4",
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-    )  # fmt: skip
-    return alchemy.schema.CreateTable(table, if_not_exists=True)
-
-
-def _type_for(kind: pa.DataType, is_key: bool, connection: Connection) -> Any:
-    types, on_mysql = sqlalchemy().types, is_mysql(connection)
-    if pa.types.is_boolean(kind):
-        return types.Boolean()
-    if pa.types.is_integer(kind):
-        return types.BigInteger() if kind.bit_width > 32 else types.Integer()
-    if pa.types.is_floating(kind):
-        return types.Double()
-    if pa.types.is_decimal(kind):
-        return types.Numeric(kind.precision, kind.scale)
-    if pa.types.is_date(kind):
-        return types.Date()
-    if pa.types.is_timestamp(kind):
-        if on_mysql:
-            from sqlalchemy.dialects import mysql
-
-            return mysql.DATETIME(fsp=6)
-        return types.DateTime(timezone=True)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return types.LargeBinary(2**32 - 1) if on_mysql else types.LargeBinary()
-    if is_key and on_mysql:
-        return types.String(255)
-    return types.Text(2**32 - 1) if on_mysql else types.Text()

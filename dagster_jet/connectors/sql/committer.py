@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_jet.connectors.contract import CommitContext, Committer
-from dagster_jet.connectors.sql.columns import created, shape_of
-from dagster_jet.connectors.sql.failures import as_sink_errors
-from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
+from dagster_jet.connectors.sql.failures import Trouble, as_sink_errors
+from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import Mirror, table_columns
-from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
+from dagster_jet.connectors.sql.refused_rows import Trying
 from dagster_jet.connectors.sql.rows import write_rows
+from dagster_jet.connectors.sql.table_creation import created
+from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.connectors.staging import (
     Segment,
     StoreArea,
@@ -51,10 +53,14 @@ class SqlCommitter(Committer):
             return
         epochs = segments_by_epoch(self.area, artifacts)
         errors = as_sink_errors(self.place, context.job, context.sink)
+        markers, refused = Markers(self.place), context.refused
+        leaves_out = refused is not None and refused.may_leave_out
         with errors, self.place.connected() as connection:
-            Markers(self.place).create(connection, EPOCHS)
+            markers.create(connection, EPOCHS, *[REFUSED] * leaves_out)
             for epoch_id, segments in epochs:
                 self._commit_epoch(connection, epoch_id, segments, context)
+            if leaves_out or (context.recovering and not markers.missing(connection, REFUSED)):
+                self._deliver_refused(connection, context)
         for _, segments in epochs:
             for segment in segments:
                 segment.remove()
@@ -92,14 +98,53 @@ class SqlCommitter(Committer):
             if fence.lock(connection) >= (line, epoch_id):
                 return
             fail_point("sql.commit.fenced")
-            if self.mode == "mirror":
-                owner = self.owner
-                Mirror(connection, self.place, self.key, owner.job, owner.sink).apply(rows)
-            else:
-                write_rows(connection, self.place, self.mode, self.key, rows)
+            self._write(connection, fence, epoch_id, rows, context)
             fail_point("sql.commit.rows")
             fence.move(connection, line, epoch_id)
         fail_point("sql.commit.after")
+
+    def _write(
+        self,
+        connection: Connection,
+        fence: Fence,
+        epoch_id: int,
+        rows: Iterator[pa.RecordBatch],
+        context: CommitContext,
+    ) -> None:
+        """All rows, or those that the table does not refuse: then with a memo of the others."""
+        refused = context.refused
+        if self.mode == "mirror":
+            owner = self.owner
+            Mirror(connection, self.place, self.key, owner.job, owner.sink).apply(rows)
+            return
+        if refused is None or not refused.may_leave_out:
+            write_rows(connection, self.place, self.mode, self.key, rows)
+            return
+        kinds = {Trouble.VALUE} | (
+            {Trouble.REFERENCE} if refused.references_will_not_come else set()
+        )
+        trying = Trying(connection, self.place, self.mode, self.key, frozenset(kinds))
+        trying.write(rows)
+        if trying.refused:
+            memo = refused.stage(epoch_id, trying.refused)
+            table = Markers(self.place).tables()[REFUSED]
+            connection.execute(table.insert().values(id=fence.id, epoch=epoch_id, memo=memo))
+
+    def _deliver_refused(self, connection: Connection, context: CommitContext) -> None:
+        """Of epochs that are committed without them; in whatever execution that was."""
+        assert context.refused is not None
+        table, (fence, _) = Markers(self.place).tables()[REFUSED], self._fence(context)
+        mine = table.c.id == fence.id
+        connection.rollback()  # looking for the table has begun something
+        asked = sqlalchemy().select(table.c.epoch, table.c.memo).where(mine)
+        with connection.begin():
+            memos = connection.execute(asked.order_by(table.c.epoch)).all()
+        for epoch_id, memo in memos:
+            fail_point("sql.refused.deliver")
+            context.refused.deliver(memo)
+            fail_point("sql.refused.delivered")
+            with connection.begin():
+                connection.execute(table.delete().where(mine, table.c.epoch == epoch_id))
 
     def _rows(
         self, segments: Sequence[Segment], context: CommitContext

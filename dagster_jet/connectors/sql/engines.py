@@ -1,4 +1,4 @@
-"""MySQL's tables have engines, and some of these have no transactions: rows stay that were rolled
+"""MariaDB's tables have engines, and some of these have no transactions: rows stay that were rolled
 back, and a marker says nothing of the rows beside it."""
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.errors import (
     JetError,
     Reaction,
+    ReferenceMissingError,
+    RowsRefusedError,
     SinkError,
     SinkMismatchError,
     SinkUnavailableError,
@@ -22,6 +24,10 @@ _DENIED_STATES = ("28", "42501", "3D000", "0P")
 _PASSING_MYSQL = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1290, 1317, 1836,
                   1927, 2002, 2003, 2006, 2013, 2055, 4031}  # fmt: skip
 _DENIED_MYSQL = {1044, 1045, 1049, 1142, 1143, 1227, 1698}
+_VALUE_STATES = ("21000", "22", "23", "44", "54", "P0001")
+_VALUE_MYSQL = {1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366, 1406, 1411, 1526, 1644, 1690, 3140,
+                3141, 4025}  # fmt: skip
+_REFERENCE_STATE, _REFERENCE_MYSQL = "23503", (1216, 1217, 1451, 1452)
 # A connection that is refused has no SQLSTATE in libpq, only a sentence.
 _DENIED_WORDS = ("password authentication failed", "no password supplied", "no pg_hba.conf entry",
                  "role ", "database \"", "permission denied")  # fmt: skip
@@ -35,7 +41,11 @@ class Trouble(Enum):
     DENIED = "denied"
     """Credentials, rights, or the database's name."""
     MISMATCH = "mismatch"
-    """Table and rows do not fit: a column, a type, a null, a value."""
+    """Table and rows do not fit: a column, a type, a right kind of statement."""
+    VALUE = "value"
+    """The table refuses some of the rows: a null, a value, a constraint."""
+    REFERENCE = "reference"
+    """As VALUE, because of a foreign key: the other table may get its row later."""
 
 
 def trouble(error: Exception) -> Trouble | None:
@@ -55,11 +65,19 @@ def trouble(error: Exception) -> Trouble | None:
     if isinstance(number, int):
         if number in _PASSING_MYSQL or number == 0:
             return Trouble.PASSING
+        if number in _REFERENCE_MYSQL:
+            return Trouble.REFERENCE
+        if number in _VALUE_MYSQL:
+            return Trouble.VALUE
         return Trouble.DENIED if number in _DENIED_MYSQL else Trouble.MISMATCH
     state = getattr(original, "sqlstate", None)
     if state:
         if state.startswith(_PASSING_STATES):
             return Trouble.PASSING
+        if state == _REFERENCE_STATE:
+            return Trouble.REFERENCE
+        if state.startswith(_VALUE_STATES):
+            return Trouble.VALUE
         return Trouble.DENIED if state.startswith(_DENIED_STATES) else Trouble.MISMATCH
     text, kind = str(original), type(original).__name__
     if kind == "OperationalError":
@@ -68,6 +86,8 @@ def trouble(error: Exception) -> Trouble | None:
         if "no such" in text or "has no column" in text or "readonly" in text:
             return Trouble.MISMATCH
         return Trouble.PASSING
+    if kind in ("IntegrityError", "DataError"):  # SQLite's
+        return Trouble.VALUE
     return Trouble.PASSING if kind == "InterfaceError" else Trouble.MISMATCH
 
 
@@ -134,10 +154,20 @@ def sink_error(kind: Trouble, said: str, place: SqlPlace, job: str, sink: str) -
         )
         denied.reaction = Reaction.FAIL
         return denied
-    return SinkMismatchError(
-        f"the rows do not fit the table {place.table!r}: {said}. Nothing of the epoch is written.",
+    says = (
+        f"the rows do not fit the table {place.table!r}: {said}. Nothing of the epoch is written."
+    )
+    cure = "Change the table so that it takes the rows, and start again"
+    if kind is Trouble.MISMATCH:
+        return SinkMismatchError(
+            says, job=job, stage=sink, cure=f"{cure}; what is decided is kept and committed then."
+        )
+    refused = ReferenceMissingError if kind is Trouble.REFERENCE else RowsRefusedError
+    return refused(
+        says,
         job=job,
         stage=sink,
-        cure="Change the table so that it takes the rows, and start again; what is decided is "
-        "kept and committed then.",
+        cure=f"{cure}; if rows are decided that it shall never take, start with "
+        "JobConfig(refused_to_dead_letters=True): they go to the sink's dead-letter sink "
+        "(write_to(...).dead_letter_to(...)), and the others are committed.",
     )

@@ -1,10 +1,13 @@
-"""What the database itself knows of epochs: two small tables beside the table that is written.
+"""What the database itself knows of epochs: small tables beside the table that is written.
 
 `dagster_jet_epochs` has a row per sink: the last epoch that is whole. It is the fence, too: who
 commits locks it first, so that two executions commit one after the other, and the second one sees
 what the first one has done. Users may read it; nobody else writes it.
 
 `dagster_jet_held` has a row per transaction that a writer has prepared (`held_rows.py`).
+
+`dagster_jet_refused` has a row per epoch that was committed without rows that the table refuses,
+until they are in the sink's dead-letter sink. It is only created where that is asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, sqlalchemy
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-EPOCHS, HELD = "dagster_jet_epochs", "dagster_jet_held"
+EPOCHS, HELD, REFUSED = "dagster_jet_epochs", "dagster_jet_held", "dagster_jet_refused"
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Markers:
-    """The two tables, in the schema of the table that is written."""
+    """The tables, in the schema of the table that is written."""
 
     place: SqlPlace
 
@@ -71,7 +74,15 @@ class Markers:
             columns("is_committed", types.Boolean, nullable=False),
             schema=self.place.schema,
         )
-        return {EPOCHS: epochs, HELD: held}
+        refused = alchemy.Table(
+            REFUSED,
+            metadata,
+            columns("id", types.String(64), primary_key=True),
+            columns("epoch", types.BigInteger, primary_key=True, autoincrement=False),
+            columns("memo", types.Text, nullable=False),
+            schema=self.place.schema,
+        )
+        return {EPOCHS: epochs, HELD: held, REFUSED: refused}
 
     def ddl(self, connection: Connection) -> dict[str, str]:
         """By table, what creates it."""

@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 CONNECT_S, LOCK_S = 10, 20
 """How long we wait for an answer, and for a lock of somebody else."""
-_DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
-_PACKAGES = {
-    "psycopg": "dagster-jet[postgres]",
-    "pymysql": "pymysql",
-    "sqlalchemy": "dagster-jet[sql]",
-}
+_DRIVERS = {
+    "postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql", "sqlite": "pysqlite",
+}  # fmt: skip
+"""By kind of database, the driver that is tested."""
+_PACKAGES = {"psycopg": "dagster-jet[postgres]", "pymysql": "pymysql"}
 _MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 """Added to the server's own: a lax server clips numbers and cuts texts off, takes a 0 for the next
 number of an automatic column, and another engine for the one that it does not have."""
@@ -80,9 +79,14 @@ class SqlPlace:
                 cure="Use SQLAlchemy's form, such as postgresql://user@host/database, and "
                 "percent-encode special characters in a password: an @ is %40.",
             ) from None
-        if "+" not in found.drivername and (driver := _DRIVERS.get(found.drivername)):
-            found = found.set(drivername=f"{found.drivername}+{driver}")
-        return found
+        family, _, driver = found.drivername.partition("+")
+        tested = _DRIVERS.get(family)
+        if tested is None or driver not in ("", tested):
+            raise ConfigurationError(
+                f"url: {found.drivername!r} is not supported.",
+                cure="Tested are postgresql+psycopg, mariadb+pymysql and sqlite.",
+            )
+        return found.set(drivername=f"{family}+{tested}")
 
     def engine(self) -> Engine:
         """Makes connections; keeps none."""

@@ -91,8 +91,7 @@ class PostgresPrepared:
 
 
 class MariaPrepared:
-    """XA. Of MariaDB, and of MySQL, which has not been tried: older ones end prepared transactions
-    with their connection, or give them to nobody else while it lives."""
+    """XA. MariaDB before 10.6, which is not supported, ends it with its connection."""
 
     def begin(self, connection: Connection, name: str) -> None:
         connection.exec_driver_sql(f"xa start '{name}'")
@@ -119,16 +118,6 @@ class MariaPrepared:
         return [name for name in shown if name.startswith(beginning)]
 
     def problem(self, connection: Connection, wanted: int) -> str | None:
-        version = connection.dialect.server_version_info or ()
-        if getattr(connection.dialect, "is_mariadb", False) and version < (10, 6):
-            return "MariaDB before 10.6 does not keep a prepared transaction of a lost connection"
-        if getattr(connection.dialect, "is_mariadb", False):
-            return None
-        if version < (8, 0, 29):
-            return "MySQL before 8.0.29 does not part a prepared transaction from its connection"
-        asked = "show variables like 'xa_detach_on_prepare'"
-        if any(row[1] == "OFF" for row in connection.exec_driver_sql(asked)):
-            return "xa_detach_on_prepare is OFF: set it to ON, as MySQL comes"
         return None
 
 

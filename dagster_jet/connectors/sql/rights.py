@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.sql.columns import shape_of
 from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
 from dagster_jet.connectors.sql.markers import Markers
 from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
+from dagster_jet.connectors.sql.table_shape import quoted_table, shape_of
 from dagster_jet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def lacking_rights(connection: Connection, place: SqlPlace, mode: str) -> str | 
     if shape is None:
         return None
     if is_postgres(connection):
-        quoted = connection.dialect.identifier_preparer
-        name = ".".join(quoted.quote(part) for part in place.table.split("."))
+        name = quoted_table(connection, place)
         asked = alchemy.text("select has_table_privilege(:table, :right)")
         lacking = [
             right

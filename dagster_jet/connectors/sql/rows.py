@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable, Sequence
-from datetime import date, datetime, timezone
-from decimal import Decimal
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
+from dagster_jet.connectors.sql.json_values import json_texts
+from dagster_jet.connectors.sql.place import SqlPlace, is_postgres, sqlalchemy
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 OLD_KEY = "jet_old_"
 """Begins the names of columns with the key that a row is moved from."""
-_STAGED = "jet_rows"
 _AT_ONCE = 1_000
 
 
@@ -62,7 +60,8 @@ def _by_copy(
     with raw.cursor() as cursor:
         into = target
         if mode != "append":
-            into = sql.Identifier(_STAGED)
+            # It hides a table of its name, which is not to be the one that is written.
+            into = sql.Identifier("jet_rows_2" if place.name == "jet_rows" else "jet_rows")
             columns = sql.SQL(", ").join(
                 sql.SQL("{} as {}").format(
                     sql.Identifier(name.removeprefix(OLD_KEY) if mode == "move" else name),
@@ -134,7 +133,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
     if pa.types.is_decimal(kind):
         return pc.cast(column, pa.string())
     if pa.types.is_nested(kind):
-        return pa.array(map(_as_json, column.to_pylist()), pa.string())
+        return json_texts(column)
     return column
 
 
@@ -154,33 +153,30 @@ def _by_statements(
     names = [name for name in batch.schema.names if not name.startswith(OLD_KEY)]
     table = place.clause(*names)
     rows = _values(connection, batch)
-    statements: list[Any]
+    statement: Any
     if mode == "append":
-        statements = [table.insert()]
-    elif mode == "upsert" and (upsert := _upsert(connection, table, names, key)) is not None:
-        statements = [upsert]
+        statement = table.insert()
+    elif mode == "upsert":
+        statement = _upsert(connection, table, names, key)
     elif mode in ("update", "move"):
         alchemy, others = sqlalchemy(), [name for name in names if name not in key]
         changed = key if mode == "move" else others or key
         changes = {name: alchemy.bindparam(f"to_{name}") for name in changed}
-        statements = [table.update().where(*_same(table, key)).values(changes)]
+        statement = table.update().where(*_same(table, key)).values(changes)
     else:
-        # Whoever has no statement for it: the old row goes, the new one comes.
-        deletion = table.delete().where(*_same(table, key))
-        statements = [deletion] + ([table.insert()] if mode == "upsert" else [])
+        statement = table.delete().where(*_same(table, key))
     was, written = (OLD_KEY if mode == "move" else ""), 0
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
-        for statement in statements:
-            values: list[dict[str, Any]] = some
-            if statement.is_delete or statement.is_update:
-                values = [{f"key_{n}": row[was + n] for n in key} for row in some]
-            if statement.is_update:
-                values = [
-                    {**one, **{f"to_{n}": row[n] for n in changed}}
-                    for one, row in zip(values, some, strict=True)
-                ]
-            written += connection.execute(statement, values).rowcount
+        values: list[dict[str, Any]] = some
+        if statement.is_delete or statement.is_update:
+            values = [{f"key_{n}": row[was + n] for n in key} for row in some]
+        if statement.is_update:
+            values = [
+                {**one, **{f"to_{n}": row[n] for n in changed}}
+                for one, row in zip(values, some, strict=True)
+            ]
+        written += connection.execute(statement, values).rowcount
     return written
 
 
@@ -192,12 +188,10 @@ def _upsert(connection: Connection, table: Any, names: list[str], key: Sequence[
         insertion = sqlite.insert(table)
         changes = {name: insertion.excluded[name] for name in others}
         return insertion.on_conflict_do_update(index_elements=list(key), set_=changes)
-    if is_mysql(connection):
-        from sqlalchemy.dialects import mysql
+    from sqlalchemy.dialects import mysql
 
-        change = mysql.insert(table)
-        return change.on_duplicate_key_update({name: change.inserted[name] for name in others})
-    return None
+    change = mysql.insert(table)
+    return change.on_duplicate_key_update({name: change.inserted[name] for name in others})
 
 
 def _same(table: Any, key: Sequence[str]) -> list[Any]:
@@ -209,10 +203,9 @@ def _values(connection: Connection, batch: pa.RecordBatch) -> list[dict[str, Any
     as_text = connection.dialect.name == "sqlite"
     columns = []
     for column in batch.columns:
-        values = column.to_pylist()
-        if pa.types.is_nested(column.type):
-            values = [_as_json(value) for value in values]
-        elif pa.types.is_timestamp(column.type):
+        nested = pa.types.is_nested(column.type)
+        values = (json_texts(column) if nested else column).to_pylist()
+        if pa.types.is_timestamp(column.type):
             values = [_naive(value, as_text) for value in values]
         elif as_text and (pa.types.is_decimal(column.type) or pa.types.is_date(column.type)):
             values = [None if value is None else str(value) for value in values]
@@ -225,17 +218,3 @@ def _naive(value: datetime | None, as_text: bool) -> Any:
         return None
     at = value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
     return at.isoformat(" ", "microseconds") if as_text else at
-
-
-def _as_json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, default=_plain, ensure_ascii=False)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    raise TypeError(f"{value!r} has no form in JSON")

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import (
     Committer,
+    Refused,
     SinkWriter,
     TransactionId,
     shown_guarantee,
 )
 from dagster_jet.connectors.row_order import newest_per_key
-from dagster_jet.connectors.sql.columns import Shape, shape_of
+from dagster_jet.connectors.sql.columns import Shape
 from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
@@ -27,8 +28,12 @@ from dagster_jet.connectors.sql.mirror import (
     table_columns,
 )
 from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.refused_values import RefusedValues, refused_row
 from dagster_jet.connectors.sql.rights import create_markers, lacking_rights
+from dagster_jet.connectors.sql.supported import check_supported
+from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.core.secret import Secret, Url, refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 from dagster_jet.snapshot.protocol import Guarantee
@@ -56,6 +61,8 @@ class SqlSink:
     """The store's id, and the namespace in it."""
     shape: Shape | None = field(default=None, compare=False, repr=False)
     """The table's, as of this start."""
+    dialect: str = field(default="", compare=False, repr=False)
+    """The database's kind, as of this start."""
 
     def __post_init__(self) -> None:
         refuse_written_out(self.place.url, "url")
@@ -109,7 +116,9 @@ class SqlSink:
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> SqlSink:
         """Looks at the table, so that what does not fit ends the start in a sentence."""
         with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
+            check_supported(connection, self.place, job, stage)
             shape = shape_of(connection, self.place)
+            dialect = connection.dialect.name
         if shape is None and not self.creates_table:
             raise ConfigurationError(
                 f"there is no table {self.place.table!r} at {shown(self.place.url)}.",
@@ -118,7 +127,7 @@ class SqlSink:
                 cure="Correct its name, create it, or let the sink do that: "
                 "sql(..., create_table=True).",
             )
-        return replace(self, shape=shape)
+        return replace(self, shape=shape, dialect=dialect)
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
@@ -161,12 +170,27 @@ class SqlSink:
             return in_order(frame)
         from pyspark.sql import functions as F
 
-        keys = list(self.key)
-        others = [name for name in frame.columns if name not in keys]
-        if self.mode == "delete" or not others:
-            return frame.select(*keys).distinct()
-        order = None if self.order_by is None else F.col(self.order_by)
-        return newest_per_key(frame, keys, order)
+        # A UUID's text has several forms: brought into one, so that equal keys are one key.
+        for column in () if self.shape is None else self.shape.columns:
+            if column.name in self.key and column.kind == "uuid":
+                text = F.regexp_replace(F.col(quoted_name(column.name)), "[{}-]", "")
+                frame = frame.withColumn(column.name, F.lower(text))
+        if self.mode == "delete" or set(frame.columns) == set(self.key):
+            return frame.select(*map(quoted_name, self.key)).distinct()
+        order = None if self.order_by is None else F.col(quoted_name(self.order_by))
+        return newest_per_key(frame, list(self.key), order)
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
+        if self.mode == "mirror":
+            return {}  # a change that is left out would be in the way of those behind it
+        columns = {} if self.shape is None else {one.name: one for one in self.shape.columns}
+        asked = rows.select(list(self.key)) if self.mode == "delete" else rows
+        key = self.key if self.mode == "upsert" else ()
+        found = RefusedValues(self.dialect, columns, key).of(asked)
+        return {
+            number: refused_row(self.place, self.key, rows, number, why)
+            for number, why in found.items()
+        }
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         area = self.area(transaction.job, transaction.sink)

@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_jet.connectors.contract import BadRowRule
-from dagster_jet.connectors.sql.columns import Column, shape_of
+from dagster_jet.connectors.sql.columns import Column
 from dagster_jet.connectors.sql.failures import as_source_errors
 from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.supported import check_supported
 from dagster_jet.connectors.sql.table_reader import TableRowsReader
+from dagster_jet.connectors.sql.table_shape import shape_of
 from dagster_jet.core.secret import refuse_written_out, shown
 from dagster_jet.errors import ConfigurationError, PipelineError
 
@@ -68,6 +70,7 @@ class TableRowsSource:
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> TableRowsSource:
         """Asks for the columns."""
         with as_source_errors(self.place, job, stage), self.place.connected() as connection:
+            check_supported(connection, self.place, job, stage)
             shape = shape_of(connection, self.place)
         where = f"the table {self.place.table!r} at {shown(self.place.url)}"
         wrong, cure = "", "Name a column of whole numbers or times with a unique index of its own."

@@ -41,7 +41,7 @@ from dagster_jet.spark.planning.stateless import (
     transformed,
     with_ingestion_time,
 )
-from dagster_jet.spark.planning.wiring import ACK_TYPE
+from dagster_jet.spark.planning.wiring import ACK_TYPE, own_sink
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fusion import InputRef
@@ -279,7 +279,10 @@ class EpochFrames:
         if frame is None:
             return []
         self.written_sinks[node.name] = frame
-        task = SinkTask(self._epoch.barrier, node.name, node.sink)
+        own = own_sink(self._plan.graph, node)
+        if own.dead_letters is not None:
+            self.written_sinks[own.dead_letters.name] = None
+        task = SinkTask(self._epoch.barrier, own)
         with planning_of(self._plan.job, node.name):
             rendered = node.sink.render(self._gathered(frame))
         run = task if self._prepared is None else PreparedTask(task)
@@ -294,6 +297,8 @@ class EpochFrames:
         if node.of_late:
             return self._late.get((upstream.name, node.late_input))
         if node.of_dead_letters:
+            if isinstance(upstream, SinkNode):
+                return None  # its tasks write them
             if isinstance(upstream, StatefulNode):
                 frames = self._of_fusion(self._fusions.of(upstream.name))
                 return frames.dead_letters[upstream.name]

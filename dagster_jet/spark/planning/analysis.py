@@ -43,7 +43,7 @@ from dagster_jet.spark.planning.stateless import (
     with_ingestion_time,
 )
 from dagster_jet.spark.planning.used_columns import UsedColumns
-from dagster_jet.spark.planning.wiring import StageWiring, counted_inputs, wire_stage
+from dagster_jet.spark.planning.wiring import StageWiring, counted_inputs, own_sink, wire_stage
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.column_choice import ColumnChoice
 from dagster_jet.spark.tasks.fusion import InputRef
@@ -97,6 +97,7 @@ class _Analysis:
                 stage = self.graph[node.upstream[0]]
                 rows = stage.upstream[node.late_input] if node.of_late else stage.name
                 check_sink_columns(self.runtime.job, node, self.frames[rows])
+                own_sink(self.graph, node)
         whole_paths = {
             name: path for name, path in self.paths.items() if self.kept.keys() >= set(path)
         }

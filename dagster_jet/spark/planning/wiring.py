@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from dagster_jet.errors import PipelineError
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, TimestampsNode, TransformNode
 from dagster_jet.pipeline.stateful import StatefulNode
@@ -46,7 +47,9 @@ class StageWiring:
     @property
     def own_sinks(self) -> tuple[str, ...]:
         """Sinks that the stage's own tasks write."""
-        return tuple(own.name for own in (*self.spec.sinks, *self.spec.dead_letter_sinks))
+        own = (*self.spec.sinks, *self.spec.dead_letter_sinks)
+        letters = (one.dead_letters for one in own)
+        return tuple(one.name for one in (*own, *letters) if one is not None)
 
 
 def wire_stage(
@@ -68,7 +71,7 @@ def wire_stage(
         if isinstance(end, SinkNode):
             results = plan.operator.result_schema
             if end.sink.takes(results if columns is None else columns.schema(results)):
-                own.append(OwnSink(end.name, end.sink, columns))
+                own.append(own_sink(graph, end, columns))
                 continue
         readers.append(end if isinstance(end, InputRef) else end.name)
     letters = [
@@ -92,6 +95,27 @@ def wire_stage(
         passes_dead_letters=len(letter_sinks) < len(letters),
         counted_inputs=counted,
     )
+
+
+def own_sink(graph: Graph, node: SinkNode, columns: ColumnChoice | None = None) -> OwnSink:
+    """A sink with its dead-letter sink, as tasks write them.
+
+    Raises:
+        PipelineError: there are two, or tasks cannot write the dead letters by themselves.
+    """
+    found = [n for n in graph.downstream(node.name) if isinstance(n, SinkNode)]
+    if not found:
+        return OwnSink(node.name, node.sink, columns)
+    if len(found) > 1:
+        raise PipelineError("dead_letter_to() is called twice.", stage=node.name)
+    [letters] = found
+    if not letters.sink.takes(DEAD_LETTER_SCHEMA):
+        raise PipelineError(
+            f"a {letters.sink.describe()['kind']} sink cannot take what another sink refuses.",
+            stage=letters.name,
+            cure="Use files, or append to a table.",
+        )
+    return OwnSink(node.name, node.sink, columns, OwnSink(letters.name, letters.sink))
 
 
 def _readers(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import HoldsTransactions, Sink
+from dagster_jet.connectors.contract import HoldsTransactions
 from dagster_jet.spark.tasks.barrier import Barrier, ack_batch, new_attempt
 from dagster_jet.spark.tasks.epoch_parameters import EpochParameters
 from dagster_jet.spark.tasks.sink_writers import SinkWriters
@@ -19,8 +19,7 @@ class SinkTask:
     """Writes the rows of one sink in one epoch."""
 
     barrier: Barrier
-    sink_name: str
-    sink: Sink
+    own: OwnSink
 
     def in_epoch(self, parameters: EpochParameters) -> SinkTask:
         return replace(self, barrier=parameters.barrier)
@@ -30,12 +29,11 @@ class SinkTask:
 
         context = TaskContext.get()
         shard = context.partitionId() if context is not None else 0
-        if isinstance(self.sink, HoldsTransactions):
+        if isinstance(self.own.sink, HoldsTransactions):
             # Spark counts the partitions of all of an epoch's frames. Those of one are in a row, so
             # each of its writers gets a number of its own below `held_writers`.
-            shard %= self.sink.held_writers
-        own = OwnSink(self.sink_name, self.sink)
-        writers = SinkWriters(self.barrier, [own], shard, new_attempt())
+            shard %= self.own.sink.held_writers
+        writers = SinkWriters(self.barrier, [self.own], shard, new_attempt())
         try:
             for batch in batches:
                 writers.write(batch)

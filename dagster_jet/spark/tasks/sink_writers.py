@@ -3,13 +3,97 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
+from dagster_jet.connectors.contract import KnowsRefusals, Refused, SinkWriter, TransactionId
+from dagster_jet.errors import BadRowError
+from dagster_jet.operators.user.dead_letters import dead_letter_table
 from dagster_jet.snapshot.manifest import Ack
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.spark.tasks.stage_input import OwnSink
+
+
+@dataclass
+class _Open:
+    """A sink with its open writer, and what it was given."""
+
+    own: OwnSink
+    transaction: TransactionId
+    writer: SinkWriter
+    dead_letters: _Open | None = None
+    rows: int = 0
+    rejected: int = 0
+    seconds: float = 0.0
+    refusals: KnowsRefusals | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        sink = self.own.sink
+        self.refusals = sink if isinstance(sink, KnowsRefusals) else None
+
+    @classmethod
+    def of(cls, own: OwnSink, barrier: Barrier, shard: int, attempt: str) -> _Open:
+        transaction = barrier.transaction(own.name, shard, attempt)
+        letters = own.dead_letters
+        opened = None if letters is None else cls.of(letters, barrier, shard, attempt)
+        return cls(own, transaction, own.sink.open_writer(transaction), opened)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        began = time.monotonic()
+        rows = self.own.rows(batch)
+        self.rows += rows.num_rows
+        refused = {} if self.refusals is None else self.refusals.refused(rows)
+        if refused:
+            self._reject(refused)
+            rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), list(refused))))
+        if rows.num_rows:
+            self.writer.write(rows)
+        self.seconds += time.monotonic() - began
+
+    def _reject(self, refused: Mapping[int, Refused]) -> None:
+        """Before the decision: what is decided has to be written."""
+        if self.dead_letters is None:
+            first = refused[min(refused)]
+            raise BadRowError(
+                f"the sink's place never takes a row: {first.reason}: {first.raw:.300}.",
+                job=self.transaction.job,
+                stage=self.own.name,
+                position=first.position,
+                cure="Change such rows before the sink, or keep them elsewhere: "
+                "write_to(...).dead_letter_to(sink, name=...).",
+            )
+        self.rejected += len(refused)
+        letters = dead_letter_table(
+            self.own.name, [(one.position, one.reason, one.raw) for one in refused.values()]
+        )
+        for batch in letters.to_batches():
+            self.dead_letters.write(batch)
+
+    def prepare(self, shard: int, attempt: str) -> Iterator[Ack]:
+        began = time.monotonic()
+        artifacts = self.writer.prepare()
+        self.writer.close()
+        yield Ack(
+            self.own.name,
+            shard,
+            attempt,
+            rows_in=self.rows,
+            rows_out=self.rows - self.rejected,
+            rejected=self.rejected,
+            artifacts=artifacts,
+            work_ms=round((self.seconds + time.monotonic() - began) * 1000, 2),
+        )
+        if self.dead_letters is not None:
+            yield from self.dead_letters.prepare(shard, attempt)
+
+    def abort(self) -> None:
+        self.writer.abort()
+        self.writer.close()
+        if self.dead_letters is not None:
+            self.dead_letters.abort()
 
 
 class SinkWriters:
@@ -18,38 +102,24 @@ class SinkWriters:
     def __init__(
         self, barrier: Barrier, sinks: Iterable[OwnSink], shard: int, attempt: str
     ) -> None:
-        self._shard, self._attempt, self._rows = shard, attempt, 0
-        self._writers = [
-            (own, own.sink.open_writer(barrier.transaction(own.name, shard, attempt)))
-            for own in sinks
-        ]
-        self._seconds = [0.0] * len(self._writers)
+        self._shard, self._attempt = shard, attempt
+        self._sinks = [_Open.of(own, barrier, shard, attempt) for own in sinks]
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for n, (own, writer) in enumerate(self._writers):
-            began = time.monotonic()
-            writer.write(own.rows(batch))
-            self._seconds[n] += time.monotonic() - began
-        self._rows += batch.num_rows
+        """Rows that a sink's place never takes go to its dead-letter sink.
+
+        Raises:
+            BadRowError: it has none.
+        """
+        for sink in self._sinks:
+            sink.write(batch)
 
     def prepare(self) -> Iterator[Ack]:
         """One ack per sink, once it has what it was given."""
-        for (own, writer), seconds in zip(self._writers, self._seconds, strict=True):
-            began = time.monotonic()
-            artifacts = writer.prepare()
-            writer.close()
-            yield Ack(
-                own.name,
-                self._shard,
-                self._attempt,
-                rows_in=self._rows,
-                rows_out=self._rows,
-                artifacts=artifacts,
-                work_ms=round((seconds + time.monotonic() - began) * 1000, 2),
-            )
+        for sink in self._sinks:
+            yield from sink.prepare(self._shard, self._attempt)
 
     def abort(self) -> None:
         """Best effort: removes what was written."""
-        for _, writer in self._writers:
-            writer.abort()
-            writer.close()
+        for sink in self._sinks:
+            sink.abort()

@@ -23,6 +23,8 @@ class OwnSink:
     sink: Sink
     columns: ColumnChoice | None = None
     """None: all of them."""
+    dead_letters: OwnSink | None = None
+    """Takes the rows that the sink's place refuses."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch if self.columns is None else self.columns.batch(batch)

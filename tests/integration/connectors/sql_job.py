@@ -100,9 +100,11 @@ def _ms(time: Any) -> int:
 def new_tables(database: Any) -> Any:
     on_mariadb = isinstance(database, MariaDatabase)
     name, time = ("`rows`", "datetime(6)") if on_mariadb else ("rows", "timestamptz")
+    exact = " character set utf8mb4 collate utf8mb4_nopad_bin" if on_mariadb else ""
     database.run(f"create table {name} (k varchar(50), ts bigint, v bigint)")
     database.run(
-        f"create table counts (k varchar(50), window_start {time}, window_end {time}, n bigint, "
+        f"create table counts (k varchar(50){exact}, "
+        f"window_start {time}, window_end {time}, n bigint, "
         "total bigint, primary key (k, window_start))"
     )
     return database

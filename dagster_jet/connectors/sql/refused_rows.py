@@ -1,0 +1,53 @@
+"""An epoch without the rows that its table refuses: what only the database knows, and only then.
+
+Rows are tried in halves, each within a savepoint, until those that are refused stand alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Refused
+from dagster_jet.connectors.sql.failures import Trouble, sentence, trouble
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.refused_values import refused_row
+from dagster_jet.connectors.sql.rows import write_rows
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass
+class Trying:
+    """Writes rows, within a transaction that somebody else has begun."""
+
+    connection: Connection
+    place: SqlPlace
+    mode: str
+    key: Sequence[str]
+    leaves_out: frozenset[Trouble]
+    """Of these kinds of errors a row may be left out; others are raised."""
+    refused: list[Refused] = field(default_factory=list)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._write(batch)
+
+    def _write(self, rows: pa.RecordBatch) -> None:
+        try:
+            with self.connection.begin_nested():
+                write_rows(self.connection, self.place, self.mode, self.key, [rows])
+        except Exception as error:
+            if trouble(error) not in self.leaves_out:
+                raise
+            if rows.num_rows == 1:
+                why = sentence(error, self.place)
+                self.refused.append(refused_row(self.place, self.key, rows, 0, why))
+                return
+            half = rows.num_rows // 2
+            self._write(rows.slice(0, half))
+            self._write(rows.slice(half))

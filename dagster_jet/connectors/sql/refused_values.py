@@ -1,0 +1,152 @@
+"""Values that a table never takes, as far as they can be known without asking the database.
+
+A task looks for them before its rows are staged: what is decided must be written, and a row that
+the database refuses then would be in the way of all others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_jet.connectors.contract import Refused
+from dagster_jet.connectors.sql.columns import Column
+from dagster_jet.connectors.sql.json_values import json_texts
+from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.operators.user.dead_letters import row_json
+
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""Of the years 1 and 9999, in days since 1970."""
+_DAY_US = 86_400_000_000
+_UUID = r"^[{]?[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}[}]?$"
+_ZERO = r"(^|[^\\])(\\\\)*\\u0000"
+"""A zero byte, as JSON escapes it."""
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+Found = Iterator[tuple[pa.Array, str]]
+"""Masks of the rows that are refused, each with why."""
+
+
+@dataclass(frozen=True)
+class RefusedValues:
+    """What one table refuses of rows with given columns."""
+
+    dialect: str
+    columns: Mapping[str, Column]
+    key: Sequence[str] = ()
+    """Of an upsert, where null is no key."""
+
+    def of(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """By row number, why the table does not take the row."""
+        found: dict[int, str] = {}
+        for name, values in zip(rows.schema.names, rows.columns, strict=True):
+            for mask, why in self._of_column(self.columns.get(name), name, values):
+                if pc.any(mask).as_py():
+                    for number in pc.indices_nonzero(mask.fill_null(False)).to_pylist():
+                        found.setdefault(number, f"{name} {why}")
+        return found
+
+    def _of_column(self, column: Column | None, name: str, values: pa.Array) -> Found:
+        if values.null_count and (name in self.key or (column and not column.takes_null)):
+            says = "is null, and part of the key" if name in self.key else "is null"
+            yield pc.is_null(values), says
+        if column is None or values.null_count == len(values):
+            return
+        kind = values.type
+        if pa.types.is_nested(kind):
+            if self.dialect == "postgresql" and column.shown == "jsonb":
+                texts = json_texts(values)
+                yield pc.match_substring_regex(texts, _ZERO), "has a zero byte, which jsonb refuses"
+            elif column.kind == "text":
+                yield from self._of_texts(column, json_texts(values))
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            yield from self._of_texts(column, values)
+        elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            yield from _of_bytes(column, pc.binary_length(values))
+        elif pa.types.is_floating(kind):
+            yield from self._of_floats(values)
+        elif pa.types.is_integer(kind) and column.is_unsigned:
+            yield pc.less(values, 0), f"is negative, and {column.shown} has no sign"
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            yield from self._of_times(values)
+
+    def _of_texts(self, column: Column, texts: pa.Array) -> Found:
+        if self.dialect == "postgresql":
+            yield pc.match_substring(texts, "\0"), "has a zero byte, which PostgreSQL refuses"
+        if column.kind == "uuid":
+            yield pc.invert(pc.match_substring_regex(texts, _UUID)), "is no UUID"
+        if column.kind == "json":
+            is_ours = _takes_json if column.shown == "jsonb" else _is_json
+            yield _mask(texts, lambda text: not is_ours(text)), "is no JSON that the column takes"
+        if column.characters is not None:
+            length, most = pc.utf8_length(texts), column.characters
+            yield pc.greater(length, most), f"is longer than {column.shown}"
+            if column.is_padded and self.dialect == "postgresql":
+                yield pc.less(length, most), f"is shorter than {column.shown}, which adds blanks"
+        if column.is_padded and self.dialect != "postgresql":
+            yield pc.ends_with(texts, " "), f"ends with a blank, which {column.shown} drops"
+        if column.bytes is not None:
+            yield from _of_bytes(column, pc.binary_length(texts))
+
+    def _of_floats(self, values: pa.Array) -> Found:
+        if self.dialect in ("mysql", "mariadb"):
+            yield pc.invert(pc.is_finite(values)), "is no finite number"
+        elif self.dialect == "sqlite":
+            yield pc.is_nan(values), "is NaN, which SQLite keeps as null"
+
+    def _of_times(self, values: pa.Array) -> Found:
+        """PostgreSQL takes years above 9999, too; Python's clients none of them."""
+        if pa.types.is_date(values.type):
+            days = pc.cast(values, pa.date32()).cast(pa.int32())
+        else:
+            us = pc.cast(values, pa.timestamp("us", values.type.tz)).cast(pa.int64())
+            days = pc.cast(pc.floor(pc.divide(pc.cast(us, pa.float64()), _DAY_US)), pa.int64())
+        yield pc.less(days, _FIRST_DAY), "is before the year 1"
+        if self.dialect != "postgresql":
+            yield pc.greater(days, _LAST_DAY), "is after the year 9999"
+
+
+def refused_row(
+    place: SqlPlace, key: Sequence[str], rows: pa.RecordBatch, number: int, why: str
+) -> Refused:
+    """One of the rows, which the table refuses, for people."""
+    [row] = rows.slice(number, 1).to_pylist()
+    shown = row_json({name: row[name] for name in key}) if key else None
+    return Refused(f"the table {place.table!r} refuses it: {why}", row_json(row), shown)
+
+
+def _of_bytes(column: Column, length: pa.Array) -> Found:
+    if column.bytes is not None:
+        yield pc.greater(length, column.bytes), f"is longer than {column.shown}"
+        if column.is_padded:
+            yield pc.less(length, column.bytes), f"is shorter than {column.shown}, which adds zeros"
+
+
+def _mask(texts: pa.Array, is_refused: Callable[[str], bool]) -> pa.Array:
+    return pa.array([None if t is None else is_refused(t) for t in texts.to_pylist()], pa.bool_())
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _takes_json(text: str) -> bool:
+    """jsonb keeps texts as such: there is none with a zero byte or half a character."""
+    if not _is_json(text):
+        return False
+    plain = json.dumps(json.loads(text), ensure_ascii=False)
+    return not re.search(_ZERO, plain) and not _SURROGATES.search(plain)
+
+
+def _no_number(constant: str) -> Any:
+    raise ValueError(constant)

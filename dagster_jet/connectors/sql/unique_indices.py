@@ -1,0 +1,81 @@
+"""The unique indices of a table, as its database notes them: not every one is what it seems.
+
+One on an expression, on the beginnings of texts or on some rows only cannot be what an upsert goes
+by; nor can PostgreSQL's deferrable ones. And an index may compare texts in another way than its
+column does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.connectors.sql.columns import UniqueIndex
+from dagster_jet.connectors.sql.place import SqlPlace, is_mysql, is_postgres, sqlalchemy
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_POSTGRES = """
+select i.indexrelid::regclass::text, a.attname,
+       i.indimmediate and i.indisvalid and i.indpred is null and i.indexprs is null,
+       coalesce(c.collisdeterministic, true)
+from pg_index i
+cross join lateral unnest(i.indkey::int[], i.indcollation::oid[]) with ordinality k(attnum, coll, n)
+left join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+left join pg_collation c on c.oid = k.coll
+where i.indrelid = to_regclass(:table) and i.indisunique and k.n <= i.indnkeyatts
+"""
+_MYSQL = """
+select index_name, column_name, sub_part is null and column_name is not null, true
+from information_schema.statistics
+where table_schema = coalesce(:schema, database()) and table_name = :name and non_unique = 0
+"""
+
+
+def unique_indices(
+    connection: Connection, place: SqlPlace, primary: list[str]
+) -> tuple[UniqueIndex, ...]:
+    """All of them; `primary` are the columns of the primary key."""
+    text = sqlalchemy().text
+    if is_postgres(connection):
+        quoted = connection.dialect.identifier_preparer
+        table = ".".join(quoted.quote(part) for part in place.table.split("."))
+        return _indices(connection.execute(text(_POSTGRES), {"table": table}).all())
+    if is_mysql(connection):
+        asked = {"schema": place.schema, "name": place.name}
+        return _indices(connection.execute(text(_MYSQL), asked).all())
+    found = _indices(_of_sqlite(connection, place))
+    # A number that is the primary key has no index of its own.
+    own = UniqueIndex("primary key", frozenset(primary))
+    return found if not primary or own.columns in {one.columns for one in found} else (own, *found)
+
+
+def _indices(rows: Iterable[Any]) -> tuple[UniqueIndex, ...]:
+    """Rows of (index, column or None, is it plain, is it exact): a row for each column of each."""
+    found: dict[str, UniqueIndex] = {}
+    for name, column, is_plain, is_exact in rows:
+        before = found.get(name, UniqueIndex(name, frozenset()))
+        found[name] = UniqueIndex(
+            name,
+            before.columns | ({column} if column is not None else set()),
+            bool(before.is_plain and is_plain),
+            before.equates if is_exact else "texts that differ are equal",
+        )
+    return tuple(found.values())
+
+
+def _of_sqlite(connection: Connection, place: SqlPlace) -> list[Any]:
+    quote = connection.dialect.identifier_preparer.quote
+    schema = f"{quote(place.schema)}." if place.schema else ""
+
+    def pragma(name: str, of: str) -> Any:
+        return connection.exec_driver_sql(f"pragma {schema}{name}({quote(of)})").all()
+
+    return [
+        (name, column, column is not None and not is_partial, collation.upper() == "BINARY")
+        for _, name, is_unique, _, is_partial in pragma("index_list", place.name)
+        if is_unique
+        for _, _, column, _, collation, is_key in pragma("index_xinfo", name)
+        if is_key
+    ]

@@ -1,0 +1,152 @@
+"""Rows that a table never takes: found before they are decided, and got rid of where they are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources
+from dagster_jet.errors import JetError
+from dagster_jet.events import OutputRefused
+from dagster_jet.snapshot.record import JobStatus
+from dagster_jet.system import failpoint
+from tests.integration.connectors.secret_urls import as_secret
+from tests.integration.connectors.sql_job import SqliteDatabase
+from tests.servers.mariadb import mariadb
+from tests.servers.postgres import PASSWORD, postgres
+
+SCHEMA = "id long, parent long, text string"
+
+
+class Place:
+    """Files, a database and a job that can be started again and again."""
+
+    def __init__(self, folder: Path, spark: Any, kind: str) -> None:
+        servers: dict[str, Any] = {"postgresql": postgres, "mariadb": mariadb}
+        self.folder, self.spark = folder, spark
+        self.database = servers[kind]() if kind in servers else SqliteDatabase(folder / "a.db")
+        self.url: Secret = as_secret(self.database.url)
+        spark.sparkContext.environment[self.url.env] = self.database.url
+        (folder / "in").mkdir()
+        self.events: list[Any] = []
+
+    def put(self, name: str, *rows: dict[str, Any]) -> None:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (self.folder / f".{name}").write_text(text)
+        (self.folder / f".{name}").rename(self.folder / "in" / f"{name}.json")
+
+    def pipeline(self, *, letters: bool = True) -> Pipeline:
+        p = Pipeline("refused")
+        source = sources.files(f"{self.folder}/in", format="json", schema=SCHEMA)
+        rows = p.read_from(source, name="rows")
+        out = rows.write_to(sinks.sql(self.url, table="results"), name="out")
+        if letters:
+            out.dead_letter_to(sinks.files(f"{self.folder}/refused", format="json"), name="refused")
+        return p
+
+    def run(self, pipeline: Pipeline, **config: Any) -> Any:
+        store, work_dir = [f"file://{self.folder}/store"], str(self.folder / "work")
+        with Jet(store, backup_count=0, work_dir=work_dir) as jet:
+            settings = {"restart_attempts_max": 0, "snapshot_interval": "0 ms", **config}
+            return jet.run(
+                pipeline, JobConfig(**settings), until="drained", on_event=self.events.append
+            )
+
+    def ids(self) -> list[int]:
+        return sorted(row[0] for row in self.database.run("select id from results"))
+
+    def refused(self) -> Counter[int]:
+        """By the markers, as a reader of whole epochs sees them."""
+        found: Counter[int] = Counter()
+        for marker in sorted((self.folder / "refused" / "_epochs").glob("[0-9]*.json")):
+            for file in json.loads(marker.read_text())["files"]:
+                lines = (self.folder / "refused" / file["name"]).read_text().splitlines()
+                found.update(json.loads(json.loads(line)["raw"])["id"] for line in lines)
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: Any) -> Iterator[Any]:
+    yield lambda kind: Place(tmp_path, spark, kind)
+
+
+def row(id: int, text: str | None = "a", parent: int | None = None) -> dict[str, Any]:
+    return {"id": id, "parent": parent, "text": text}
+
+
+def test_a_row_that_is_never_taken_is_found_before_it_is_decided(place: Any) -> None:
+    # Failed before: the epoch was decided, and no start could commit it.
+    at: Place = place("postgresql")
+    at.database.run("create table results (id bigint not null, parent bigint, text varchar(5))")
+    at.put("1", row(1), row(2, "\0"), row(3, "too long"))
+    with pytest.raises(JetError) as told:
+        at.run(at.pipeline(letters=False))
+    says = str(told.value)
+    assert "'out'" in says and "text has a zero byte, which PostgreSQL refuses" in says
+    assert "dead_letter_to(sink, name=...)" in says and PASSWORD not in says
+    assert at.ids() == []
+    result = at.run(at.pipeline())
+    assert result.status is JobStatus.SUSPENDED or result.status is JobStatus.COMPLETED or result
+    assert at.ids() == [1] and at.refused() == Counter([2, 3])
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+def test_what_only_the_database_knows_is_got_rid_of_by_name(place: Any, kind: str) -> None:
+    # Failed before: every start tried the same commit again.
+    at: Place = place(kind)
+    text = "varchar(9)" if kind == "mariadb" else "text"
+    at.database.run(
+        f"create table results (id bigint, parent bigint, text {text}, check (mod(id, 5) <> 3))"
+    )
+    at.put("1", *map(row, range(20)))
+    with pytest.raises(JetError, match=r"JobConfig\(refused_to_dead_letters=True\)"):
+        at.run(at.pipeline(letters=False))
+    with pytest.raises(JetError, match="has no dead-letter sink"):
+        at.run(at.pipeline(letters=False), refused_to_dead_letters=True)
+    assert at.ids() == []
+    for step in ("sql.commit.rows", "sql.commit.after", "sql.refused.delivered"):
+        failpoint.configure(f"{step}=raise")
+        try:
+            with pytest.raises(JetError):
+                at.run(at.pipeline(), refused_to_dead_letters=True)
+        finally:
+            failpoint.configure("")
+    at.put("2", row(100), row(101))
+    at.run(at.pipeline())
+    assert at.ids() == [n for n in range(20) if n % 5 != 3] + [100, 101]
+    assert at.refused() == Counter([3, 8, 13, 18])
+    told = [event for event in at.events if isinstance(event, OutputRefused)]
+    assert {(one.sink, one.rows, one.dead_letter_sink) for one in told} == {("out", 4, "refused")}
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_table_may_refer_to_one_of_the_same_job(place: Any, kind: str) -> None:
+    """Failed before, where the child's sink was first: "violates foreign key constraint"."""
+    at: Place = place(kind)
+    at.database.run("create table parents (id bigint primary key)")
+    at.database.run("create table results (id bigint primary key, parent bigint, text varchar(9), "
+                    "foreign key (parent) references parents (id))")  # fmt: skip
+    p = at.pipeline()
+    [source] = [node.name for node in p.graph.sources]
+    assert source == "rows"
+    at.put("1", row(1, parent=1), row(2, parent=2))
+
+    def both() -> Pipeline:
+        p = Pipeline("refused")
+        files = sources.files(f"{at.folder}/in", format="json", schema=SCHEMA)
+        rows = p.read_from(files, name="rows")
+        rows.write_to(sinks.sql(at.url, table="results"), name="a_child")
+        parents = rows.select("parent as id").filter("id < 10")
+        parents.write_to(sinks.sql(at.url, table="parents"), name="b_parent")
+        return p
+
+    at.run(both())
+    assert at.ids() == [1, 2]
+    at.put("2", row(3, parent=10))
+    with pytest.raises(JetError, match="foreign key"):
+        at.run(both())
