@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.contract import (
     KnowsCommits,
+    KnowsRefusals,
+    LooksAtItsPlace,
     ReopenableSink,
     TransactionId,
     reaction_to,
@@ -53,6 +55,7 @@ def check_sink(
     secrets: Sequence[str] = (),
     log_of: Callable[[Row], object] | None = in_one_log,
     set_back: Mapping[str, Callable[[], AbstractContextManager[object]]] | None = None,
+    refused: Sequence[Row] = (),
 ) -> None:
     """Check that a sink keeps every clause of its contract.
 
@@ -76,6 +79,8 @@ def check_sink(
             place without an order, such as a map.
         set_back: by a name for messages, what makes the place another one while it is entered, and
             the same again afterwards: emptied, made anew, restored from an earlier copy.
+        refused: values of columns that the place never takes, each in a row of its own: the sink is
+            a `KnowsRefusals`, and names the row.
 
     Raises:
         AssertionError: names the sink and the clause that is broken.
@@ -91,6 +96,7 @@ def check_sink(
         secrets,
         log_of,
         set_back or {},
+        refused,
     )
     for clause in _CLAUSES:
         place.execution_id += 3
@@ -192,6 +198,26 @@ def _any_value(place: Place) -> None:
     many = place.rows(10_000)
     place.commit(place.stage(many, shards=3))
     place.expect(many)
+
+
+def _refused_before(place: Place) -> None:
+    """A row that the place never takes is named before it is staged, and no other row is."""
+    sink: Any = place.make_sink()
+    if isinstance(sink, LooksAtItsPlace):
+        sink = sink.at_start(JOB, STAGE, on_one_host=True)
+    good = [*place.rows(3), {**place.rows(4)[3], **EXTREMES[0]}]
+    if isinstance(sink, KnowsRefusals):
+        for batch in batches_of(place.rendered(good)):
+            found = sink.refused(batch)
+            assert not found, f"it refuses a row that it takes: {found}"
+    for values in place.refused:
+        assert isinstance(sink, KnowsRefusals), f"it takes {values!r:.200} without looking"
+        named: list[str] = []
+        for batch in batches_of(place.rendered([*good, {**place.rows(5)[4], **values}])):
+            named += [one.raw for one in sink.refused(batch).values()]
+        assert len(named) == 1, f"of {values!r:.200} it names {len(named)} rows"
+    place.commit(place.stage(good))
+    place.expect(good)
 
 
 def _epochs_together(place: Place) -> None:
@@ -380,6 +406,7 @@ _CLAUSES: tuple[Callable[[Place], None], ...] = (
     _visible_with_phase_2,
     _says_what_is_committed,
     _notices_a_place_set_back,
+    _refused_before,
     _epochs_together,
     _order,
     _again_and_again,

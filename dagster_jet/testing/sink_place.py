@@ -42,6 +42,7 @@ class Place:
     secrets: Sequence[str]
     log_of: Callable[[Row], object] | None
     set_back: Mapping[str, Callable[[], AbstractContextManager[object]]]
+    refused: Sequence[Row]
     expected: dict[int, Row] = field(default_factory=dict)
     compared: dict[int, Row] = field(default_factory=dict)
     """What a reader has seen of a row that is right: to read it again costs little."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dagster_jet.connectors.contract import CommitContext, TransactionId
+from dagster_jet.connectors.contract import CommitContext, Refused, TransactionId
 from dagster_jet.connectors.staging import (
     RowsWriter,
     Segment,
@@ -314,6 +314,53 @@ def test_a_planted_bug_is_named(tmp_path: Path, bug: type[SqliteTable], clause: 
             outages={"a locked table": partial(locked, tmp_path / "a.db")},
             steps=("planted.inserted",) if bug is MarksAfterwards else (),
             secrets=("hunter2",),
+        )
+
+
+@dataclass(frozen=True)
+class Picky(SqliteTable):
+    """Its table never takes a NaN; says so of `seen` values only."""
+
+    seen: tuple[Any, ...] = ()
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
+        numbers = rows.column("number").to_pylist()
+        found = [n for n, value in enumerate(numbers) if repr(value) in self.seen]
+        return {n: Refused("it is none", str(numbers[n])) for n in found}
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [(("nan",), None), ((), "it names 0 rows"), (("nan", "-1e+300"), "a row that it takes")],
+)
+def test_a_sink_names_what_its_place_never_takes(
+    tmp_path: Path, seen: tuple[str, ...], says: str | None
+) -> None:
+    def make() -> SqliteTable:
+        made = table(tmp_path)
+        return Picky(made.path, made.table, made.staging, seen=seen)
+
+    check = partial(
+        check_sink,
+        make,
+        partial(read_table, tmp_path),
+        several_processes=False,
+        refused=[{"number": float("nan")}],
+    )
+    if says is None:
+        check()
+        return
+    with pytest.raises(AssertionError, match=f"named before it is staged(.|\n)*{says}"):
+        check()
+
+
+def test_a_sink_that_does_not_look_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"it takes .'number': nan. without looking"):
+        check_sink(
+            partial(table, tmp_path),
+            partial(read_table, tmp_path),
+            several_processes=False,
+            refused=[{"number": float("nan")}],
         )
 
 

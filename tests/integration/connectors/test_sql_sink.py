@@ -63,6 +63,7 @@ def test_a_table_of_postgres_keeps_the_contract(
             steps=STEPS,
             secrets=(PASSWORD,),
             set_back=set_back(database.run),
+            refused=[{"text": "a\0b"}],
         )
         make.close()
 
@@ -79,6 +80,7 @@ def test_a_table_of_mariadb_keeps_the_contract(tmp_path: Path) -> None:
             steps=STEPS,
             secrets=(PASSWORD,),
             set_back=set_back(database.run),
+            refused=[{"number": float("nan")}, {"number": float("-inf")}],
         )
         make.close()
 
@@ -105,7 +107,14 @@ def test_a_table_of_sqlite_keeps_the_contract(tmp_path: Path) -> None:
         with closing(sqlite3.connect(path)) as other, other:
             other.execute(statement)
 
-    check_sink(make, read, outages={"a locked file": locked}, steps=STEPS, set_back=set_back(run))
+    check_sink(
+        make,
+        read,
+        outages={"a locked file": locked},
+        steps=STEPS,
+        set_back=set_back(run),
+        refused=[{"number": float("nan")}],
+    )
     make.close()
 
 
