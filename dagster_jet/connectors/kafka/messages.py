@@ -73,7 +73,7 @@ def message_columns(
     if headers is not None:
         found.append(column(headers).cast("map<string,binary>").alias("__headers"))
     if partition is not None:
-        found.append(column(partition).cast("int").alias("__partition"))
+        found.append(column(partition).cast("bigint").alias("__partition"))
     if timestamp is not None:
         found.append(F.unix_millis(column(timestamp)).alias("__timestamp"))
     return found

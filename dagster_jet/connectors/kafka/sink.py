@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import (
     Committer,
+    Refused,
     SinkWriter,
     TransactionId,
     shown_guarantee,
@@ -27,6 +28,7 @@ from dagster_jet.connectors.kafka.markers import MARKER_TOPIC, Owner, has_marker
 from dagster_jet.connectors.kafka.messages import message_columns
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.connectors.kafka.rights import check_rights
+from dagster_jet.connectors.kafka.topic_limits import TopicLimits
 from dagster_jet.connectors.staging import RowsWriter, SegmentWriter, StoreArea
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import (
@@ -60,6 +62,8 @@ class KafkaSink:
     store: Store | StoreHandle | None = field(default=None, compare=False, repr=False)
     home: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
     """The store's id, and the namespace in it."""
+    limits: TopicLimits | None = field(default=None, compare=False, repr=False)
+    """The topic's, as of this start."""
 
     def __post_init__(self) -> None:
         client_library()
@@ -95,8 +99,16 @@ class KafkaSink:
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSink:
         """Looks for the topic; a cluster that is away is waited for."""
-        self.partitions(job, stage)
-        return self
+        known = len(self.partitions(job, stage))
+        limits = TopicLimits.of(self.cluster, self.topic, known)
+        if limits.needs_key and not self.key:
+            raise ConfigurationError(
+                f"the topic {self.topic!r} is compacted, and takes no message without a key.",
+                job=job,
+                stage=stage,
+                cure="Name the columns of the key: kafka(..., key=...).",
+            )
+        return replace(self, limits=limits)
 
     def partitions(self, job: str, stage: str) -> list[Partition]:
         """The topic's. Raises `ConfigurationError`: there is no such topic, or not for us."""
@@ -135,6 +147,9 @@ class KafkaSink:
                 timestamp=self.timestamp,
             )
         )
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
+        return {} if self.limits is None else self.limits.refused(rows)
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
         area = self.area(transaction.job, transaction.sink)

@@ -1,0 +1,136 @@
+"""Which messages a topic never takes, by its settings: looked for before a message is staged."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import Refused
+from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, admin_library, client_library
+
+_CALL_S = 5.0
+_UNLIMITED_MS = 1 << 62
+_BATCH_BYTES = 61
+"""Of a batch of records, before its first record."""
+
+
+@dataclass(frozen=True)
+class TopicLimits:
+    """What one topic takes, as of a start."""
+
+    topic: str
+    partitions: int
+    message_bytes: int | None = None
+    """`max.message.bytes`; None: not known, or what we send is compressed."""
+    before_ms: int = _UNLIMITED_MS
+    after_ms: int = _UNLIMITED_MS
+    """How far a message's time may be behind or ahead of the broker's clock."""
+    needs_key: bool = False
+    """It is compacted."""
+
+    @classmethod
+    def of(cls, cluster: Cluster, topic: str, partitions: int) -> TopicLimits:
+        """As the cluster says; what it does not say limits nothing here."""
+        said = _settings(cluster, topic)
+        # A topic may keep its own times.
+        by_us = said.get("message.timestamp.type", "CreateTime") == "CreateTime"
+        most = _UNLIMITED_MS
+        is_plain = not {"compression.type", "compression.codec"} & set(dict(cluster.options))
+        return cls(
+            topic,
+            partitions,
+            int(said["max.message.bytes"]) if is_plain and "max.message.bytes" in said else None,
+            int(said.get("message.timestamp.before.max.ms", most)) if by_us else most,
+            int(said.get("message.timestamp.after.max.ms", most)) if by_us else most,
+            "compact" in said.get("cleanup.policy", ""),
+        )
+
+    def refused(self, messages: pa.RecordBatch) -> dict[int, Refused]:
+        """By number, what the topic does not take of `messages.message_columns`."""
+        columns, nothing = messages.to_pydict(), [None] * messages.num_rows
+        now_ms, found = time.time_ns() // 1_000_000, {}
+        rows = zip(
+            columns["__key"],
+            columns["__value"],
+            columns.get("__headers", nothing),
+            columns.get("__partition", nothing),
+            columns.get("__timestamp", nothing),
+            strict=True,
+        )
+        for number, (key, value, headers, partition, at_ms) in enumerate(rows):
+            why = self._why(key, value, headers, partition, at_ms, now_ms)
+            if why is not None:
+                reason = f"the topic {self.topic!r} refuses it: {why}"
+                found[number] = Refused(reason, _text(value) or "", _text(key))
+        return found
+
+    def _why(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        partition: int | None,
+        at_ms: int | None,
+        now_ms: int,
+    ) -> str | None:
+        if key is None and self.needs_key:
+            return "it has no key, and the topic is compacted"
+        if partition is not None and not 0 <= partition < self.partitions:
+            return f"partition {partition} is none of its {self.partitions}"
+        if at_ms is not None and at_ms <= 0:
+            return "its time is not after 1970-01-01, which the client takes for none"
+        if at_ms is not None and at_ms > now_ms + self.after_ms:
+            return (
+                f"its time is more than {self.after_ms} ms ahead (message.timestamp.after.max.ms)"
+            )
+        if at_ms is not None and at_ms < now_ms - self.before_ms:
+            return (
+                f"its time is more than {self.before_ms} ms ago (message.timestamp.before.max.ms)"
+            )
+        size = _BATCH_BYTES + record_bytes(key, value, headers or ())
+        if self.message_bytes is not None and size > self.message_bytes:
+            return f"it has {size} bytes, and max.message.bytes is {self.message_bytes}"
+        return None
+
+
+def record_bytes(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
+) -> int:
+    """Of a record that is the first of its batch (https://kafka.apache.org/documentation/#record)."""
+    # Attributes, and two differences to the batch's first record that are 0.
+    body = 3 + _with_length(key) + _with_length(value) + _varint(len(headers))
+    body += sum(_with_length(name.encode()) + _with_length(data) for name, data in headers)
+    return _varint(body) + body
+
+
+def _with_length(data: bytes | None) -> int:
+    return _varint(-1) if data is None else _varint(len(data)) + len(data)
+
+
+def _varint(value: int) -> int:
+    """Bytes of a number in zigzag code, seven bits in each."""
+    code = value << 1 if value >= 0 else (-value << 1) - 1
+    return max(1, (code.bit_length() + 6) // 7)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else bytes(data).decode("utf-8", "replace")
+
+
+def _settings(cluster: Cluster, topic: str) -> Mapping[str, Any]:
+    """Of the topic; nothing where we may not ask."""
+    administration = admin_library()
+    admin = administration.AdminClient(cluster.settings(error_cb=Troubles()))
+    resource = administration.ConfigResource(administration.ResourceType.TOPIC, topic)
+    try:
+        described = admin.describe_configs([resource])[resource].result(_CALL_S)
+    except (
+        client_library().KafkaException, TimeoutError, concurrent.futures.TimeoutError,
+    ):  # fmt: skip
+        return {}
+    return {name: entry.value for name, entry in described.items() if entry.value is not None}
