@@ -54,7 +54,8 @@ def copies(slot: str) -> Pipeline:
     p.read_from(sources.table_rows(url, table="orders", column="id"), name="orders").write_to(
         sinks.sql(url, table="upserted", mode="upsert", key="id"), name="upserted"
     )
-    p.read_from(sources.postgres_changes(url, slot=slot, publication="p"), name="changes").write_to(
+    changes = sources.postgres_changes(url, slot=slot, publication="p")
+    p.read_from(changes, name="changes").select("op", "id", "text").write_to(
         sinks.sql(url, table="held", transactions="held"), name="held"
     )
     return p
