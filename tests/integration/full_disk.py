@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from dagster_jet import Jet, JobConfig
+from dagster_jet.connectors.files import part_tasks
 from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import (
     EpochCompleted,
@@ -86,7 +87,9 @@ def main(folder: Path) -> None:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder / disk)]
         subprocess.run(mount, check=True)
     incidents = Incidents(folder)
-    epoch_driver.FEW_ROWS = -1  # every epoch shuffles: that is what fills Spark's own scratch
+    # Every epoch shuffles what several tasks have read: that is what fills Spark's own scratch.
+    epoch_driver.FEW_ROWS = -1
+    part_tasks._LEAST_TASK_BYTES = 1
     with Jet(
         store=[f"file://{folder}/store/{member}" for member in "abc"],
         spark={**child.SPARK, "spark.local.dir": f"{folder}/spark"},
