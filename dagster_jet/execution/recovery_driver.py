@@ -15,6 +15,7 @@ from dagster_jet.connectors.contract import (
     LimitsSnapshotInterval,
     RereadsInput,
     SourceReader,
+    effective_guarantee,
     effective_guarantees,
 )
 from dagster_jet.errors import (
@@ -35,7 +36,7 @@ from dagster_jet.execution.progress import Progress
 from dagster_jet.ownership.exports import export_data, finished_export
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.manifest import MANIFEST_FORMAT, Manifest, ShardState, checksum
-from dagster_jet.snapshot.newest_output import output_to_be_there
+from dagster_jet.snapshot.newest_output import output_after, output_to_be_there
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.snapshot.storage.chunks import ChunkSetName
@@ -81,9 +82,8 @@ class RecoveryDriver:
             if isinstance(read.source, LimitsSnapshotInterval):
                 read.source.check_snapshot_interval(interval, context.job, read.name)
         for node in context.graph.sinks:
-            # Without a guarantee there are no snapshots: every start is from scratch.
-            is_new = not self.claimed.snapshots and guarantee is not Guarantee.NONE
-            node.sink.check(context.job, node.name, is_new_job=is_new)
+            given = effective_guarantee(guarantee, node.sink)
+            node.sink.check(context.job, node.name, is_new_job=self.claimed.is_new_for(given))
             if isinstance(node.sink, HoldsForATime):
                 self._check_held_for(node.name, node.sink.held_for_ms)
         activate(context.runtime.session)
@@ -146,9 +146,23 @@ class RecoveryDriver:
     def load(self, ref: SnapshotRef) -> protocol.ManifestLoaded:
         context = self.context
         manifest = context.snapshots.load(ref)
-        partition_count = context.store.partition_count
-        check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
+        if context.config.guarantee is Guarantee.NONE:
+            self._check_can_be_committed(manifest)
+        else:
+            partition_count = context.store.partition_count
+            check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
         return protocol.ManifestLoaded(manifest)
+
+    def _check_can_be_committed(self, manifest: Manifest) -> None:
+        """Without its state?"""
+        if manifest.prepared:
+            raise ConfigurationError(
+                "the guarantee is none, and transactions that processors have prepared are decided "
+                "and not committed: their state knows them, which is not restored.",
+                job=self.context.job,
+                stage=", ".join(manifest.prepared),
+                cure="Start once with the guarantee as it was, which commits them.",
+            )
 
     def bring_in(self, command: protocol.ImportSnapshot) -> protocol.SnapshotImported:
         """Copies an exported snapshot into the job's own map, under ids of this execution.
@@ -305,6 +319,8 @@ class RecoveryDriver:
         fail_point("abort.before")
         retained = context.snapshots.load_retained(keep)
         manifests = retained.manifests
+        if context.config.guarantee is Guarantee.NONE and keep:
+            self._check_from_scratch(manifests.get(keep[0].snapshot_id))
         tokens = [a.token for m in manifests.values() for a in m.artifacts]
         context.committer.abort_orphans(tokens, [m.sinks for m in manifests.values()])
         context.snapshots.delete_unreferenced(execution_id, retained)
@@ -327,6 +343,23 @@ class RecoveryDriver:
             now_ms=context.clock.now_ms(),
             damaged=frozenset(retained.damaged),
         )
+
+    def _check_from_scratch(self, newest: Manifest | None) -> None:
+        """Would the rows of a place that has epochs of snapshots be written there once more?"""
+        sinks = self.context.committer.destinations
+        if newest is None:
+            return
+        written = output_after(newest, is_committed=True, lost=(), sinks=sinks)
+        if written:
+            raise ConfigurationError(
+                "the guarantee is none now, which reads all input again, and the places of these "
+                f"sinks have output up to epoch {newest.epoch_id}: their rows would be there "
+                "twice.",
+                job=self.context.job,
+                stage=", ".join(sorted(written)),
+                cure="Keep the guarantee, with which the job goes on; or give the job another name "
+                "and these sinks other places.",
+            )
 
     def _report_damaged(self, damaged: Mapping[int, str]) -> None:
         job = self.context.job

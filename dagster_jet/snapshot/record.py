@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import JetError, StoreMismatchError
 
 RECORD_FORMAT = 4
@@ -193,6 +194,19 @@ class ExecutionRecord:
     def snapshot(self) -> SnapshotRef | None:
         """The newest snapshot, from which the job goes on; None before the first."""
         return self.snapshots[0] if self.snapshots else None
+
+    def is_new_for(self, guarantee: Guarantee) -> bool:
+        """Whether no epoch of a sink can be visible yet, unless somebody else has written it, or
+        this job under a weaker guarantee.
+
+        Without a guarantee there are no snapshots: every start is from scratch. The first snapshot
+        has no epoch; beyond it nothing is visible exactly once, and perhaps something at least once.
+        """
+        if guarantee is Guarantee.NONE:
+            return False
+        if guarantee is Guarantee.EXACTLY_ONCE and self.snapshot is not None:
+            return self.snapshot.epoch_id == 0
+        return self.snapshot is None
 
     @property
     def fruitless_now(self) -> int:

@@ -3,6 +3,7 @@
 CLAIMING -> RESERVING -> LOADING -> RESTORING -> [REWINDING] -> [RECOMMITTING] -> ABORTING
 RESERVING -> IMPORTING -> RESTORING -> REWINDING   (it begins with an exported snapshot)
 RESERVING -> ABORTING                              (there is no snapshot)
+LOADING -> [RECOMMITTING] -> ABORTING              (guarantee "none": nothing is restored)
 ABORTING -> OVER
 """
 
@@ -83,7 +84,7 @@ class Recovery(Machine[RecoveryState]):
     moves: ClassVar[Moves] = {
         _CLAIMING: frozenset({_RESERVING}),
         _RESERVING: frozenset({_LOADING, _IMPORTING, _ABORTING}),
-        _LOADING: frozenset({_RESTORING}),
+        _LOADING: frozenset({_RESTORING, _RECOMMITTING, _ABORTING}),
         _IMPORTING: frozenset({_RESTORING}),
         _RESTORING: frozenset({_REWINDING, _RECOMMITTING, _ABORTING}),
         _REWINDING: frozenset({_RECOMMITTING, _ABORTING}),
@@ -98,6 +99,7 @@ class Recovery(Machine[RecoveryState]):
         self._target: ExecutionRecord
         """The record with which data will flow: of the snapshot that is being restored."""
         self._manifest: Manifest | None = None
+        """Of the snapshot that is restored."""
 
     @property
     def restores_the_end(self) -> bool:
@@ -143,16 +145,27 @@ class Recovery(Machine[RecoveryState]):
             return [ImportSnapshot(wanted, snapshot_id, timeline)]
         self._target = job.record.rewound(wanted)
         snapshot = self._target.snapshot
-        if snapshot is not None and job.config.guarantee is not Guarantee.NONE:
+        if snapshot is not None and not (self._begins_from_scratch and snapshot.committed):
             self.become(RecoveryState.LOADING)
             return [LoadManifest(snapshot)]
+        return self._begin_from_scratch(None)
+
+    @property
+    def _begins_from_scratch(self) -> bool:
+        return self._job.config.guarantee is Guarantee.NONE
+
+    def _begin_from_scratch(self, decided: Manifest | None) -> list[Command]:
+        """Without state. What an execution with a guarantee has decided is committed all the same."""
+        job = self._job
         job.record = self._target
         job.shards = {v: [ShardState()] * n for v, n in job.config.shards.items()}
-        return self._abort_orphans()
+        return self._recommit(decided)
 
     def on_manifest_loaded(self, manifest: Manifest) -> list[Command]:
         if self.state is not RecoveryState.LOADING:
             return []
+        if self._begins_from_scratch:
+            return self._begin_from_scratch(manifest)
         return self._restore(manifest)
 
     def on_imported(self, event: SnapshotImported) -> list[Command]:
@@ -189,7 +202,7 @@ class Recovery(Machine[RecoveryState]):
             self.become(RecoveryState.REWINDING)
             return [WriteRecord(Purpose.REWOUND, self._target)]
         job.record = self._target
-        return self._recommit()
+        return self._recommit(manifest)
 
     def on_rewound(self, event: RecordAnswer) -> list[Command]:
         if self.state is not RecoveryState.REWINDING:
@@ -205,10 +218,10 @@ class Recovery(Machine[RecoveryState]):
         failed = job.ending.failed_meanwhile
         if failed is not None:
             return [job.ending.failed(failed.reason, restartable=failed.restartable)]
-        return self._recommit()
+        return self._recommit(self._manifest)
 
-    def _recommit(self) -> list[Command]:
-        ref, manifest = self._job.record.snapshot, self._manifest
+    def _recommit(self, manifest: Manifest | None) -> list[Command]:
+        ref = self._job.record.snapshot
         if ref is not None and not ref.committed and manifest and not manifest.is_committed:
             self.become(RecoveryState.RECOMMITTING)
             return [commit_of(manifest, recovering=True)]

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dagster_jet.core.guarantee import Guarantee
+
 from .scenario import COUNT, PROMISES, ROW_SINK, SINKS, SOURCE, WINDOW, WINDOW_SINK
 
 REOPENABLE, SEALED = "place", "sealed place"
@@ -30,6 +32,8 @@ class Deployment:
     in_two_phases: bool = False
     kind: str = REOPENABLE
     initial_snapshot: int | str | None = None
+    guarantee: Guarantee | None = None
+    """Another one than the scenario's."""
 
     @property
     def stages(self) -> tuple[str, ...]:

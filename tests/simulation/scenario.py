@@ -167,7 +167,7 @@ class Scenario:
         }
         return CoordinatorConfig(
             job=JOB,
-            guarantee=self.guarantee,
+            guarantee=deployment.guarantee or self.guarantee,
             snapshot_interval_ms=self.snapshot_interval_ms,
             retained_snapshots=rng.choice((1, 2, 3, 3)),
             shards={

@@ -38,7 +38,7 @@ SEEDS = 500
 class SkipsRecommit(Recovery):
     """Trusts that the execution before has finished its phase 2."""
 
-    def _recommit(self):
+    def _recommit(self, manifest):
         return self._abort_orphans()
 
 

@@ -52,6 +52,7 @@ class Cast:
     snapshots: type[SnapshotDriver] = SnapshotDriver
     register: type[Register] = Register
     journals: type[SourceJournals] = SourceJournals
+    oracle: type[Oracle] = Oracle
 
 
 @dataclass
@@ -72,7 +73,9 @@ class Process:
 
 
 class World:
-    def __init__(self, seed: int, cast: Cast | None = None) -> None:
+    def __init__(
+        self, seed: int, cast: Cast | None = None, scenario: Scenario | None = None
+    ) -> None:
         self.seed = seed
         self.hub = getcurrent()
         """Where the scheduler runs; fibers give control back to it."""
@@ -86,11 +89,11 @@ class World:
         self.keepers = random.Random(f"keepers of {seed}")
         """Of the places that sinks write to."""
         self.exporters = random.Random(f"exporters of {seed}")
-        self.scenario = Scenario.draw(self.rng)
-        if seed % 10 == 9:  # by the seed, so that all others play as they did
+        self.scenario = scenario or Scenario.draw(self.rng)
+        if seed % 10 == 9 and scenario is None:  # by the seed: all others play as they did
             self.scenario = replace(self.scenario, writers=12)
         self.odds = self.scenario.odds
-        self.oracle = Oracle(self.scenario)
+        self.oracle = self.cast.oracle(self.scenario)
         self.register = self.cast.register(self.rng, self._on_record)
         self.chunks = ChunkMap()
         self.exports: dict[str, Exported] = {}

@@ -112,7 +112,8 @@ class MapSink:
                 stage=stage,
                 cure=f"A sink writes maps of the formats {', '.join(FORMATS)}.",
             )
-        if is_new_job and _producer_name(job, stage) in state.sinks:
+        name = _producer_name(job, stage)
+        if is_new_job and not state.sinks.keys().isdisjoint((name, f"{name}{_REPEATABLE}")):
             raise ConfigurationError(
                 f"the map {self.map!r} holds epochs of an earlier life of this job, but the store "
                 "knows nothing of it: its epochs would be taken for those.",
@@ -356,6 +357,10 @@ def _key_column(name: str, type: DataType) -> Column:
     )
 
 
+_REPEATABLE = "#"
+"""Behind a producer's name: of epochs below exactly-once."""
+
+
 def _producer_name(job: str, sink: str) -> str:
     return f"{job}/{sink}"
 
@@ -363,5 +368,7 @@ def _producer_name(job: str, sink: str) -> str:
 def _producer(context: CommitContext, epoch_id: int, number: int) -> Producer:
     name = _producer_name(context.job, context.sink)
     if context.repeatable:
-        return Producer(f"{name}#", (context.execution_id, epoch_id, number), is_sink=True)
+        return Producer(
+            f"{name}{_REPEATABLE}", (context.execution_id, epoch_id, number), is_sink=True
+        )
     return Producer(name, (context.timeline, epoch_id, number), is_sink=True)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import CommitContext, Committer
 from dagster_jet.connectors.sql.failures import Trouble, as_sink_errors
-from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, Fence, Markers, Owner
+from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import Mirror, table_columns
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.refused_rows import Trying
@@ -78,7 +78,7 @@ class SqlCommitter(Committer):
     def _fence(self, context: CommitContext) -> tuple[Fence, int]:
         """The sink's row, and what stands in it as its timeline."""
         line = context.execution_id if context.repeatable else context.timeline
-        id = self.owner.id("repeatable" if context.repeatable else "")
+        id = self.owner.id(REPEATABLE if context.repeatable else "")
         return Fence(Markers(self.place), self.owner, id), line
 
     def _commit_epoch(

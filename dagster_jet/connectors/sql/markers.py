@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 EPOCHS, HELD, REFUSED = "dagster_jet_epochs", "dagster_jet_held", "dagster_jet_refused"
+REPEATABLE = "repeatable"
+"""Of a row's id: of epochs below exactly-once."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dagster_jet.connectors.sql.columns import Shape
 from dagster_jet.connectors.sql.committer import SqlCommitter
 from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
-from dagster_jet.connectors.sql.markers import EPOCHS, Fence, Markers, Owner
+from dagster_jet.connectors.sql.markers import EPOCHS, REPEATABLE, Fence, Markers, Owner
 from dagster_jet.connectors.sql.mirror import (
     ChangesWriter,
     in_order,
@@ -136,7 +136,8 @@ class SqlSink:
             markers, owner = Markers(self.place), self._owner(job, stage)
             create_markers(connection, markers, job, stage, EPOCHS)
             check_engines(connection, self.place, job, stage, EPOCHS)
-            if is_new_job and Fence(markers, owner, owner.id()).read(connection) is not None:
+            ids = (owner.id(), owner.id(REPEATABLE))
+            if is_new_job and any(Fence(markers, owner, id).read(connection) for id in ids):
                 raise ConfigurationError(
                     f"the table {EPOCHS!r} has epochs of an earlier life of this job, but the "
                     "store knows nothing of it: its epochs would be taken for those.",

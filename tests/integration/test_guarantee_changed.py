@@ -1,0 +1,26 @@
+"""The guarantee is changed between a decision and its commit: what is decided is committed, and rows
+of places that have it already are not written there once more."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagster_jet.errors import ConfigurationError
+from dagster_jet.snapshot.record import JobStatus
+
+from .crash_table import AFTER_DECISION
+from .world import World
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+
+def test_what_is_decided_is_committed_under_every_guarantee(world: World) -> None:
+    world.fill()
+    world.run_child(AFTER_DECISION)
+    assert world.staged()
+    with pytest.raises(ConfigurationError, match="the guarantee is none now.*would be there twice"):
+        world.run(guarantee="none")
+    assert world.staged() == [], "it is committed before the start is refused"
+    world.assert_nothing_doubled()
+    assert world.run(guarantee="at-least-once").status is JobStatus.COMPLETED
+    world.assert_exactly_once()
