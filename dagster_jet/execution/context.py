@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,14 +28,30 @@ from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.store import Store
 
 
+_CORRECTION_MAX = 0.1
+"""Of the time that has passed: a wall clock that is a year ahead for a minute does no harm."""
+
+
 @dataclass
 class Clock:
-    """Wall-clock time as of the start, going on monotonically: clock jumps do not matter."""
+    """Wall-clock time as of the start, going on monotonically: clock jumps do not matter.
 
-    _offset_s: float = field(default_factory=lambda: time.time() - time.monotonic())
+    A machine that was suspended finds its own clock behind. So it goes a little faster or slower,
+    never back, for as long as the wall clock says something else.
+    """
+
+    _now_s: float = field(default_factory=time.time)
+    _at: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def now_ms(self) -> int:
-        return round((self._offset_s + time.monotonic()) * 1000)
+        with self._lock:
+            at = time.monotonic()
+            passed, self._at = at - self._at, at
+            behind = time.time() - (self._now_s + passed)
+            most = _CORRECTION_MAX * passed
+            self._now_s += passed + min(max(behind, -most), most)
+            return round(self._now_s * 1000)
 
 
 @dataclass

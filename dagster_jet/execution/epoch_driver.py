@@ -148,7 +148,7 @@ class EpochDriver:
         except JetError as raised:
             error = with_position(cause_in_input(raised, splits, context.readers), splits, context)
             if error.reaction is Reaction.FAIL and not isinstance(error, SourceError):
-                journals.take_back(command)
+                journals.take_back(command, error.position)
             context.failures.expected(error)
             restartable = error.reaction in (Reaction.RESTART, Reaction.RETRY)
             return protocol.EpochFailed(

@@ -78,9 +78,11 @@ class SourceJournals:
         if noting is not None:
             noting.result()
 
-    def take_back(self, command: RunEpoch) -> None:
-        """The epoch has failed for good. Whoever takes the input away on which it failed has been
-        told; it is not missed at the next start."""
+    def take_back(self, command: RunEpoch, position: str | None) -> None:
+        """The epoch has failed for good, of what is at `position`. Whoever takes that input away has
+        been told; it is not missed at the next start. All other input is."""
+        if position is None:
+            return
         with suppress(JetError):
             self.begun()
         if self.undecided is None:
@@ -88,7 +90,8 @@ class SourceJournals:
         for name in self.readers:
             tables = [*self._deciding.get(name, ()), *self._collected.get(name, ())]
             if tables:
-                self.undecided.take_back(name, command.execution_id, command.epoch_id, tables)
+                of = command.execution_id, command.epoch_id
+                self.undecided.take_back(name, *of, position, tables)
 
     def _take(self, command: RunEpoch, chains: Mapping[str, tuple[ChunkSet, ...]]) -> None:
         new = {name: reader.take_journal() for name, reader in self.readers.items()}

@@ -118,11 +118,19 @@ class UndecidedInput:
             self._fails = True
 
     def take_back(
-        self, source: str, execution_id: int, epoch_id: int, rows: Sequence[pa.Table]
+        self,
+        source: str,
+        execution_id: int,
+        epoch_id: int,
+        position: str,
+        rows: Sequence[pa.Table],
     ) -> None:
-        """Notes the same without what one epoch has read; best effort, too."""
+        """Notes the same without the input at a position that one epoch has read; best effort,
+        too."""
         noted = pa.concat_tables(rows)
-        failed = pc.equal(noted.column(EPOCH_COLUMN), epoch_id)
+        keys = noted.column(0).to_pylist()
+        at_fault = pa.array([_is_in(position, key) for key in keys], pa.bool_())
+        failed = pc.and_(pc.equal(noted.column(EPOCH_COLUMN), epoch_id), at_fault)
         inputs = [_input(row) for row in noted.filter(failed).to_pylist()]
         if source in self._owed:
             owed = self._owed[source]
@@ -141,6 +149,11 @@ class UndecidedInput:
     def _map(self) -> ReplicatedMap:
         """Asked for anew each time: the store knows its members of today."""
         return self.store.map(f"jobs/{self.job}/undecided")
+
+
+def _is_in(position: str, key: str) -> bool:
+    """Whether a position is the input of this key, or a row in it."""
+    return position == key or position.startswith(f"{key}:")
 
 
 def _those(rows: pa.Table, wanted: Iterable[bool]) -> pa.Table:

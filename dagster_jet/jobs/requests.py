@@ -7,6 +7,7 @@ The owner looks at it as long as it has the job; a request is carried out once, 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 
 from dagster_jet.errors import StoreError
@@ -14,6 +15,8 @@ from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.snapshot.protocol import StopKind, stop_that_counts
 from dagster_jet.store import Store
 from dagster_jet.system.background_thread import BackgroundThread
+
+_logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 
@@ -29,9 +32,14 @@ class StopRequest:
         return json.dumps({"kind": self.kind.value, "execution_id": self.execution_id}).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> StopRequest:
+    def from_bytes(cls, data: bytes) -> StopRequest | None:
+        """None: a newer version asks for what this one does not know."""
         fields = json.loads(data)
-        return cls(StopKind(fields["kind"]), fields["execution_id"])
+        try:
+            return cls(StopKind(fields["kind"]), fields["execution_id"])
+        except ValueError:
+            _logger.warning("a request of an unknown kind is passed over: %r", fields["kind"])
+            return None
 
 
 def _register(job: str) -> str:
@@ -90,7 +98,11 @@ class RequestWatcher(BackgroundThread):
         seen, self._seen = self._seen, value.sequence if value is not None else 0
         if value is None:
             return
+        if value.sequence == seen:
+            return
         request = StopRequest.from_bytes(value.value)
+        if request is None:
+            return
         # The register holds the newest request for ever. Whether what a first look finds is an old
         # one, or has come while looks failed, only the execution that it was made to can tell.
         if seen is None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from typing import TypeVar
 
+_logger = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
 _T = TypeVar("_T", bound="BackgroundThread")
 
 
@@ -22,11 +26,21 @@ class BackgroundThread(ABC):
         self._wanted, self._end_s = wanted, end_s
         self._ended = threading.Event()
         """Set at the end of the block."""
-        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @abstractmethod
     def _watch(self) -> None:
-        """Runs on the thread, until `_ended` is set."""
+        """Runs on the thread, until `_ended` is set. It is called again when it has raised."""
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._watch()
+                return
+            except Exception:
+                _logger.exception("%s fails, and begins again", self._thread.name)
+            if self._ended.wait(_PAUSE_S):
+                return
 
     def __enter__(self: _T) -> _T:
         if self._wanted:

@@ -1,5 +1,5 @@
-"""The guarantee is changed between a decision and its commit: what is decided is committed, and rows
-of places that have it already are not written there once more."""
+"""The guarantee is changed between a decision and its commit: what is decided is committed, and no
+row is written once more to a place that has it already."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_what_is_decided_is_committed_under_every_guarantee(world: World) -> Non
     world.fill()
     world.run_child(AFTER_DECISION)
     assert world.staged()
-    with pytest.raises(ConfigurationError, match="the guarantee is none now.*would be there twice"):
+    with pytest.raises(ConfigurationError, match=r"guarantee is none now.*would be there twice"):
         world.run(guarantee="none")
     assert world.staged() == [], "it is committed before the start is refused"
     world.assert_nothing_doubled()

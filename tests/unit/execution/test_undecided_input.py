@@ -143,12 +143,32 @@ def test_what_a_failed_epoch_has_read_may_be_taken_away(tmp_path: Path, store: S
         command = RunEpoch(2, epoch_id, None, terminal=False, final=False)
         journals.begin_epoch(command, {})
         journals.begun()
-    journals.take_back(command)
+    journals.take_back(command, f"{job.file(2)}:1: {{")
     journals.close()
     job.file(2).unlink()
     assert job.start(3, goes_on=False) == []
     job.file(1).unlink()
     assert job.start(3) == [("1.json", 2)]
+
+
+def test_only_the_input_at_fault_may_be_taken_away(tmp_path: Path, store: Store) -> None:
+    """An epoch has read two files, and one of them has the row that does not fit."""
+    job = Job(tmp_path, store)
+    reader = job.reader()
+    poll_now(reader)
+    undecided = UndecidedInput(store, "j")
+    journals = SourceJournals({"in": reader}, SnapshotStore(store, "j"), undecided)
+    reader.plan(10**6)
+    command = RunEpoch(2, 1, None, terminal=False, final=False)
+    journals.begin_epoch(command, {})
+    journals.begun()
+    journals.take_back(command, None)
+    journals.take_back(command, f"{job.file(2)}:1: {{")
+    journals.close()
+    for number in (1, 2):
+        job.file(number).unlink()
+    assert "1.json" in [name for name, _ in job.start(3)]
+    assert "2.json" not in [name for name, epoch in job.start(3) if epoch == 1]
 
 
 def test_a_note_of_nothing_is_a_note(tmp_path: Path, store: Store) -> None:
@@ -157,6 +177,6 @@ def test_a_note_of_nothing_is_a_note(tmp_path: Path, store: Store) -> None:
     rows = job.noted.pop()
     job.noted.clear()
     job.noting.note("in", 1, [rows])
-    job.noting.take_back("in", 1, 3, [rows])
+    job.noting.take_back("in", 1, 3, str(job.file(2)), [rows])
     job.file(2).unlink()
     assert job.start(2) == []

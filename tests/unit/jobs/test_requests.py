@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def look_in_vain(watcher: RequestWatcher, store: Store, folder: Path) -> None:
 
 def test_a_request_is_heard_on_the_watchers_own_thread(store: Store, stop: StopSignal) -> None:
     with watcher(store, stop):
+        request(store, "j", StopKind.SUSPEND, OURS)
+        assert stop.event.wait(30)
+    assert stop.kind is StopKind.SUSPEND
+
+
+def test_a_request_of_a_newer_version_ends_nothing(store: Store, stop: StopSignal) -> None:
+    with watcher(store, stop):
+        register = store.register("jobs/j/request")
+        unknown = json.dumps({"kind": "hibernate", "execution_id": OURS}).encode()
+        register.claim(1, "newer").write(unknown)
+        watcher(store, StopSignal()).look()
         request(store, "j", StopKind.SUSPEND, OURS)
         assert stop.event.wait(30)
     assert stop.kind is StopKind.SUSPEND
