@@ -27,7 +27,6 @@ from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.barrier import Barrier
 from dagster_jet.store import Store
 
-
 _CORRECTION_MAX = 0.1
 """Of the time that has passed: a wall clock that is a year ahead for a minute does no harm."""
 

@@ -79,8 +79,8 @@ class SourceJournals:
             noting.result()
 
     def take_back(self, command: RunEpoch, position: str | None) -> None:
-        """The epoch has failed for good, of what is at `position`. Whoever takes that input away has
-        been told; it is not missed at the next start. All other input is."""
+        """The epoch has failed for good, of what is at `position`. Whoever takes that input away
+        has been told; it is not missed at the next start. All other input is."""
         if position is None:
             return
         with suppress(JetError):

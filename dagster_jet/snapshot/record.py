@@ -200,7 +200,7 @@ class ExecutionRecord:
         this job under a weaker guarantee.
 
         Without a guarantee there are no snapshots: every start is from scratch. The first snapshot
-        has no epoch; beyond it nothing is visible exactly once, and perhaps something at least once.
+        has no epoch; beyond it nothing is visible exactly once, and maybe something at least once.
         """
         if guarantee is Guarantee.NONE:
             return False

@@ -155,7 +155,7 @@ class Recovery(Machine[RecoveryState]):
         return self._job.config.guarantee is Guarantee.NONE
 
     def _begin_from_scratch(self, decided: Manifest | None) -> list[Command]:
-        """Without state. What an execution with a guarantee has decided is committed all the same."""
+        """Without state; what an execution with a guarantee has decided is committed."""
         job = self._job
         job.record = self._target
         job.shards = {v: [ShardState()] * n for v, n in job.config.shards.items()}
