@@ -14,13 +14,14 @@ from typing import Any
 
 from dagster_jet.connectors.contract import Backlog
 from dagster_jet.core.phases import Phase, PhaseClock, PhaseTime
-from dagster_jet.errors import JetError, Reaction, SourceError
+from dagster_jet.errors import FencedError, JetError, SourceError
 from dagster_jet.execution.acknowledging import acknowledge, unacknowledged
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.epoch_accounting import EpochAccounting
 from dagster_jet.execution.epoch_planner import EpochPlanner, Inputs, Look, StageTime
 from dagster_jet.execution.epoch_size import EpochSizer
 from dagster_jet.execution.events import EpochCompleted
+from dagster_jet.execution.failures import may_pass
 from dagster_jet.execution.input_failures import cause_in_input, with_position
 from dagster_jet.execution.notifications import Looked
 from dagster_jet.execution.progress import Progress
@@ -147,10 +148,10 @@ class EpochDriver:
             counted = self._accounting.account(command, epoch, output, view)
         except JetError as raised:
             error = with_position(cause_in_input(raised, splits, context.readers), splits, context)
-            if error.reaction is Reaction.FAIL and not isinstance(error, SourceError):
+            restartable = may_pass(error)
+            if not (restartable or isinstance(error, SourceError | FencedError)):
                 journals.take_back(command, error.position)
             context.failures.expected(error)
-            restartable = error.reaction in (Reaction.RESTART, Reaction.RETRY)
             return protocol.EpochFailed(
                 command.execution_id, command.epoch_id, str(error), restartable
             )

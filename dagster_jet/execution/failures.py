@@ -6,7 +6,13 @@ import logging
 from collections.abc import Mapping
 
 from dagster_jet.connectors.pages import lead_to_page
-from dagster_jet.errors import ExecutorLostError, FencedError, JetError, Reaction
+from dagster_jet.errors import (
+    ExecutorLostError,
+    FencedError,
+    JetError,
+    Reaction,
+    StoreUnwritableError,
+)
 from dagster_jet.snapshot.protocol import Failed, Purpose, RecordAnswer, WriteOutcome
 from dagster_jet.spark.errors import is_of_gateway, translate
 from dagster_jet.system.failpoint import FailPointError
@@ -35,7 +41,17 @@ class Failures:
         named = self.expected(error)
         if isinstance(named, FencedError):
             return RecordAnswer(Purpose.LEASE, WriteOutcome.FENCED, 0)
-        return Failed(str(named), named.reaction in (Reaction.RESTART, Reaction.RETRY))
+        return Failed(str(named), may_pass(named))
+
+
+def may_pass(error: JetError) -> bool:
+    """Whether an execution that this has ended is followed by another one.
+
+    A member that cannot be written is a mistake where a store is opened. It was written before
+    here: its disk is full, and is freed one day.
+    """
+    restarts = (Reaction.RESTART, Reaction.RETRY)
+    return error.reaction in restarts or isinstance(error, StoreUnwritableError)
 
 
 def expected(error: Exception, job: str) -> JetError:

@@ -13,7 +13,7 @@ import dagster_jet
 from dagster_jet import Pipeline, sinks, sources
 from dagster_jet.connectors.contract import at_start
 from dagster_jet.connectors.pages import PAGES
-from dagster_jet.errors import ConfigurationError, Reaction, SourceError
+from dagster_jet.errors import ConfigurationError, Reaction, SourceError, StoreUnwritableError
 from dagster_jet.execution.failures import Failures
 from dagster_jet.snapshot.protocol import Failed
 
@@ -24,6 +24,7 @@ from dagster_jet.snapshot.protocol import Failed
         Py4JError("SparkConf does not exist in the JVM"),  # as a proxy says it of a killed one
         Py4JNetworkError("Error while sending or receiving"),
         OSError(errno.ENOSPC, "No space left on device"),
+        StoreUnwritableError("the disk of a member is full."),  # a sink stages there
     ],
     ids=lambda error: type(error).__name__,
 )
