@@ -8,17 +8,26 @@ ends; the next start makes it then.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_jet.connectors.contract import reaction_to
-from dagster_jet.errors import FencedError, JetError, Reaction, SinkError
+from dagster_jet.errors import (
+    FencedError,
+    JetError,
+    Reaction,
+    SinkError,
+    StoreUnwritableError,
+)
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.system.backoff import Backoff
 
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
+_CANCEL_PATIENCE_S = 10.0
+"""So long a commit of what is decided is tried after a cancel: nobody starts the job to do it."""
 _ENDS_AT_ONCE = (StopKind.CANCEL, StopKind.SHUTDOWN)
 """Every other kind of stop means that the output is committed."""
 
@@ -37,6 +46,8 @@ class Attempted:
     place: str
     connector: object
     """Whoever knows the errors of its client library (`ClassifiesErrors`)."""
+    is_decided: bool = False
+    """It makes true what a record names."""
 
 
 @dataclass
@@ -74,19 +85,28 @@ class Retrying:
         self, call: Callable[[], object], of: Attempted, has_failed: Callable[[], bool]
     ) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
+        cancelled_at: float | None = None
         while True:
             try:
                 call()
                 return
             except Exception as error:  # noqa: BLE001 - the connector says what it means
                 named = error if isinstance(error, JetError) else self._named(error, of)
-                if named.reaction is not Reaction.RETRY:
+                # Of phase 2: the store's full disk is one that the sink stages on.
+                is_full = of.is_decided and isinstance(named, StoreUnwritableError)
+                if named.reaction is not Reaction.RETRY and not is_full:
                     raise named from (error if named is not error else error.__cause__)
                 self.troubles[of.stage] = str(error)
                 self.report(f"{of.stage} ({of.place}): {of.what} is being retried: {error}")
             if self.fenced.is_set():
                 raise FencedError("a newer execution owns the job.", job=self.job)
-            if self.ending.wait(backoff.next_s()) or has_failed() or self._ends_at_once():
+            if self.ending.wait(backoff.next_s()) or has_failed():
+                raise self._given_up(of)
+            if self.stop.kind is StopKind.CANCEL and of.is_decided:
+                cancelled_at = cancelled_at or time.monotonic()
+                if time.monotonic() - cancelled_at >= _CANCEL_PATIENCE_S:
+                    raise self._given_up(of)
+            elif self._ends_at_once():
                 raise self._given_up(of)
 
     def ask(self, stage: str, connector: object, call: Callable[[], Any]) -> Any:

@@ -339,7 +339,8 @@ class SinkCommitter:
     ) -> bool:
         """False: its place is gone with the sink, and the loss is accepted."""
         place = _where(owed.destination) or owed.sink
-        attempted = Attempted("commit", owed.sink, place, committer)
+        is_decided = not context.repeatable
+        attempted = Attempted("commit", owed.sink, place, committer, is_decided)
         try:
             commit = partial(committer.commit, owed.artifacts, context)
             self.retrying.until_done(commit, attempted, one_failed.is_set)

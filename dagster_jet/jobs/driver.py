@@ -120,7 +120,9 @@ class Driver:
         try:
             claimed = claim(keeper, self._store, self._job, self._config)
             kind = asked.kind
-            if kind in (StopKind.SHUTDOWN, StopKind.CANCEL):
+            decided = claimed.snapshot
+            owes_commit = decided is not None and not decided.committed
+            if kind is StopKind.SHUTDOWN or (kind is StopKind.CANCEL and not owes_commit):
                 # Nothing is open: it needs no Spark to be carried out, only the record.
                 reason = "it was asked to stop before it began"
                 stop = Stop(kind.final_status, kind.cause, reason, write_status=True)

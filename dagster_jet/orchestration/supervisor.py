@@ -126,7 +126,14 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
         if record.status is JobStatus.COMPLETED:
             return Decision(Verdict.DONE, "the job is COMPLETED")
         if record.cause is StopCause.CANCEL:
-            return Decision(Verdict.DONE, "the job was cancelled")
+            newest = record.snapshot
+            if newest is None or newest.committed:
+                return Decision(Verdict.DONE, "the job was cancelled")
+            return Decision(
+                Verdict.WAIT,
+                f"the job was cancelled, and epoch {newest.epoch_id}, which is decided, is not "
+                "known to be in all sinks: start the job once more, which commits it",
+            )
         if record.lease is not None and _is_held(record, situation):
             who = _who_holds(record, record.lease, situation)
             activity = record.lease.activity

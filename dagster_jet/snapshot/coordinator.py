@@ -252,7 +252,7 @@ class Coordinator:
             return []  # its last epoch has been run
         ending.asked = StopKind.CANCEL
         # Elsewhere an answer is due, or the next `Tick` ends it.
-        return [ending.as_asked()] if self.recovery.state.can_be_left else []
+        return [ending.as_asked()] if self.recovery.can_be_left else []
 
 
 def _ends(commands: list[Command]) -> bool:

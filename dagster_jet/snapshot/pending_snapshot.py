@@ -51,6 +51,11 @@ class PendingState(Enum):
     RESERVING = "reserving more snapshot ids"
 
     @property
+    def is_being_committed(self) -> bool:
+        """What is decided is made true right now."""
+        return self in (PendingState.COMMITTING, PendingState.NOTING)
+
+    @property
     def is_decided(self) -> bool:
         """Nothing can take it back; and what the record says is known."""
         return self not in (PendingState.SAVING, PendingState.MANIFEST, PendingState.RECORD)

@@ -121,7 +121,7 @@ class Recovery(Machine[RecoveryState]):
             reserved_snapshot_id=record.reserved_snapshot_id + block,
             held_writers=record.most_held_writers(event.held_writers),
         )
-        if self._is_cancelled:
+        if self._is_cancelled and not self._owes_commit:
             return [job.ending.as_asked()]
         self.become(RecoveryState.RESERVING)
         return [WriteRecord(Purpose.STARTING, job.record)]
@@ -130,13 +130,28 @@ class Recovery(Machine[RecoveryState]):
     def _is_cancelled(self) -> bool:
         return self._job.ending.asked is StopKind.CANCEL
 
+    @property
+    def _owes_commit(self) -> bool:
+        """A dead execution has decided what is not committed, and this one does not go back."""
+        record, wanted = self._job.record, self._job.config.initial_snapshot
+        ref = record.snapshot
+        if ref is None or ref.committed or record.imports(wanted):
+            return False
+        return record.rewound(wanted).snapshots == record.snapshots
+
+    @property
+    def can_be_left(self) -> bool:
+        """For a cancel: the record is ours, and nothing is written or owed."""
+        is_before = self.state in (_LOADING, _RESTORING, _RECOMMITTING)
+        return self.state.can_be_left and not (is_before and self._owes_commit)
+
     def on_ids_reserved(self, event: RecordAnswer) -> list[Command]:
         if self.state is not RecoveryState.RESERVING:
             return []
         job = self._job
         if event.outcome is not WriteOutcome.WRITTEN:
             return [job.ending.failed("snapshot ids could not be reserved", restartable=True)]
-        if self._is_cancelled:
+        if self._is_cancelled and not self._owes_commit:
             return [job.ending.as_asked()]
         wanted = job.config.initial_snapshot
         if isinstance(wanted, str) and job.record.imports(wanted):
@@ -231,6 +246,8 @@ class Recovery(Machine[RecoveryState]):
         if self.state is not RecoveryState.RECOMMITTING:
             return []
         note = self._pending.note_committed(event)
+        if note and self._is_cancelled:
+            return [self._job.ending.as_asked()]  # whose write of the record says it, too
         return [*note, *self._abort_orphans()] if note else []
 
     def _abort_orphans(self) -> list[Command]:

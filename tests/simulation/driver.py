@@ -488,6 +488,11 @@ class Driver:
             raise Violation(f"asked to {asked}, it begins again: {stop.reason}")
         if self._is_cancelled and (stop.restart or stop.cause not in _ENDS_OF_A_CANCEL):
             raise Violation(f"cancelled, it ends of something else: {stop.reason}")
+        if stop.cause is StopCause.CANCEL and stop.reason == "cancelled":
+            newest = self.record.snapshot
+            is_left = newest is not None and not newest.committed
+            if is_left and self.deployment.initial_snapshot is None and self.was_ready:
+                raise Violation(f"cancelled, and snapshot {newest.snapshot_id} is not committed")
         if stop.cause is StopCause.ERROR and not stop.restart:
             self._failed_with(stop)
         if self._ended:

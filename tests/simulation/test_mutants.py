@@ -120,6 +120,17 @@ class ForgetsWhatPlacesHave(Recovery):
         return commands
 
 
+class EndsACancelBesideACommit(EpochCycle):
+    """Leaves it to the next start, which nobody makes."""
+
+    def on_tick(self, event):
+        commands = super().on_tick(event)
+        ending = self._job.ending
+        if self._pending.state.is_being_committed and ending.asked is c.StopKind.CANCEL:
+            return [ending.as_asked()]
+        return commands
+
+
 class AcceptsDoubledAcks(EpochCycle):
     def _incomplete(self, acks):
         problem = super()._incomplete(acks)
@@ -665,6 +676,7 @@ MUTANTS = {
     AsksNoPlace: 16,
     AsksOnlyForTheNewestSnapshot: 37,
     ForgetsWhatPlacesHave: 170,
+    EndsACancelBesideACommit: 13,
     AcceptsDoubledAcks: 3,
     AcceptsMissingAcks: 3,
     CountsRepeatedAnswers: 54,

@@ -28,7 +28,9 @@ from dagster_jet.errors import (
     SinkMismatchError,
     SinkUnavailableError,
     StoreUnavailableError,
+    StoreUnwritableError,
 )
+from dagster_jet.execution import retrying
 from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
 from dagster_jet.execution.retrying import Retrying
 from dagster_jet.execution.sink_committer import SinkCommitter
@@ -138,11 +140,28 @@ def test_what_the_sink_does_not_want_to_be_retried_is_not(
 @pytest.mark.parametrize(
     "kind, reaction", [(StopKind.CANCEL, Reaction.FAIL), (StopKind.SHUTDOWN, Reaction.RESTART)]
 )
-def test_a_stop_at_once_ends_it(kind: StopKind, reaction: Reaction) -> None:
+def test_a_stop_at_once_ends_it(
+    kind: StopKind, reaction: Reaction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "_CANCEL_PATIENCE_S", 0.0)
     phase2 = Phase2({"out": Full()}, kind)
     with pytest.raises(SinkError, match="the next start makes it") as given_up:
         phase2.commit([ARTIFACT], recovering=True)
     assert given_up.value.reaction is reaction and given_up.value.stage == "out"
+
+
+def test_a_full_disk_of_the_store_is_waited_for() -> None:
+    """What is staged there is read and removed, and a map is written."""
+    phase2 = Phase2({"out": Full(2, StoreUnwritableError("the disk of a member is full."))})
+    phase2.commit([ARTIFACT])
+    assert len(phase2.told) == 2
+
+
+def test_a_cancel_leaves_it_some_tries() -> None:
+    """Nobody starts a cancelled job to commit what it has decided."""
+    phase2 = Phase2({"out": Full(2)}, StopKind.CANCEL)
+    phase2.commit([ARTIFACT])
+    assert len(phase2.told) == 2
 
 
 def test_the_end_of_the_execution_ends_it() -> None:

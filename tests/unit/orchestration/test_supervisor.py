@@ -45,6 +45,7 @@ RUNNING = ExecutionRecord(
     "j", execution_id=3, status=JobStatus.RUNNING, lease=LEASE, snapshots=(snapshot(5),)
 )
 DOWN = replace(RUNNING, status=JobStatus.NOT_RUNNING, lease=None)
+UNDONE = replace(snapshot(9), committed=False)
 FAILED = replace(DOWN, status=JobStatus.FAILED, failure="disk full")
 ASKED = Supervision(
     "j",
@@ -145,6 +146,11 @@ CASES = {
         Situation(replace(FAILED, cause=StopCause.CANCEL, failure="any words"), ASKED, NOW),
         Verdict.DONE,
         "cancelled",
+    ),
+    "cancelled, and what it has decided is not committed": (
+        Situation(replace(FAILED, cause=StopCause.CANCEL, snapshots=(UNDONE,)), ASKED, NOW),
+        Verdict.WAIT,
+        "epoch 9, which is decided, is not known to be in all sinks",
     ),
     "failed with words that only look like a cancel": (
         Situation(replace(FAILED, failure="cancelled by the peer: connection reset"), None, NOW),

@@ -650,12 +650,18 @@ def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
     assert bool(job.record.snapshots[0].epoch_id) == (outcome is WRITTEN)
 
 
-def test_a_cancel_waits_for_the_decision_that_is_on_its_way() -> None:
+def test_a_cancel_waits_for_the_decision_that_is_on_its_way_and_for_its_commit() -> None:
+    """Nobody starts a cancelled job to commit what it has decided."""
     job = running_job()
     undecided(job)
     assert tell(job, tick(1001, StopKind.CANCEL)) == []
-    tell(job, answer(Purpose.SNAPSHOT, at=1002))
-    (stop,) = tell(job, tick(1003, StopKind.CANCEL))
+    commit, *_ = tell(job, answer(Purpose.SNAPSHOT, at=1002))
+    assert isinstance(commit, Commit)
+    assert tell(job, tick(1003, StopKind.CANCEL)) == []
+    tell(job, Committed(job.record.execution_id, commit.snapshot_id, 1004))
+    assert tell(job, tick(1005, StopKind.CANCEL)) == []
+    (stop,) = tell(job, answer(Purpose.COMMITTED, at=1006))
+    assert job.record.snapshot is not None and job.record.snapshot.committed
     assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
 
 
@@ -689,6 +695,24 @@ def test_a_cancel_in_recovery_stays_a_cancel(steps: int, restartable: bool) -> N
     (stop,) = [command for command in stops if isinstance(command, Stop)]
     assert (stop.status, stop.cause) == (JobStatus.FAILED, StopCause.CANCEL)
     assert stop.write_status and not stop.restart
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_cancel_in_recovery_commits_first_what_is_decided(steps: int) -> None:
+    record, manifest = crashed(committed=False)
+    job = Coordinator(CONFIG)
+    recovery = (
+        Claimed(record),
+        answer(Purpose.STARTING),
+        ManifestLoaded(manifest),
+        Restored({}),
+    )
+    tell(job, *recovery[:steps])
+    commands = tell(job, CancelRequested(), *recovery[steps:])
+    assert steps == 4 or isinstance(commands[-1], Commit)
+    (stop,) = tell(job, Committed(job.record.execution_id, manifest.snapshot_id, 9))
+    assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
+    assert job.record.snapshot is not None and job.record.snapshot.committed
 
 
 # --- an epoch beside the decision ----------------------------------------------------------------
