@@ -184,7 +184,7 @@ class SqlCommitter(Committer):
                 return
             connection.rollback()
             with connection.begin():
-                for id in (self.owner.id(), self.owner.id("repeatable")):
+                for id in (self.owner.id(), self.owner.id(REPEATABLE)):
                     Fence(Markers(self.place), self.owner, id).remove(connection)
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
