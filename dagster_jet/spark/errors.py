@@ -16,6 +16,7 @@ from dagster_jet.errors import (
     ExecutorLostError,
     InputLostError,
     JetError,
+    MissingEnvironmentError,
     ProcessorError,
     ResultError,
     SourceUnavailableError,
@@ -51,6 +52,7 @@ _HEADER = re.compile(
 )
 _MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "Malformed records are detected")
 _OVERFLOW = "[ARITHMETIC_OVERFLOW"
+_OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH]"
 _LOST = (
     "ExecutorLostFailure",
     "FetchFailed",
@@ -102,9 +104,16 @@ def translate(
         return ResultError(
             f"a number does not fit its type: {_line_with([_OVERFLOW], text)}",
             job=job,
-            cure="Cast to decimal or double before summing or computing.",
+            cure="Cast to decimal or double before summing or computing. If it is an event time, "
+            "filter out the rows whose time is at an end of its type.",
         )
     cause = _cause(text)
+    if _OTHER_PYTHON in text:
+        return MissingEnvironmentError(
+            f"Spark's workers have another Python: {_line_with([_OTHER_PYTHON], text)}",
+            job=job,
+            cure="Give the executors the image, or the Python, of the driver.",
+        )
     if cause.startswith("ModuleNotFoundError"):
         return UserFunctionError(
             f"Spark's Python workers cannot import what a function needs: {cause}.",

@@ -23,6 +23,7 @@ from dagster_jet.spark.cluster.session import (
     memory_bytes,
     parallelism,
 )
+from dagster_jet.spark.cluster.versions import check_versions
 from dagster_jet.spark.errors import translate
 from dagster_jet.spark.tables import EnrichmentTables
 from dagster_jet.spark.tasks import fail_point_orders
@@ -75,6 +76,8 @@ class SparkRuntime:
         if self._placement is None:
             kind = OneMachine if self.is_local else Anchored
             self._placement = kind(self.session, self.shard_count)
+            if not self.is_local:  # all executors are there, and no task of ours has run
+                check_versions(self.session, self.job)
         return self._placement
 
     def run_on_shards(self, task: ShardTask, stages: Sequence[str] = ()) -> tuple[Ack, ...]:

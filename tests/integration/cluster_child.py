@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pyarrow as pa
 
+import dagster_jet
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
-from dagster_jet.errors import ExecutorLostError
+from dagster_jet.errors import ExecutorLostError, MissingEnvironmentError
 from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionRestarting,
@@ -170,6 +171,19 @@ def lose_the_last_to_work(session: SparkSession, folder: Path) -> tuple[float, s
     raise AssertionError("the executor was not missed")
 
 
+def run_as_another_version(jet: Jet, folder: Path) -> str:
+    """What a start says whose executors have another version than the driver."""
+    own = dagster_jet.__version__
+    dagster_jet.__version__ = "0.0.0"
+    try:
+        jet.run(wide_epochs.pipeline(folder / "wide", "another"), until="completed")
+    except MissingEnvironmentError as error:
+        return str(error)
+    finally:
+        dagster_jet.__version__ = own
+    raise AssertionError("it has run")
+
+
 class Watch:
     """Sees, after every epoch, on which executor every shard has written."""
 
@@ -212,6 +226,7 @@ def main(folder: Path, parallelism: int) -> None:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
         wide_epochs.fill(folder / "wide" / "in")
         wide = jet.run(wide_epochs.pipeline(folder / "wide"), until="completed")
+        refused = run_as_another_version(jet, folder)
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
         jet.session().stop()  # else the executors are replaced as long as the JVM takes to end
     report = {
@@ -219,6 +234,7 @@ def main(folder: Path, parallelism: int) -> None:
         "restarts": result.restarts,
         "failures": watch.failures,
         "wide_restarts": wide.restarts,
+        "refused": refused,
         "noticed_s": round(watch.noticed_s, 1),
         "last_to_work": [round(waited_s, 1), said],
         "restored": watch.restored,

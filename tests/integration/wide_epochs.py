@@ -36,8 +36,8 @@ def fill(folder: Path) -> None:
         (folder / f"{number}.json").write_text("".join(part), "utf-8")
 
 
-def pipeline(folder: Path) -> Pipeline:
-    p = Pipeline(JOB)
+def pipeline(folder: Path, job: str = JOB) -> Pipeline:
+    p = Pipeline(job)
     source = sources.files(f"{folder}/in", format="json", schema="k long, ts long", shared=True)
     rows = p.read_from(source, name="rows").with_timestamps("ts")
     counts = (
@@ -56,7 +56,7 @@ def pipeline(folder: Path) -> Pipeline:
         .rolling_aggregate(n=agg.count(), name="total")
     )
     for name, stage in {"tops": tops.select("window_end", "most", "last"), "all": total}.items():
-        out = sinks.files(f"{folder}/out/{name}", format="json", shared=True)
+        out = sinks.files(f"{folder}/out-{job}/{name}", format="json", shared=True)
         stage.write_to(out, name=f"{name}_out")
     return p
 

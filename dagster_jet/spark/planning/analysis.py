@@ -33,6 +33,7 @@ from dagster_jet.spark.planning.operator_plan import OperatorPlan
 from dagster_jet.spark.planning.partition_column import kept_by, partition_paths
 from dagster_jet.spark.planning.plain_columns import plain_columns
 from dagster_jet.spark.planning.row_by_row import check_row_by_row
+from dagster_jet.spark.planning.same_types import check_same_types
 from dagster_jet.spark.planning.sink_columns import check_sink_columns
 from dagster_jet.spark.planning.stages import plan_operator
 from dagster_jet.spark.planning.stateless import (
@@ -155,12 +156,17 @@ class _Analysis:
             case StatefulNode():
                 return self._stateful(node, inputs)
             case MergeNode():
+                sides = [(name, self.frames[name].schema) for name in node.upstream]
+                check_same_types(self.runtime.job, node.name, sides, inputs[0].columns)
                 return merged(inputs)
             case TransformNode():
                 return self._transform(node, inputs[0])
             case EnrichNode():
                 self.stream_columns[node.name] = columns = tuple(inputs[0].columns)
-                return enriched(node, inputs[0], self.runtime.tables.frame(node, columns))
+                table = self.runtime.tables.frame(node, columns)
+                sides = [(node.upstream[0], inputs[0].schema), ("the table", table.schema)]
+                check_same_types(self.runtime.job, node.name, sides, node.on)
+                return enriched(node, inputs[0], table)
         raise AssertionError(f"{node.kind.value} has no frame")
 
     def _source(self, node: SourceNode) -> DataFrame:

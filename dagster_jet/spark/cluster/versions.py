@@ -1,0 +1,60 @@
+"""What a cluster's executors have installed: tasks are pickled for what the driver has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dagster_jet.errors import MissingEnvironmentError
+from dagster_jet.spark.cluster.session import parallelism
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def check_versions(session: SparkSession, job: str) -> None:
+    """Asks every executor, by a Spark job with a task for each core.
+
+    Raises:
+        MissingEnvironmentError: one has another version of something, or does not have it.
+    """
+    versions, cores = _reporter(), parallelism(session)
+    own = json.loads(next(versions([]))["versions"][0].as_py())
+    rows = session.range(0, cores, 1, cores).mapInArrow(versions, "host string, versions string")
+    for host, there in {(row.host, row.versions) for row in rows.collect()}:
+        found = json.loads(there)
+        differing = [name for name in own if found[name] != own[name]]
+        if differing:
+            raise MissingEnvironmentError(
+                f"the executor on {host} has "
+                f"{', '.join(f'{name} {found[name]}' for name in differing)}; the driver has "
+                f"{', '.join(f'{name} {own[name]}' for name in differing)}.",
+                job=job,
+                cure="Give the executors the image, or the packages, of the driver.",
+            )
+
+
+def _reporter() -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A function that travels as a whole: it must run where this package is another, or missing."""
+
+    def versions(batches: Iterable[Any]) -> Iterator[Any]:
+        import importlib
+        import json
+        import platform
+        import socket
+
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+        for name in ("dagster_jet", "pyarrow"):
+            try:
+                found[name] = importlib.import_module(name).__version__
+            except ImportError:
+                found[name] = "(none)"
+        answer = {"host": [socket.gethostname()], "versions": [json.dumps(found)]}
+        yield pa.RecordBatch.from_pydict(answer)
+
+    return versions

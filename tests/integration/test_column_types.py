@@ -1,0 +1,74 @@
+"""Columns that come together: what Spark would convert at run time is refused at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dagster_jet import Pipeline, sinks, sources
+from dagster_jet.errors import PipelineError
+from dagster_jet.spark.planning.analysis import analyse
+from dagster_jet.spark.runtime import SparkRuntime
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REFUSED = {
+    "a number and text": ("long", "string"),
+    "text and a time": ("string", "timestamp"),
+    "a number and a time": ("int", "date"),
+    "inside of a struct": ("struct<x: long>", "struct<x: string>"),
+    "inside of a list": ("array<string>", "array<double>"),
+}
+TAKEN = {
+    "numbers": ("int", "long"),
+    "decimals": ("decimal(10,2)", "long"),
+    "times": ("date", "timestamp"),
+    "fields of structs": ("struct<x: int>", "struct<x: long>"),
+}
+
+
+def merge(spark: SparkSession, one: str, two: str) -> None:
+    p = Pipeline("types")
+    left, right = (
+        p.read_from(sources.files(f"/{name}", format="json", schema=f"k {type}"), name=name)
+        for name, type in (("left", one), ("right", two))
+    )
+    both = left.merge(right, name="both")
+    both.write_to(sinks.files("/out", format="json"), name="out")
+    analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+
+
+def look_up(spark: SparkSession, folder: Path, one: str, two: str) -> None:
+    (folder / "table.json").write_text("")
+    p = Pipeline("types")
+    rows = p.read_from(sources.files("/in", format="json", schema=f"k {one}"), name="rows")
+    table = sources.table(f"{folder}/table.json", format="json", schema=f"k {two}, v long")
+    named = rows.enrich(table, on="k", name="named")
+    named.write_to(sinks.files("/out", format="json"), name="out")
+    analyse(SparkRuntime(spark, p.name, {}, 1), p.graph, 7)
+
+
+@pytest.mark.parametrize(("one", "two"), REFUSED.values(), ids=REFUSED)
+def test_types_that_would_fail_at_a_row(
+    spark: SparkSession, tmp_path: Path, one: str, two: str
+) -> None:
+    types = [type.replace(": ", ":").replace("long", "bigint") for type in (one, two)]
+    for build, stage, sides in (
+        (lambda: merge(spark, one, two), "both", ("left", "right")),
+        (lambda: look_up(spark, tmp_path, one, two), "named", ("rows", "the table")),
+    ):
+        with pytest.raises(PipelineError) as told:
+            build()
+        assert told.value.stage == stage and "'k'" in str(told.value)
+        for type, side in zip(types, sides, strict=True):
+            assert f"{type} in {side!r}" in str(told.value)
+
+
+@pytest.mark.parametrize(("one", "two"), TAKEN.values(), ids=TAKEN)
+def test_types_of_one_kind(spark: SparkSession, tmp_path: Path, one: str, two: str) -> None:
+    merge(spark, one, two)
+    if not one.startswith("struct"):
+        look_up(spark, tmp_path, one, two)
