@@ -98,6 +98,7 @@ class SimulatedNode:
 
     name: str
     sink: SimulatedSink
+    of_dead_letters: bool = False
 
 
 def nodes(driver: Driver) -> list[Any]:
