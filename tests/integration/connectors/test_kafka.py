@@ -149,7 +149,7 @@ def test_the_contract_of_a_sink(
                 "an answer that is lost": partial(committed_unheard, proxy),
             },
             secrets=[PASSWORD],
-            refused=[{"text": "x" * 1_100_000}],
+            refused=[{"text": "x" * 4_100_000}],
             steps=(
                 "staging.put.before",
                 "staging.finished",
