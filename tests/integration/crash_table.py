@@ -201,10 +201,11 @@ IN_DATABASES = {
     "sql.commit.before", "sql.commit.fenced", "sql.commit.rows", "sql.commit.after",
     "sql.held.begun", "sql.held.before", "sql.held.prepared",
     "sql.held.commit.before", "sql.held.commit.after",
+    "sql.refused.deliver", "sql.refused.delivered",
     "postgres.advance.before", "postgres.advance.after",
 }  # fmt: skip
-"""Failing by turns on real servers: connectors/test_sql_sink.py, test_sql_held.py and
-test_postgres_changes.py; killed in test_sql_job.py and test_five_kills.py."""
+"""Failing by turns on real servers: connectors/test_sql_sink.py, test_sql_held.py,
+test_sql_refused.py and test_postgres_changes.py; killed in test_sql_job.py and test_five_kills.py."""
 
 IN_KAFKA = {
     "kafka.fenced", "kafka.commit.before", "kafka.commit.produced", "kafka.commit.after",

@@ -13,7 +13,6 @@ import pytest
 from dagster_jet import Jet, JobConfig, Pipeline, Secret, sinks, sources
 from dagster_jet.errors import JetError
 from dagster_jet.events import OutputRefused
-from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
 from tests.integration.connectors.secret_urls import as_secret
 from tests.integration.connectors.sql_job import SqliteDatabase
@@ -90,8 +89,7 @@ def test_a_row_that_is_never_taken_is_found_before_it_is_decided(place: Any) -> 
     assert "'out'" in says and "text has a zero byte, which PostgreSQL refuses" in says
     assert "dead_letter_to(sink, name=...)" in says and PASSWORD not in says
     assert at.ids() == []
-    result = at.run(at.pipeline())
-    assert result.status is JobStatus.SUSPENDED or result.status is JobStatus.COMPLETED or result
+    at.run(at.pipeline())
     assert at.ids() == [1] and at.refused() == Counter([2, 3])
 
 
@@ -109,7 +107,9 @@ def test_what_only_the_database_knows_is_got_rid_of_by_name(place: Any, kind: st
     with pytest.raises(JetError, match="has no dead-letter sink"):
         at.run(at.pipeline(letters=False), refused_to_dead_letters=True)
     assert at.ids() == []
-    for step in ("sql.commit.rows", "sql.commit.after", "sql.refused.delivered"):
+    for step in (
+        "sql.commit.rows", "sql.commit.after", "sql.refused.deliver", "sql.refused.delivered",
+    ):  # fmt: skip
         failpoint.configure(f"{step}=raise")
         try:
             with pytest.raises(JetError):
