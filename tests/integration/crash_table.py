@@ -205,7 +205,8 @@ IN_DATABASES = {
     "postgres.advance.before", "postgres.advance.after",
 }  # fmt: skip
 """Failing by turns on real servers: connectors/test_sql_sink.py, test_sql_held.py,
-test_sql_refused.py and test_postgres_changes.py; killed in test_sql_job.py and test_five_kills.py."""
+test_sql_refused.py and test_postgres_changes.py; killed in test_sql_job.py and
+test_five_kills.py."""
 
 IN_KAFKA = {
     "kafka.fenced", "kafka.commit.before", "kafka.commit.produced", "kafka.commit.after",
