@@ -26,7 +26,7 @@ def acknowledge(context: ExecutionContext, messages: Mapping[str, Mapping[str, A
     retrying = context.retrying
     for name in messages.keys() & context.readers.keys():
         attempted = Attempted("acknowledgement", name, "its source", context.readers[name])
-        call = partial(context.polling.acknowledge, name, messages[name])
+        call = partial(context.polling.acknowledge, name, messages[name], retrying.ends_at_once)
         retrying.until_done(call, attempted, retrying.ending.is_set)
 
 

@@ -106,7 +106,7 @@ class Retrying:
                 cancelled_at = cancelled_at or time.monotonic()
                 if time.monotonic() - cancelled_at >= _CANCEL_PATIENCE_S:
                     raise self._given_up(of)
-            elif self._ends_at_once():
+            elif self.ends_at_once():
                 raise self._given_up(of)
 
     def ask(self, stage: str, connector: object, call: Callable[[], Any]) -> Any:
@@ -123,7 +123,7 @@ class Retrying:
         )
         return answers[0]
 
-    def _ends_at_once(self) -> bool:
+    def ends_at_once(self) -> bool:
         return self.stop.kind in _ENDS_AT_ONCE
 
     def _given_up(self, of: Attempted) -> GivenUpError:

@@ -223,8 +223,13 @@ class SourcePolling:
         """The sources that are polled."""
         return self.backlogs().keys() if self._has_ended else self.readers.keys()
 
-    def acknowledge(self, name: str, messages: Mapping[str, Any]) -> None:
+    def acknowledge(
+        self, name: str, messages: Mapping[str, Any], give_up: Callable[[], bool]
+    ) -> None:
         """Has a source acknowledge, on its thread; waits for it. Any thread.
+
+        Args:
+            give_up: whether a source that is away is not waited for.
 
         Raises:
             Exception: what the reader has raised.
@@ -234,7 +239,7 @@ class SourcePolling:
         assert isinstance(reader, Acknowledging)
         made = self.threads[name].do(partial(reader.acknowledge, messages))
         while not wait([made], _LOOK_S).done:
-            if self._closing.is_set():
+            if self._closing.is_set() or (name in self.outages and give_up()):
                 raise SourceUnavailableError(
                     "the execution ends before the messages are acknowledged.",
                     job=self.job,

@@ -63,9 +63,11 @@ class Late:
         writer.close()
         return found
 
-    def commit(self, artifacts: list[Artifact], execution: int = 1) -> None:
+    def commit(
+        self, artifacts: list[Artifact], execution: int = 1, *, recovering: bool = False
+    ) -> None:
         """Until it is done, as the engine does."""
-        context = CommitContext(JOB, STAGE, 1, execution, recovering=False)
+        context = CommitContext(JOB, STAGE, 1, execution, recovering=recovering)
 
         def done() -> bool:
             try:
@@ -156,7 +158,7 @@ def test_a_commit_that_arrives_late_while_epochs_are_rolled_forward(
     epochs = [artifact for epoch in (1, 3, 5) for artifact in late.stage(epoch)]
     held = late.proxy.hold_next(lambda asked: is_end_of_transaction(asked) and b"/rolled" in asked)
     halfway(lambda: halfway(held.release))
-    late.commit(epochs)
+    late.commit(epochs, recovering=True)
     assert late.values() == sorted(late.staged)
 
 
