@@ -138,10 +138,8 @@ class MarkerReader:
             KafkaException: nobody answers.
             TimeoutError: a transaction of another sink stays open, or the topic is not there.
         """
-        if self._admin is None:
-            self._admin = admin_library().AdminClient(self.cluster.settings(error_cb=Troubles()))
         partition = self.owner.partition
-        end = _end(self._admin, self.topic, partition)
+        end = self._end(partition)
         if end < self._read_to:  # the topic was made anew
             self._newest, self._read_to = {}, 0
         if end > self._read_to:
@@ -154,6 +152,20 @@ class MarkerReader:
 
     def close(self) -> None:
         self._admin = None
+
+    def _end(self, partition: int) -> int:
+        """As the function of this name, with the client of the call before.
+
+        After an error the next call has a new client. librdkafka's administration keeps the leader
+        epoch of a partition until its metadata is five minutes old: a broker that has come back
+        refuses each question until then (FENCED_LEADER_EPOCH).
+        """
+        admin, self._admin = self._admin, None
+        if admin is None:
+            admin = admin_library().AdminClient(self.cluster.settings(error_cb=Troubles()))
+        end = _end(admin, self.topic, partition)
+        self._admin = admin
+        return end
 
     def _take(self, message: Any) -> None:
         *of, timeline = json.loads(message.key())

@@ -20,7 +20,6 @@ from dagster_jet.execution.events import (
     SnapshotFailed,
 )
 from tests.integration import child
-from tests.long import long
 from tests.servers import SharedServer, launch, own_folder, stop
 from tests.servers import kafka as kafka_server
 from tests.servers import postgres as postgres_server
@@ -65,7 +64,6 @@ def database() -> Iterator[Server]:
     stop(server.running)
 
 
-@long
 def test_kafka_to_kafka(world: World, broker: Server) -> None:
     """The driver three times, a worker, the broker."""
     made = KafkaPipelineWorld(world.folder, world.fail_points, world.spark)
