@@ -11,7 +11,7 @@ SERVERS := .cache/.servers
 # Hundreds of processes import what is here: each would compile it anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo check test lint bench soak dev screenshots clean
+.PHONY: setup demo check test lint docs bench soak dev screenshots clean
 
 setup: $(STAMP)
 
@@ -41,6 +41,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry dagster_jet
+
+# The documentation site, in .cache/site; a warning is an error. Its generator needs Python 3.11.
+docs: $(STAMP)
+	$(BIN)/python -m tests.site
 
 # Spark's classes for the many JVMs that tests start. They start without them, too.
 $(CLASSES): $(STAMP)

@@ -300,7 +300,8 @@ class Stage:
 
         Args:
             column: the new column, a timestamp; the stream must not have it yet.
-            idle_timeout, max_lull: as in `with_timestamps`.
+            idle_timeout: as in `with_timestamps`.
+            max_lull: as in `with_timestamps`.
 
         Raises:
             ConfigurationError: a duration is negative or cannot be read; names the argument.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,13 @@ def install() -> None:
         install_packages("chromium", "chromium-driver")
 
 
-def start_chromium(profile: Path, width: int, height: int) -> Chrome:
+def start_chromium(profile: Path, width: int, height: int, *, log_requests: bool = False) -> Chrome:
     """A new browser; `quit()` ends it.
 
     Args:
         profile: an empty folder.
         width: of the page, in pixels; so is `height`.
+        log_requests: keep what pages ask for, for `requests_of`.
     """
     from selenium import webdriver
 
@@ -45,6 +47,8 @@ def start_chromium(profile: Path, width: int, height: int) -> Chrome:
     options.binary_location = str(chromium)
     for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
         options.add_argument(flag)
+    if log_requests:
+        options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
     # With both paths given, Selenium looks for nothing on the network.
     service = webdriver.ChromeService(executable_path=str(driver))
     browser = webdriver.Chrome(options=options, service=service)
@@ -52,3 +56,13 @@ def start_chromium(profile: Path, width: int, height: int) -> Chrome:
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     return browser
+
+
+def requests_of(browser: Chrome) -> list[str]:
+    """The URLs that pages, frames and workers have asked for since the last call."""
+    said = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))  # type: ignore[no-untyped-call]
+    return [
+        event["params"]["request"]["url"]
+        for event in said
+        if event["method"] == "Network.requestWillBeSent"
+    ]
