@@ -1,9 +1,9 @@
 """What a snapshot consists of: acks come in from tasks, a manifest goes into the store.
 
-The manifest is the validation entry of protocol.md: it lists, for every vertex and shard, the
-chunk sets that make up the state, and for every sink the artifacts that phase 2 commits. It is
-written before the record names it (S5 before S6), under a name that holds execution and
-snapshot, so a dead execution's manifest can never be mistaken for ours.
+The manifest lists, for every vertex and shard, the chunk sets that make up the state, and for
+every sink the artifacts that phase 2 commits (docs/design/protocol.md). It is written before the
+record names it (S5 before S6), under a name that holds execution and snapshot, so a dead
+execution's manifest can never be mistaken for ours.
 """
 
 from __future__ import annotations
@@ -388,11 +388,11 @@ def validate_manifest(
     cure = "Choose an older retained snapshot with JobConfig(initial_snapshot=...)."
     if data is None:
         raise SnapshotInvalidError(
-            f"the validation entry {name!r} is missing from the store.", job=job, cure=cure
+            f"the manifest {name!r} is missing from the store.", job=job, cure=cure
         )
     if checksum(data) != expected_checksum:
         raise SnapshotInvalidError(
-            f"the validation entry {name!r} is not the one that the execution record names.",
+            f"the manifest {name!r} is not the one that the execution record names.",
             job=job,
             cure=cure,
         )

@@ -48,10 +48,10 @@ KILLED = (
     Crash("F3", "chunks.before:4=kill", sharded=True),
     Crash("F3", "chunks.after:4=kill"),
     Crash("F3", "stage.after:4=kill", sharded=True),
-    # All acked, before the validation entry.
+    # All acked, before the manifest.
     Crash("F5", "epoch.acked:3=kill"),
     Crash("F5", "manifest.before:3=kill"),
-    # Between validation entry and record.
+    # Between manifest and record.
     Crash("F6", "manifest.after:3=kill"),
     Crash("F6", "record.snapshot.before:3=kill"),
     # After the decision, before any commit.

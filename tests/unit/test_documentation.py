@@ -134,8 +134,8 @@ def test_every_package_is_in_the_architectures_tree():
 
 def pages():
     """The names of all pages, from the root."""
-    found = [*PAGES.rglob("*.md"), ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
-    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
+    found = [*PAGES.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def links(page):
