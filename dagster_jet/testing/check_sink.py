@@ -27,7 +27,7 @@ from dagster_jet.connectors.contract import (
     TransactionId,
     reaction_to,
 )
-from dagster_jet.errors import Reaction, SinkError
+from dagster_jet.errors import FencedError, Reaction, SinkError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system import failpoint
 from dagster_jet.testing.sink_place import JOB, STAGE, MakeSink, Place, batches_of, commit
@@ -276,15 +276,33 @@ def _by_another_process(place: Place) -> None:
 
 
 def _late_commit(place: Place) -> None:
-    """A commit that a dead execution makes late, after its successor's, changes nothing."""
-    old = place.rows(4)
-    staged = place.stage(old, shards=2, execution_id=place.execution_id - 1)
-    place.commit(staged)
+    """A commit that is made again after its successors, late, by this execution or by a dead one,
+    changes nothing; it may be refused as fenced."""
+    sink, dead = place.make_sink(), place.execution_id - 1
+    of_dead = place.stage(old := place.rows(4), shards=2, execution_id=dead)
+    by_dead = sink.open_committer(JOB, STAGE)
+    by_dead.commit(of_dead, place.context(dead))
     place.expect(old)
-    new = place.rows(4)
-    place.commit(place.stage(new))
-    place.commit(staged, execution_id=place.execution_id - 1)
-    place.expect(new)
+    ours = sink.open_committer(JOB, STAGE)
+    before = place.stage(new := place.rows(4), shards=2)
+    ours.commit(before, place.context())
+    after = place.stage(newest := place.rows(4))
+    ours.commit(after, place.context())
+    place.expect(new, newest)
+    for committer, artifacts, execution_id in (
+        (ours, before, place.execution_id),
+        (ours, (*of_dead, *before, *after), place.execution_id),
+        (by_dead, of_dead, dead),
+        (ours, before, place.execution_id),
+    ):
+        with suppress(FencedError):
+            committer.commit(artifacts, place.context(execution_id))
+        place.expect()
+    by_dead.close()
+    ours.close()
+    place.commit(before)
+    place.commit(of_dead, execution_id=dead)
+    place.expect()
 
 
 def _orphans(place: Place) -> None:

@@ -98,6 +98,21 @@ class MarkerByExecution(Broken):
                     self.sink.area.put(name, data)
 
 
+class KnowsTheNewestAlone(Broken):
+    """An older execution finds the fence; in this one an epoch is done if it is the last one."""
+
+    class Committer(Wrapped):
+        def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+            fence = Path(f"{self.sink.path}.fence")
+            execution, newest = map(int, fence.read_text().split()) if fence.exists() else (0, 0)
+            for epoch_id, segments in segments_by_epoch(self.sink.area, artifacts):
+                if context.execution_id < execution or epoch_id == newest:
+                    continue
+                _insert(self.sink, rows_of(segments))
+                execution, newest = context.execution_id, epoch_id
+                fence.write_text(f"{execution} {newest}")
+
+
 class AbortsTheNewer(Broken):
     class Committer(Wrapped):
         def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
@@ -286,7 +301,8 @@ class ForgetsItsStaging(Broken):
     ("bug", "clause"),
     [
         (NoMarker, "A commit that is repeated"),
-        (MarkerByExecution, "A commit that a dead execution makes late"),
+        (MarkerByExecution, "A commit that is made again after its successors"),
+        (KnowsTheNewestAlone, "A commit that is made again after its successors"),
         (AbortsTheNewer, "What an older execution has staged"),
         (CommitsWhatItFinds, "What an older execution has staged|What a writer of a dead"),
         (FailsForGood, "A commit in the middle of an outage"),

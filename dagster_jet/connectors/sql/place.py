@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 CONNECT_S, LOCK_S = 10, 20
 """How long we wait for an answer, and for a lock of somebody else."""
+IDLE_S = 120
+"""A process that is frozen inside a transaction, or a network that keeps its next statement, must
+not keep the fence for ever: the server ends the session. MySQL cannot."""
 _DRIVERS = {
     "postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql", "sqlite": "pysqlite",
 }  # fmt: skip
@@ -24,11 +27,10 @@ _PACKAGES = {"psycopg": "dagster-jet[postgres]", "pymysql": "pymysql"}
 _MYSQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
 """Added to the server's own: a lax server clips numbers and cuts texts off, takes a 0 for the next
 number of an automatic column, and another engine for the one that it does not have."""
-# A frozen process must not keep the fence for ever; the server ends its session. What a server, a
-# database or a role says of the texts of values does not count for us: they are to be read back.
+# What a server, a database or a role says of the texts of values does not count for us: they are to
+# be read back.
 _POSTGRES = {
     "lock_timeout": f"{LOCK_S}s",
-    "idle_in_transaction_session_timeout": "120s",
     "timezone": "UTC",
     "datestyle": "ISO, YMD",
     "intervalstyle": "postgres",
@@ -175,7 +177,8 @@ def is_mysql(connection: Connection) -> bool:
 
 def _prepare_postgres(connection: Any, record: Any) -> None:
     """By a statement: PgBouncer refuses a connection that comes with `options`."""
-    changes = (f"set_config('{name}', '{value}', false)" for name, value in _POSTGRES.items())
+    ours = {**_POSTGRES, "idle_in_transaction_session_timeout": f"{IDLE_S}s"}
+    changes = (f"set_config('{name}', '{value}', false)" for name, value in ours.items())
     connection.execute(f"select {', '.join(changes)}")
     connection.commit()
 
@@ -184,7 +187,8 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             f"set time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_S}, "
-            f"sql_mode = concat_ws(',', nullif(@@sql_mode, ''), '{_MYSQL_MODE}')"
+            f"sql_mode = concat_ws(',', nullif(@@sql_mode, ''), '{_MYSQL_MODE}') "
+            f"/*M!100300 , idle_transaction_timeout = {IDLE_S} */"
         )
 
 
