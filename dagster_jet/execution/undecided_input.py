@@ -7,7 +7,8 @@ before it with what is there.
 
 A note lists too much rather than too little: what was decided since is in the restored position. It
 is one value per source and execution, written anew by every epoch that reads something, so that
-neither an old one nor a sleeping execution that wakes up takes anything out of another's.
+neither an old one nor a sleeping execution that wakes up takes anything out of another's. Each
+write has a number, so that one that a network keeps for a while does not replace its successors.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from dagster_jet.connectors.contract import InputFate, RereadsInput
 from dagster_jet.errors import StoreError, StoreMismatchError
 from dagster_jet.store import ReplicatedMap, Store
+from dagster_jet.store.map.stored_key import VERSION_BYTES
 from dagster_jet.system.failpoint import FailPointError
 
 _logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class UndecidedInput:
     _owed: dict[str, pa.Table] = field(default_factory=dict)
     """By source: what earlier executions have read, and this one has to read again."""
     _fails: bool = False
+    _writes: int = 0
 
     def check(
         self, source: str, reader: RereadsInput, snapshot_epoch: int = 0
@@ -143,8 +146,10 @@ class UndecidedInput:
         schema = table.schema.with_metadata({_FORMAT_KEY: str(_FORMAT)})
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_table(table.cast(schema))
+        self._writes += 1
+        number = self._writes.to_bytes(VERSION_BYTES, "big")
         map = self._map()
-        map.put_all({map.key(f"{source}/{execution_id}"): sink.getvalue().to_pybytes()})
+        map.put_newer({map.key(f"{source}/{execution_id}"): number + sink.getvalue().to_pybytes()})
 
     def _map(self) -> ReplicatedMap:
         """Asked for anew each time: the store knows its members of today."""
@@ -167,7 +172,7 @@ def _input(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(note: bytes, job: str) -> pa.Table:
-    table = pa.ipc.open_stream(note).read_all()
+    table = pa.ipc.open_stream(note[VERSION_BYTES:]).read_all()
     found = int((table.schema.metadata or {}).get(_FORMAT_KEY, b"0"))
     if found > _FORMAT:
         raise StoreMismatchError(

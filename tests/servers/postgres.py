@@ -29,6 +29,7 @@ _SETTINGS = {
     "unix_socket_directories": "",
     "listen_addresses": "127.0.0.1",
     "max_wal_size": "256MB",
+    "dynamic_shared_memory_type": "mmap",  # in its folder: who is killed leaves nothing elsewhere
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import selectors
 import socket
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 
 _CHUNK = 1 << 16
 _ANSWER_S = 30
+_EXPECTS = b"\r\nExpect: 100-continue\r\n"
 
 
 class HeldRequest:
@@ -37,9 +39,9 @@ class HeldRequest:
         if not self._caught.wait(within):
             raise TimeoutError(f"no such request within {within} s")
 
-    def release(self) -> bytes:
+    def release(self, *, is_answered: bool = True) -> bytes:
         """Lets the request arrive. Returns the server's answer, so that it has been carried out;
-        empty where the server has hung up."""
+        empty where the server has hung up, or does not answer such requests."""
         with self._lock:
             server, self._server = self._server, None
         if server is None:
@@ -48,7 +50,7 @@ class HeldRequest:
             try:
                 server.settimeout(_ANSWER_S)
                 server.sendall(self._request)
-                return server.recv(_CHUNK)
+                return server.recv(_CHUNK) if is_answered else b""
             except ConnectionError:
                 return b""
 
@@ -83,8 +85,16 @@ class Proxy:
         ...         ...  # what is connected is reset, what connects is refused
     """
 
-    def __init__(self, target_port: int, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._target = (host, target_port)
+    def __init__(
+        self,
+        target_port: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        is_http: bool = False,
+    ) -> None:
+        """`is_http`: requests are passed on when all of them is there, and not as they come."""
+        self._target, self._is_http = (host, target_port), is_http
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._is_cut = self._is_closed = False
@@ -205,7 +215,7 @@ class Proxy:
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         other = {client: server, server: client}
-        end_it, held = _reset, False
+        end_it, held, said = _reset, False, b""
         try:
             with selectors.DefaultSelector() as ready:
                 for end in other:
@@ -222,6 +232,14 @@ class Proxy:
                             return
                         if self._is_answer(client, end is client, data):
                             return
+                        if end is client and self._is_http:
+                            said += data
+                            if _EXPECTS in said:
+                                said = said.replace(_EXPECTS, b"\r\n")
+                                client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                            if not _is_whole(said):
+                                continue
+                            data, said = said, b""
                         if end is client and any(
                             h._takes(data, client, server) for h in self._holds
                         ):
@@ -254,6 +272,15 @@ class Proxy:
             self.break_off()
             return True
         return False
+
+
+def _is_whole(said: bytes) -> bool:
+    """Is it a request of HTTP with its body?"""
+    head, end, body = said.partition(b"\r\n\r\n")
+    if re.search(rb"(?i)\r\ntransfer-encoding: *chunked", head):
+        return body.endswith(b"0\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
 
 
 def _close(end: socket.socket) -> None:

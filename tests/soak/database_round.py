@@ -18,7 +18,7 @@ from ..servers import postgres as server
 from ..servers.proxy import Proxy
 from ..servers.shared import new_run
 from .kafka_round import KafkaRound
-from .late_requests import LateRequests, is_commit_of_sql
+from .late_requests import CommitOfSql, LateRequests
 from .marker_watch import MarkerWatch
 from .round import Verdict
 
@@ -51,7 +51,7 @@ class DatabaseRound(KafkaRound):
         for name, columns in self.tables.items():
             self._tables.run(f"create table {name} ({columns})")
         proxy = Proxy(self._tables.port)
-        self._late_sql = LateRequests(proxy, is_commit_of_sql, self.setting.seed + 1)
+        self._late_sql = LateRequests(proxy, CommitOfSql, self.setting.seed + 1)
         self._late_sql.start()
         (self.folder / "url").write_text(self._tables.through(proxy.port))
         self._watch = MarkerWatch(self._members, self._readers(), self._hidden())

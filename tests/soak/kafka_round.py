@@ -52,7 +52,7 @@ class KafkaRound(Round):
         self._broker = launch("kafka", folder, prepared(folder))
         ports = self._broker.facts
         proxy = Proxy(int(ports["late"]), port=int(ports["late_proxy"]))
-        self._late = LateRequests(proxy, is_end_of_transaction, self.setting.seed)
+        self._late = LateRequests(proxy, lambda: is_end_of_transaction, self.setting.seed)
         self._late.start()
         servers = f"127.0.0.1:{proxy.port}"
         (self.folder / "broker.json").write_text(json.dumps({"servers": servers}))

@@ -13,7 +13,9 @@ is 16 queries, not a scan. Hex keeps the order and the prefixes of bytes.
 An item holds at most 400 KB. A larger value is written as parts under a generation that nobody has
 used before; then its head item, which names the generation, is switched; then the old parts are
 removed. A reader finds the old value or the new one, never a mixture. A crash in between leaves
-parts that no head names: the next large put of the key removes them, or ``remove_orphans``.
+parts that no head names: the next large put of the key removes them, or ``remove_orphans``. A head
+that a network keeps, and that arrives when its value was replaced or removed, names parts that are
+gone: a damaged copy.
 """
 
 from __future__ import annotations
@@ -229,9 +231,10 @@ class DynamoDbMember:
     # --- reading --------------------------------------------------------------------------------
 
     def _values_of(self, places: Sequence[_Place]) -> dict[_Place, tuple[_Item, bytes]]:
-        """Return head and value of each place that has one."""
+        """Return head and value of each place that has one; no bytes for a damaged copy."""
         found: dict[_Place, tuple[_Item, bytes]] = {}
         unread: Collection[_Place] = places
+        without_parts: dict[_Place, str] = {}
         for _ in attempts(5):
             heads = self._heads(unread)
             split = {place: head for place, head in heads.items() if "gen" in head}
@@ -243,6 +246,11 @@ class DynamoDbMember:
                     found[place] = (split[place], value)
             # Parts that are gone were replaced since their head was read: read it again.
             unread = [place for place in split if place not in found]
+            for place in unread:
+                if place.space == _VALUES and without_parts.get(place) == split[place]["gen"]["S"]:
+                    found[place] = (split[place], b"")
+            unread = [place for place in unread if place not in found]
+            without_parts = {place: split[place]["gen"]["S"] for place in unread}
             if not unread:
                 return found
         raise StoreUnavailableError(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -27,6 +29,7 @@ from dagster_jet.errors import (
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system import failpoint
 from dagster_jet.testing.servers import AwsServer
+from tests.servers.proxy import Proxy
 
 from .s3_folder import BUCKET, S3Folder, environment
 
@@ -117,6 +120,34 @@ def test_another_process_goes_on_where_one_died(
     failpoint.configure("")
     FilesSink.reopen(destination_of(sink)).commit(parts, by(2))
     assert visible(folder) == ['{"a":1}', '{"a":2}'] and folder.uploads() == []
+
+
+@pytest.mark.parametrize("successor", [1, 2])
+@pytest.mark.parametrize(
+    "is_it", [b"POST /", b"PUT /%s/_epochs/0000000002"], ids=["completion", "marker"]
+)
+def test_a_request_of_a_commit_that_arrives_late(
+    server: AwsServer, folder: S3Folder, sink: FilesSink, is_it: bytes, successor: int
+) -> None:
+    """The network has kept it, the client has asked again, and a reader has taken files away."""
+    port = urlsplit(server.endpoint_url).port
+    assert port is not None
+    is_it = is_it.replace(b"%s", f"{BUCKET}/{folder.prefix}".encode())
+    with Proxy(port, is_http=True) as proxy:
+        ours = open_sink(folder, endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        first, second, third = (stage(ours, 10 * n, 10 * n + 1, epoch_id=n) for n in (1, 2, 3))
+        ours.commit(first, by(1))
+        held = proxy.hold_next(lambda asked: asked.startswith(is_it))
+        ours.commit(second, by(successor))
+        held.wait()
+        read = Counter(visible(folder))
+        folder.delete(second[0].target)  # the marker lists it
+        ours.commit(third, by(successor))
+        markers = {name: folder.get(name) for name in folder.names() if "_epochs" in name}
+        assert held.release()
+    assert visible(folder) == ['{"a":10}', '{"a":11}', '{"a":21}', '{"a":30}', '{"a":31}']
+    assert markers == {name: folder.get(name) for name in folder.names() if "_epochs" in name}
+    assert read == Counter(f'{{"a":{v}}}' for v in (10, 11, 20, 21)) and folder.uploads() == []
 
 
 def test_a_dead_execution_that_completes_late(folder: S3Folder, sink: FilesSink) -> None:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,8 @@ from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store, StoreConfig
+from dagster_jet.testing.servers import RedisServer
+from tests.servers.proxy import Proxy
 
 
 @pytest.fixture
@@ -69,6 +72,19 @@ class Job:
         if goes_on:
             undecided.take_over("in", execution_id)
         return [(Path(one.shown.split(" ")[0]).name, one.epoch_id) for one in lost]
+
+
+def test_a_note_that_arrives_late_does_not_replace_its_successor(tmp_path: Path) -> None:
+    """The network has kept the first epoch's, and the client has written it again."""
+    with RedisServer() as server, Proxy(urlsplit(server.url).port or 0) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        with Store.open(StoreConfig((url,), backup_count=0, partition_count=5)) as store:
+            UndecidedInput(store, "other").note("in", 1, [pa.table({"a": [1]})])
+            held = proxy.hold_next(lambda asked: b"EVALSHA" in asked and b"/in/1" in asked)
+            job = Job(tmp_path, store)
+            assert held.release()
+            job.file(2).unlink()
+            assert job.start(2, goes_on=False) == [("2.json", 3)]
 
 
 def test_what_is_there_is_read_again_and_what_is_gone_is_missed(
