@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import dagster_jet
 
@@ -29,13 +30,12 @@ PAGES_OF_PACKAGES = {
     "dagster_jet.operators.user": "pipelines",
     "dagster_jet.dag": "processors",
 }
-"""The page of the reference for names that a package defines; of all others: `jobs`."""
+"""Page of the reference by defining package. Names of other packages are on the page `jobs`."""
 
 INTRODUCTIONS = {
     "connectors": "The contract of sources and sinks. [Connectors](../connectors.md) explains it.",
     "dagster": "The names for Dagster. [Dagster](../dagster.md) explains them with examples.",
-    "errors": "All errors of the library. Each class says how a job reacts to it.",
-    "jobs": "Jobs: start, stop, look at them.",
+    "jobs": "The classes that start, stop and show jobs.",
     "pipelines": "The classes that a pipeline is written with.",
     "processors": "The processor contract. [Processors](../processors.md) explains it.",
 }
@@ -43,16 +43,34 @@ INTRODUCTIONS = {
 WITHOUT_HEADING = "{show_root_heading: false, show_root_toc_entry: false}"
 
 
+def place_of(value: Any) -> tuple[int, str, int]:
+    """Sort key of a name on its page: first what a module near the top defines, in its order."""
+    module = value.__module__
+    return module.count("."), module, inspect.getsourcelines(value)[1]
+
+
+def hidden_by_modules(module: str) -> list[str]:
+    """Functions with the name of the module that defines them: else the module is shown."""
+    public = sys.modules[module]
+    return [
+        f"::: {module}.{name}.{name}"
+        for name in getattr(public, "__all__", ())
+        if getattr(getattr(public, name), "__module__", "") == f"{module}.{name}"
+    ]
+
+
 def reference() -> dict[str, str]:
     """The pages of the API reference, Markdown by name. Each public name is on one of them."""
     modules: dict[str, str] = {}
     names: defaultdict[str, list[str]] = defaultdict(list)
-    for name in dagster_jet.__all__:
-        value = getattr(dagster_jet, name)
-        if inspect.ismodule(value):
-            modules[PAGES_OF_PACKAGES.get(value.__name__, name)] = value.__name__
-            continue
-        packages = [p for p in PAGES_OF_PACKAGES if f"{value.__module__}.".startswith(f"{p}.")]
+    public = {name: getattr(dagster_jet, name) for name in dagster_jet.__all__}
+    defined = {name: value for name, value in public.items() if not inspect.ismodule(value)}
+    for name in public.keys() - defined.keys():
+        module = public[name].__name__
+        modules[PAGES_OF_PACKAGES.get(module, name)] = module
+    for name in sorted(defined, key=lambda name: place_of(defined[name])):
+        module = f"{defined[name].__module__}."
+        packages = [package for package in PAGES_OF_PACKAGES if module.startswith(f"{package}.")]
         names[PAGES_OF_PACKAGES[max(packages, key=len)] if packages else "jobs"].append(name)
     pages = {}
     for page in sorted({*modules, *names}):
@@ -61,6 +79,7 @@ def reference() -> dict[str, str]:
             parts.append(INTRODUCTIONS[page])
         if page in modules:  # with all that its `__all__` names
             parts.append(f"::: {modules[page]}\n    options: {WITHOUT_HEADING}")
+            parts += hidden_by_modules(modules[page])
         else:
             parts += [f"::: dagster_jet.{name}" for name in names[page]]
         pages[page] = "\n\n".join(parts) + "\n"

@@ -26,7 +26,9 @@ class Signal(str, Enum):
 
 
 IDLE: Final = Signal.IDLE
+"""`Signal.IDLE`."""
 DONE: Final = Signal.DONE
+"""`Signal.DONE`."""
 
 
 @dataclass(frozen=True, order=True)

@@ -330,3 +330,4 @@ JobEvent = (
     | MembersNotRepaired
     | ExecutionEnded
 )
+"""Any event of a job."""

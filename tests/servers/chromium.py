@@ -37,7 +37,7 @@ def start_chromium(profile: Path, width: int, height: int, *, log_requests: bool
     Args:
         profile: an empty folder.
         width: of the page, in pixels; so is `height`.
-        log_requests: keep what pages ask for, for `requests_of`.
+        log_requests: record the requests of pages; `requests_of` returns them.
     """
     from selenium import webdriver
 
@@ -59,7 +59,7 @@ def start_chromium(profile: Path, width: int, height: int, *, log_requests: bool
 
 
 def requests_of(browser: Chrome) -> list[str]:
-    """The URLs that pages, frames and workers have asked for since the last call."""
+    """URLs requested by pages, frames and workers since the last call."""
     said = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))  # type: ignore[no-untyped-call]
     return [
         event["params"]["request"]["url"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import inspect
 import re
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
+import dagster_jet
 from tests.servers.chromium import requests_of, start_chromium
 from tests.site import ROOT, build, build_copy
 
@@ -121,6 +123,23 @@ def test_every_page_and_every_picture_is_in_the_navigation(site: Path) -> None:
     text = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in written)
     pictures = [path.name for path in (ROOT / "docs" / "images").iterdir()]
     assert [name for name in pictures if f"images/{name})" not in text] == []
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    pages = "".join(page.read_text("utf-8") for page in (site / "reference").glob("*.html"))
+    anchors = set(re.findall(r'id="?(dagster_jet[\w.]+)', pages))
+    wanted = set()
+    for name in dagster_jet.__all__:
+        value = getattr(dagster_jet, name)
+        if inspect.ismodule(value):
+            wanted |= {f"{value.__name__}.{one}" for one in getattr(value, "__all__", ())}
+        elif value.__module__ == "dagster_jet.errors":
+            wanted.add(f"dagster_jet.errors.{name}")
+        else:
+            wanted.add(f"dagster_jet.{name}")
+    assert len(wanted) > 150
+    doubled = {one.rpartition(".")[0] for one in anchors if len({*one.split(".")[-2:]}) == 1}
+    assert sorted(wanted - anchors - doubled) == []
 
 
 @pytest.mark.parametrize(
