@@ -1,4 +1,4 @@
-"""Dagster: the only place of the library that imports it. Executors never load this package."""
+"""Dagster integration; the only package that imports Dagster. Executors never load it."""
 
 from importlib.metadata import version
 
@@ -39,5 +39,5 @@ __all__ = [
     "jet_assets",
 ]
 
-# Shown by Dagster with the code location. Not one of Dagster's own: versions are not in step.
+# Shown by Dagster with the code location. Our versions do not follow Dagster's.
 DagsterLibraryRegistry.register("dagster-jet", version("dagster-jet"), is_dagster_package=False)

@@ -1,6 +1,6 @@
-"""Asset checks of a pipeline: green while its job is well, red with the reason and the cure."""
+"""Asset checks of a pipeline: they pass while its job is healthy, and fail with reason and cure."""
 
-# Annotations are values here: Dagster reads that of the context.
+# No `from __future__ import annotations`: Dagster reads the context's annotation at run time.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -49,35 +49,41 @@ def build_jet_asset_checks(
     name: str | None = None,
     automation_condition: dg.AutomationCondition[Any] | None = None,
 ) -> dg.AssetChecksDefinition:
-    """Return the checks of a pipeline's assets. They look into the store, and start no Spark.
+    """Return the checks of a pipeline's assets. They read the store and do not start Spark.
 
-    Of every sink: ``alive`` (somebody runs the job and gets on, or wants it down: red if it is
-    stuck, has failed, was given up, or nobody has taken it up), ``snapshot_age`` (a job that is
-    alive and waits for input is well however old its snapshot is), ``committed`` (all sinks have
-    what is decided), ``store_safe`` (no copy is missing or damaged), ``rejected_rows``. Of every
-    stateful stage: ``late_rows``, and ``watermark_lag`` if there is a limit. Rows and lag that
-    exceed their limits are warnings, the others errors.
+    Checks of every sink:
 
-    They run when something runs them: a job over ``AssetSelection.checks(...)`` on a schedule, or
-    the automation condition.
+    - ``alive``: the job makes progress, or is down on purpose. Fails if it is stuck, has failed,
+      was given up, or was not taken up in time.
+    - ``snapshot_age``: passes regardless of age while the job is alive and waits for input.
+    - ``committed``: all sinks have the decided output.
+    - ``store_safe``: no copy is missing or damaged.
+    - ``rejected_rows``: few of the sources' rows became dead letters.
+
+    Checks of every stateful stage: ``late_rows``, and ``watermark_lag`` if it has a limit.
+    ``rejected_rows``, ``late_rows`` and ``watermark_lag`` fail as warnings, the others as errors.
+
+    The checks do not run by themselves: schedule a job over ``AssetSelection.checks(...)``, or set
+    an automation condition.
 
     Args:
-        assets: what `@jet_assets` made.
-        jet: the `JetResource`, or the key it has in the definitions.
-        max_snapshot_age: of a job that has input; also how long a commit may be pending, and how
-            long nobody may have taken up a job that is down.
-        max_watermark_lag: how far event time may be behind the clock; by default any.
-        max_late_ratio: of a stage's rows since the job began.
-        max_rejected_ratio: of the sources' rows since the job began.
-        stuck_after_seconds: as the supervisor has it.
-        give_up_after: as the supervisor has it.
-        name: of the op; the pipeline's name plus ``_checks`` by default.
-        automation_condition: of all of these checks, for example
+        assets: the result of `@jet_assets`.
+        jet: the `JetResource`, or its key in the definitions.
+        max_snapshot_age: limit for a job that has input; also the limit for a pending commit, and
+            for the time that a job is down without being taken up.
+        max_watermark_lag: maximum lag of event time behind the clock; by default unlimited.
+        max_late_ratio: limit on the share of a stage's rows that were late since the job began.
+        max_rejected_ratio: limit on the share of the sources' rows that became dead letters since
+            the job began.
+        stuck_after_seconds: same as for the supervisor.
+        give_up_after: same as for the supervisor.
+        name: name of the op; by default the pipeline's name plus ``_checks``.
+        automation_condition: condition of all of these checks, for example
             ``AutomationCondition.cron_tick_passed("*/30 * * * *")``.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; a limit cannot
-            be read.
+        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; a limit is not
+            valid.
     """
     pipeline = stream_of(assets, "checks")
     limits = Limits(
@@ -127,7 +133,7 @@ def build_jet_asset_checks(
 def _results(
     jet: "Jet", pipeline: Pipeline, limits: Limits, asked: Iterable[tuple[str, str, dg.AssetKey]]
 ) -> Iterator[dg.AssetCheckResult]:
-    """Everything is read once, however many checks there are."""
+    """Evaluates the checks; the store is read once, regardless of the number of checks."""
     now_ms = time.time_ns() // 1_000_000
     record = jet.observed(pipeline.name)
     has_snapshot = record is not None and record.snapshot is not None

@@ -19,9 +19,9 @@ from dagster_jet.orchestration.translator import DagsterJetTranslator
 from dagster_jet.pipeline import Pipeline
 
 UNTIL = "until"
-"""The run config field that says when a run ends."""
+"""Run config field that says when a run ends."""
 ANEW = "anew"
-"""That of a partition's run which says that it does not go on with what was begun."""
+"""Run config field of a partition's run: recompute instead of continuing earlier work."""
 
 _CONFIG_SCHEMA = {
     UNTIL: dg.Field(
@@ -63,39 +63,39 @@ def jet_assets(
     op_tags: Mapping[str, Any] | None = None,
     retry_policy: dg.RetryPolicy | None = None,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Make the assets of a pipeline from a function that runs it.
+    """Returns a decorator that turns a function which runs a pipeline into the pipeline's assets.
 
-    One asset per stateful stage and sink; sources are external assets (`build_jet_source_assets`).
-    All of them are outputs of one op, because one streaming job writes them at one cut: they are
-    materialized together.
+    There is one asset per stateful stage and per sink. Sources are external assets
+    (`build_jet_source_assets`). All assets are outputs of one op and are materialized together,
+    because one streaming job writes them at one cut.
 
-    The run config may say `until`, unless the function takes a `config` of its own.
+    The run config accepts `until`, unless the function has a `config` parameter of its own.
 
-    With partitions each partition is a bounded job of its own, ``<pipeline>@<key>``, with a record,
-    state and transactions of its own, beside the others and beside a live job. Its run ends when
-    all of its input is read (`until` is "completed" by default). A run that was killed or failed is
-    launched again, and goes on. A partition that is complete is not computed again, because its
-    rows are in its sinks, unless the run config says `anew`. Supervisors leave such jobs alone.
+    With partitions, each partition is a bounded job ``<pipeline>@<key>`` with its own record, state
+    and transactions. It runs beside the other partitions and beside a live job. Its run ends when
+    all of its input is read (`until` defaults to "completed"). If a run was killed or failed, the
+    next run continues its work. A completed partition is not computed again, because its rows are
+    in its sinks, unless the run config sets `anew`. Supervisors ignore these jobs.
 
     Args:
-        pipeline: the pipeline; building it runs nothing. With partitions a function from a
-            partition's key to its pipeline, which reads that partition's input and writes where no
-            other partition does.
-        partitions_def: the partitions. A backfill makes a run for each.
-        sample_partition: a key to make the assets from; needed only where the partitions are
-            dynamic: no key of theirs is known when definitions are loaded.
-        dagster_jet_translator: decides keys, groups, kinds and the rest, stage by stage.
-        name: the op's name; the pipeline's by default.
+        pipeline: the pipeline; building it runs nothing. With partitions, a function from a
+            partition key to the pipeline of that partition. That pipeline must read the partition's
+            input and write where no other partition writes.
+        partitions_def: the partitions. A backfill creates one run per partition.
+        sample_partition: a key to build the assets from. Needed only for dynamic partitions, which
+            have no known key when definitions are loaded.
+        dagster_jet_translator: determines keys, groups, kinds and other properties per stage.
+        name: name of the op; by default the pipeline's.
         group_name: overrides the translator's groups.
-        owners: of all assets, besides the translator's.
-        tags: of all assets, besides the translator's.
-        upstream: assets of other pipelines. A source that reads where a sink of theirs writes
-            stands for that sink in the lineage.
-        pool: a Dagster pool. Not needed for exclusivity: the job's lease sees to it, while a
-            killed run may keep its pool slot.
+        owners: owners of all assets, in addition to the translator's.
+        tags: tags of all assets, in addition to the translator's.
+        upstream: assets of other pipelines. A source that reads what one of their sinks writes is
+            replaced by that sink in the lineage.
+        pool: a Dagster pool. Exclusivity does not need one: the job's lease ensures it. A killed
+            run may keep its pool slot.
         op_tags: tags of the op.
-        retry_policy: a step's process that dies is begun anew in the same run; of use with
-            executors that run steps in processes of their own (`build_jet_job` chooses such a one).
+        retry_policy: restarts a step process that died, within the same run. Useful with executors
+            that run steps in separate processes (`build_jet_job` then chooses such an executor).
 
     Example:
         .. code-block:: python
@@ -112,7 +112,8 @@ def jet_assets(
                 yield from jet.run(context=context)
 
     Raises:
-        ConfigurationError: partitions without a function, or a function without partitions.
+        ConfigurationError: partitions were given without a function, or a function without
+            partitions.
     """
     translator = dagster_jet_translator or DagsterJetTranslator()
     of_partition = None
@@ -141,7 +142,6 @@ def jet_assets(
             name=name or op_name,
             can_subset=False,
             partitions_def=partitions_def,
-            # Each partition is a job of its own.
             backfill_policy=dg.BackfillPolicy.multi_run(1) if of_partition else None,
             config_schema=None if takes_config else schema,
             pool=pool,
@@ -153,7 +153,7 @@ def jet_assets(
 
 
 def _check_inputs(pipeline: str, specs: Sequence[dg.AssetSpec]) -> None:
-    """Dagster names the op's inputs after the keys of assets upstream, and says only that."""
+    """Refuses keys that Dagster cannot turn into input names; its own error says only that."""
     own = {spec.key for spec in specs}
     for key in sorted({dep.asset_key for spec in specs for dep in spec.deps} - own):
         name = "_".join(key.path).replace("-", "_").replace(".", "_")
@@ -182,7 +182,7 @@ def _with(
     owners: Sequence[str],
     tags: Mapping[str, str],
 ) -> dg.AssetSpec:
-    """What the translator says of a stage wins, but for the group."""
+    """Merges stage properties: the translator's win, except for the group."""
     changed = spec.replace_attributes(
         metadata={**more, **spec.metadata, keys.META_PIPELINE: more[keys.META_PIPELINE]},
         owners=list(dict.fromkeys([*spec.owners, *owners])),
@@ -192,7 +192,7 @@ def _with(
 
 
 def _code_reference(function: Callable[..., Any]) -> dict[str, Any]:
-    """Where the function is written: the UI leads from an asset to it."""
+    """Returns metadata with the source location of the function, which the UI links to."""
     try:
         file = inspect.getsourcefile(function)
         line = inspect.getsourcelines(function)[1]
@@ -201,7 +201,7 @@ def _code_reference(function: Callable[..., Any]) -> dict[str, Any]:
     if file is None:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is beta: nobody's build should end because of it
+        warnings.simplefilter("ignore")  # a beta API; its warning must not fail a build
         here = dg.LocalFileCodeReference(file_path=file, line_number=line, label=function.__name__)
         references = dg.CodeReferencesMetadataValue(code_references=[here])
     return {keys.DAGSTER_CODE_REFERENCES: references}

@@ -27,34 +27,34 @@ def build_jet_job(
     config: dg.RunConfig | None = None,
     executor_def: dg.ExecutorDefinition | None = None,
 ) -> UnresolvedAssetJobDefinition:
-    """Return a job for assets made by `jet_assets`, fit for a run that lasts for days.
+    """Return a job for assets made by `jet_assets`, suited to runs that last for days.
 
-    It runs in the run's own process: one less than otherwise, and a run that is dead is dead for
-    Dagster, too. Dagster's run-time limit and run retries are off: a stream has no longest
+    It runs in the run's own process. That saves a process, and Dagster notices when the job's
+    process dies. Dagster's run-time limit and run retries are off: a stream has no maximum
     duration, and the supervisor sensor restarts it.
 
-    Assets with `jet_assets(retry_policy=...)` run in a step's process of their own instead, by the
-    multiprocess executor: if that process dies the run worker begins the step anew, within seconds
-    and in the same run; the supervisor is the layer behind it. Whoever is first, the other finds
-    the job taken. In the run's own process a retry policy is refused: whoever would begin the step
-    anew is dead with it, and Dagster would answer a cancel with a retry.
+    Assets with `jet_assets(retry_policy=...)` run in a step process instead, by the multiprocess
+    executor. If that process dies, the run worker restarts the step within seconds, in the same
+    run. The supervisor is the second layer; whichever of the two comes second finds the job taken.
+    A retry policy is refused with the in-process executor: the process that would restart the step
+    dies with it, and Dagster would answer a cancel with a retry.
 
     Args:
-        assets: what `@jet_assets` made.
-        name: the job's name; the pipeline's name plus ``_job`` by default, and plus
-            ``_partitions_job`` where the assets have partitions.
-        tags: further run tags.
+        assets: the result of `@jet_assets`.
+        name: the job's name; by default the pipeline's name plus ``_job``, or plus
+            ``_partitions_job`` if the assets have partitions.
+        tags: additional run tags.
         config: run config, for example `until`.
-        executor_def: by default the in-process one, and the multiprocess one where the assets have
-            a retry policy.
+        executor_def: by default the in-process executor, or the multiprocess executor if the assets
+            have a retry policy.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`, or has a retry policy that is
-            to run in the run's own process.
+        ConfigurationError: `assets` was not made by `jet_assets`, or has a retry policy that the
+            in-process executor would run.
     """
     pipeline = pipeline_of(assets)
     base = dagster_name(pipeline.name)
-    # Of what partitions do the supervisor of a live job of the same pipeline knows nothing.
+    # Runs of partitions must not match the supervisor of a live job of the same pipeline.
     drives = pipeline.name if assets.partitions_def is None else f"{pipeline.name}@*"
     by_default = f"{base}_job" if assets.partitions_def is None else f"{base}_partitions_job"
     retries = assets.op.retry_policy is not None
@@ -81,11 +81,11 @@ def build_jet_job(
 
 
 def stream_of(assets: dg.AssetsDefinition, what: str) -> Pipeline:
-    """Return the pipeline of assets that one streaming job writes.
+    """Return the pipeline of assets that a single streaming job writes.
 
     Args:
-        assets: what `@jet_assets` made.
-        what: what is to be built for them, with its article.
+        assets: the result of `@jet_assets`.
+        what: object to be built for them, with its article, for the error message.
 
     Raises:
         ConfigurationError: `assets` was not made by `jet_assets`, or has partitions.

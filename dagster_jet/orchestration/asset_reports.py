@@ -1,8 +1,8 @@
-"""What a run reports to Dagster of its assets: rows that are new, and signs of life that are not.
+"""Decides which job events become materializations and which become observations.
 
-A materialization says "there is something new": downstream assets run, freshness passes, and an
-asset that has one is not shown as failed. So a restart, or a snapshot without rows, must not be
-one. It is an observation: shown, and nothing follows from it.
+A materialization signals new data: downstream assets run, freshness checks pass, and an asset is no
+longer shown as failed. So a restart or a snapshot without rows is reported as an observation, which
+is shown but triggers nothing.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from dagster_jet.orchestration.table_facts import TableFacts
 AssetEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation
 
 IDLE_SECONDS = 900.0
-"""How often a job that waits for input says that it lives: an event is stored for ever."""
+"""Interval of idle reports of a job that waits for input; Dagster keeps every event for ever."""
 
 
 @dataclass(frozen=True)
 class LastReport:
-    """What Dagster knows of an asset."""
+    """The newest report on an asset in Dagster's log."""
 
     data_version: str
     rows: tuple[int, int] | None
-    """In and out, since the job began; None: not known."""
+    """Rows in and rows out since the job began; None: not known."""
 
 
 @dataclass
 class AssetReports:
-    """The assets of one run, and what Dagster knows of each.
+    """Reports on the assets of one run, given what Dagster knows of each.
 
-    An asset's data version is the snapshot with which its rows last changed. One asset with new
-    rows is enough for all to be materialized: they are cut at one snapshot, and Dagster would show
-    those that were left out as out of sync. A condition that asks for new rows of one asset asks
-    for `AutomationCondition.data_version_changed()`.
+    An asset's data version is the snapshot at which its rows last changed. If one asset has new
+    rows, all are materialized: they are cut at one snapshot, and Dagster would show the others as
+    out of sync. A condition on new rows of a single asset uses
+    `AutomationCondition.data_version_changed()`.
 
     Attributes:
         assets: stages and sinks.
-        last: by stage, as Dagster's log has it when the run begins.
-        inputs: the versions of what the pipeline only reads.
-        sources: by name, the external assets that stand for the pipeline's own sources.
-        partition: of a bounded run.
-        tables: the columns of the assets, once Spark has planned them.
+        last: newest report by stage, as in Dagster's log when the run begins.
+        inputs: versions of the assets that the pipeline only reads.
+        sources: external assets of the pipeline's own sources, by source name.
+        partition: partition key of a bounded run.
+        tables: columns of the assets, available once Spark has planned them.
     """
 
     assets: Sequence[ReportedAsset]
@@ -73,27 +73,27 @@ class AssetReports:
     tables: TableFacts = field(default_factory=TableFacts)
     _reported_s: dict[str, float] = field(default_factory=dict, init=False)
     _facts: dict[str, Metadata] = field(default_factory=dict, init=False)
-    """By stage: what was reported last."""
+    """Facts of the newest report, by stage."""
     _of_sources: Mapping[str, SourceProgress] = field(default_factory=dict, init=False)
 
     def committed(
         self, event: SnapshotCommitted, now_ms: int, *, again: bool = False
     ) -> Iterator[AssetEvent]:
-        """Yield one materialization per asset, if the snapshot has rows that Dagster does not know.
+        """Yield one materialization per asset if the snapshot has rows that Dagster does not know.
 
         Args:
             event: the newest committed snapshot.
-            now_ms: the wall clock.
-            again: even if it does know: the report may have been cut short.
+            now_ms: wall clock time in ms.
+            again: report in any case, because the previous report may have been interrupted.
         """
         facts = {asset.stage: facts_of_commit(event, asset, now_ms) for asset in self.assets}
         is_news = self._take(event.snapshot_id, event.stages)
         yield from self._events(facts, event.sources, now_ms, as_news=is_news or again)
 
     def restored(self, event: ExecutionStarted, now_ms: int) -> Iterator[AssetEvent]:
-        """Yield what an execution goes on from: news only if Dagster missed that commit.
+        """Yield materializations of the restored snapshot, or observations if Dagster knows it.
 
-        Nothing is yielded where there was nothing to restore.
+        Nothing is yielded if no snapshot was restored.
         """
         if event.restored_snapshot_id is None or event.restored_epoch_id is None:
             return
@@ -102,7 +102,7 @@ class AssetReports:
         yield from self._events(facts, event.sources, now_ms, as_news=is_news, or_else_observe=True)
 
     def missed(self, event: ExecutionStarted, now_ms: int) -> Iterator[AssetEvent]:
-        """Yield what was committed and never reported, as no run lives that would; else nothing."""
+        """Yield materializations of a commit that no run reported; nothing if Dagster knows it."""
         assert event.restored_snapshot_id is not None
         facts = {
             asset.stage: facts_of_restore(event, asset, now_ms, keys.REPLAYED)
@@ -112,23 +112,23 @@ class AssetReports:
         yield from self._events(facts, event.sources, now_ms, as_news=is_news)
 
     def last_committed(self, event: SnapshotCommitted, now_ms: int) -> Iterator[AssetEvent]:
-        """Yield the end of a run: an observation where its last snapshot has no new rows."""
+        """Yield the final reports of a run: observations if its last snapshot has no new rows."""
         facts = {asset.stage: facts_of_commit(event, asset, now_ms) for asset in self.assets}
         is_news = self._take(event.snapshot_id, event.stages)
         yield from self._events(facts, event.sources, now_ms, as_news=is_news, or_else_observe=True)
 
     def idle_due(self, now_ms: int) -> list[ReportedAsset]:
-        """Return the assets that are due for a sign of life: nothing was reported for long."""
+        """Return the assets that are due for an idle report after a long time without reports."""
         now_s = now_ms / 1000
         for asset in self.assets:
             self._reported_s.setdefault(asset.stage, now_s)
         return [a for a in self.assets if now_s - self._reported_s[a.stage] >= _idle_seconds(a)]
 
     def idle(self, due: Sequence[ReportedAsset], now_ms: int) -> Iterator[AssetEvent]:
-        """Yield signs of life of a job that waits for input.
+        """Yield idle reports of a job that waits for input.
 
-        An asset with a freshness policy is materialized at the data version that it has: Dagster
-        measures freshness by nothing else. Others are observed.
+        An asset with a freshness policy is materialized again at its current data version, because
+        Dagster measures freshness by materializations only. Other assets are observed.
         """
         for asset in due:
             self._reported_s[asset.stage] = now_ms / 1000
@@ -144,7 +144,7 @@ class AssetReports:
         yield from self._observed_sources()
 
     def _take(self, snapshot_id: int, stages: Mapping[str, StageProgress]) -> bool:
-        """Note what each asset is at now; return whether any has changed."""
+        """Record the current rows of each asset; return whether any changed."""
         is_news = False
         for asset in self.assets:
             rows, last = _rows(stages.get(asset.stage)), self.last.get(asset.stage)
@@ -198,5 +198,5 @@ def _rows(progress: StageProgress | None) -> tuple[int, int] | None:
 def _idle_seconds(asset: ReportedAsset) -> float:
     if asset.freshness_seconds is None:
         return IDLE_SECONDS
-    # Twice within the window: one of them may come late.
+    # Two reports per freshness window, because one of them may be late.
     return min(IDLE_SECONDS, asset.freshness_seconds / 2)

@@ -1,4 +1,4 @@
-"""All assets of a pipeline as specs: what the decorator materializes, and what is external."""
+"""Asset specs of a pipeline: those of `jet_assets`, and those of external assets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CODE_VERSION_PREFIX = "jet-"
 
 
 Links = Mapping[str, tuple[str, ...]]
-"""The keys of sinks by the place that they write to."""
+"""Asset keys of sinks, by the place they write to."""
 
 
 def stage_specs(
@@ -29,10 +29,10 @@ def stage_specs(
     translator: DagsterJetTranslator | None = None,
     links: Links | None = None,
 ) -> Mapping[str, dg.AssetSpec]:
-    """Return the spec of every named stage by stage name; dependencies are the pipeline's edges.
+    """Return the spec of every named stage, by stage name; dependencies are the pipeline's edges.
 
     Raises:
-        PipelineError: the pipeline reads or writes nothing.
+        PipelineError: the pipeline has no source or no sink.
     """
     translator = translator or DagsterJetTranslator()
     graph = pipeline.graph
@@ -48,13 +48,13 @@ def build_jet_asset_specs(
     dagster_jet_translator: DagsterJetTranslator | None = None,
     upstream: Sequence[dg.AssetsDefinition] = (),
 ) -> list[dg.AssetSpec]:
-    """Return the stateful stages and sinks as specs: for `jet_assets`, or as external assets.
+    """Return the specs of stateful stages and sinks, for `jet_assets` or as external assets.
 
-    Use them as external assets in a deployment that shows a pipeline it does not run.
+    Use them as external assets in a deployment that shows a pipeline without running it.
 
     Args:
         pipeline: the pipeline.
-        dagster_jet_translator: decides keys, groups, kinds and the rest.
+        dagster_jet_translator: determines keys, groups, kinds and other properties.
         upstream: assets of the pipelines whose sinks this one reads.
     """
     sources = {node.name for node in pipeline.graph.sources}
@@ -67,10 +67,10 @@ def build_jet_source_assets(
     dagster_jet_translator: DagsterJetTranslator | None = None,
     upstream: Sequence[dg.AssetsDefinition] = (),
 ) -> list[dg.AssetSpec]:
-    """Return the pipeline's sources as external assets, for the lineage to begin somewhere.
+    """Return the pipeline's sources as external assets, as the roots of the lineage.
 
-    Without those that are assets already: of `sources.files(asset=...)` and the like, and of
-    `upstream`.
+    Sources that are assets already are left out: those of `sources.files(asset=...)` and the like,
+    and those that read sinks of `upstream`.
 
     Args:
         pipeline: the pipeline.
@@ -79,7 +79,7 @@ def build_jet_source_assets(
     """
     links = links_to(upstream)
     specs = stage_specs(pipeline, dagster_jet_translator, links)
-    # An external asset is never materialized by us: it has neither code nor outputs to skip.
+    # We never materialize an external asset: it has no code version and no outputs to skip.
     return [
         specs[name].replace_attributes(skippable=False, code_version=None)
         for name in own_sources(pipeline, links)
@@ -87,14 +87,14 @@ def build_jet_source_assets(
 
 
 def own_sources(pipeline: Pipeline, links: Links) -> list[str]:
-    """Return the names of the sources that no other asset stands for."""
+    """Return the names of the sources that no other asset represents."""
     graph = pipeline.graph
     names = [node.name for node in graph.sources]
     return [name for name in names if not stage_data(pipeline.name, graph, name, links).asset]
 
 
 def links_to(upstream: Sequence[dg.AssetsDefinition]) -> Links:
-    """Return the keys of the sinks of other pipelines by the place that they write to."""
+    """Return the asset keys of other pipelines' sinks, by the place they write to."""
     links: dict[str, tuple[str, ...]] = {}
     for assets in upstream:
         for key, metadata in assets.metadata_by_key.items():
@@ -116,7 +116,7 @@ def _with_edges(
     own = [dep for dep in spec.deps if dep.asset_key not in upstream]
     return spec.replace_attributes(
         deps=[*upstream, *own],
-        # Nothing is owed at the end of a stream's run: outputs come at snapshots, if any.
+        # A stream's run owes no outputs at its end: they come at snapshots, if any.
         skippable=True,
         code_version=spec.code_version or version,
         metadata={

@@ -1,4 +1,4 @@
-"""Columns as Dagster shows them, from a DDL string; no Spark needed to load definitions."""
+"""Parses a DDL string into Dagster columns, without Spark, so that definitions load fast."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _COMMENT = re.compile(r"\s+COMMENT\s+'((?:[^'\\]|\\.)*)'", re.IGNORECASE)
 def columns_from_ddl(ddl: str) -> dg.TableSchema:
     """Return the columns of a Spark DDL string such as ``"flight string, delay double NOT NULL"``.
 
-    What Spark would refuse comes out as a column with an odd type: Spark has the last word, when
-    the job starts.
+    A type that Spark does not know is kept as text; Spark refuses it when the job starts.
     """
     return dg.TableSchema(columns=[_column(name, rest) for name, rest in split_ddl(ddl)])
 

@@ -1,4 +1,4 @@
-"""What the store says of a job's newest commit: the same that its run would have reported."""
+"""Reads a job's newest commit from the store, as its run would have reported it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class CommittedSnapshot:
     """A snapshot whose output is in all sinks.
 
     Attributes:
-        record: the job's, as it was read.
-        ref: the snapshot in it.
-        manifest: what the snapshot consists of.
+        record: the job's execution record at the time of the read.
+        ref: the snapshot's entry in the record.
+        manifest: the snapshot's manifest.
     """
 
     record: ExecutionRecord
@@ -32,15 +32,15 @@ class CommittedSnapshot:
 
     @property
     def is_restored(self) -> bool:
-        """It is of before the job went back to it: nothing was committed since."""
+        """Whether the snapshot precedes a rewind to it: nothing was committed since."""
         return self.manifest.timeline < self.record.timeline
 
     def rows(self, sinks: Iterable[str]) -> dict[str, int]:
-        """Returns how many rows each of these sinks has got since the job began."""
+        """Returns the number of rows written to each of the sinks since the job began."""
         return {sink: self._counters(sink).rows_out for sink in sinks}
 
     def as_restored(self, graph: Graph) -> ExecutionStarted:
-        """Returns what an execution would say that goes on from here."""
+        """Returns the event of an execution that is restored from this snapshot."""
         return ExecutionStarted(
             job=self.record.job,
             execution_id=self.ref.execution_id,
@@ -73,7 +73,7 @@ class CommittedSnapshot:
 
 
 def nothing_committed(job: str, graph: Graph) -> ExecutionStarted:
-    """Returns what there is to say of a job that has ended and found no input: no rows anywhere."""
+    """Returns the event for a job that ended without any input: zero rows everywhere."""
     return ExecutionStarted(
         job=job,
         execution_id=1,
@@ -86,7 +86,7 @@ def nothing_committed(job: str, graph: Graph) -> ExecutionStarted:
 
 
 def newest_commit(jet: Jet, job: str) -> CommittedSnapshot | None:
-    """Returns a job's newest commit; None before the first, and for a job that never ran.
+    """Returns a job's newest commit; None before the first commit, and for a job that never ran.
 
     Raises:
         StoreUnavailableError: too few members of the store answer.
@@ -96,20 +96,20 @@ def newest_commit(jet: Jet, job: str) -> CommittedSnapshot | None:
 
 
 def commits(jet: Jet, job: str) -> Iterable[CommittedSnapshot]:
-    """Yields the retained commits of a job, newest first. Raises as `newest_commit`."""
+    """Yields the retained commits of a job, newest first. Raises the errors of `newest_commit`."""
     record = jet.observed(job)
     for ref in record.snapshots if record is not None else ():
-        # Snapshot of epoch 0: where the sources begin. Nothing was written.
+        # The snapshot of epoch 0 holds the start positions of the sources; it has no output.
         if record is None or not ref.committed or ref.epoch_id == 0:
             continue
         try:
             yield CommittedSnapshot(record, ref, jet.manifest(job, ref.snapshot_id))
         except JobStateError:
-            continue  # dropped meanwhile: there are newer ones, for the next tick
+            continue  # dropped concurrently; the next tick sees newer ones
 
 
 def _rows(chain: Iterable[ChunkSet]) -> int:
-    """Of a shard's state: its newest base and what follows."""
+    """Counts the rows of a shard's newest base and of the chunk sets after it."""
     rows = 0
     for chunk_set in chain:
         rows = chunk_set.rows if chunk_set.is_base else rows + chunk_set.rows

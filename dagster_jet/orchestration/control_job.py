@@ -1,6 +1,6 @@
-"""A Dagster job that asks the streaming job for something: its launchpad is the form.
+"""Dagster job whose launchpad sends requests to the streaming job.
 
-No ``from __future__ import annotations`` here: Dagster refuses a context annotated with text.
+``from __future__ import annotations`` is not used: Dagster refuses a context annotated with text.
 """
 
 from collections.abc import Sequence
@@ -55,16 +55,16 @@ _FORM = {
 def build_jet_control_job(
     pipeline: Pipeline | str, *, jet: str = "jet", name: str | None = None
 ) -> dg.JobDefinition:
-    """Return a job for the UI that suspends, resumes, restarts, completes or cancels a stream,
-    exports a snapshot of it, or deletes what is left of it or of its partitions.
+    """Return a Dagster job that controls a streaming job from the UI.
 
-    It starts no Spark. What it does is what ``dagster-jet job NAME ...`` does; a request travels
-    through the store to whichever process has the job.
+    It suspends, resumes, restarts, completes or cancels the stream, exports a snapshot, or deletes
+    the job or its partitions' jobs. It starts no Spark and does the same as ``dagster-jet job NAME
+    ...``. Requests reach the process that has the job through the store.
 
     Args:
         pipeline: the pipeline, or its name.
         jet: the key of the `JetResource` in the definitions.
-        name: the job's name; the pipeline's name plus ``_control`` by default.
+        name: the job's name; by default the pipeline's name plus ``_control``.
     """
     pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
     base = dagster_name(pipeline_name)
@@ -105,12 +105,12 @@ def build_jet_control_job(
 def delete_jobs(
     jet: "Jet", pipeline: str, keys: Sequence[str] | None, *, release_sinks: bool
 ) -> str:
-    """Delete a pipeline's job, or those of some of its partitions; return what was, in a sentence.
+    """Delete a pipeline's job, or the jobs of some partitions; return a summary sentence.
 
     Raises:
-        JobStateError: there is no such job, or it owes its sinks a commit. What came before it in
-            the list is deleted.
-        LeaseHeldError: it runs.
+        JobStateError: there is no such job, or it owes its sinks a commit. Jobs earlier in the list
+            are deleted.
+        LeaseHeldError: the job is running.
     """
     names = [pipeline]
     if keys is not None:
@@ -124,12 +124,12 @@ def delete_jobs(
 def carry_out(
     jet: "Jet", job: str, move: Move, wait_s: float, export_name: str | None = None
 ) -> str:
-    """Ask for a move and wait for it; return what has become of the job, in a sentence.
+    """Request a move and wait for it; return the job's resulting state in a sentence.
 
     Raises:
-        ConfigurationError: an export without a name, or with one that it cannot have.
-        JobStateError: it makes no sense now.
-        TimeoutError: the request is there, and has not been carried out in time.
+        ConfigurationError: an export has no name, or a name that is not valid.
+        JobStateError: the move is not possible in the current state.
+        TimeoutError: the request was written, but was not carried out in time.
     """
     from dagster_jet.jobs.remote_job import RemoteJob
 

@@ -1,10 +1,10 @@
-"""The name of a pipeline as Dagster takes names: ASCII letters, digits and underscores."""
+"""Converts pipeline names to names valid in Dagster: ASCII letters, digits and underscores."""
 
 from __future__ import annotations
 
 
 def dagster_name(name: str) -> str:
-    """Returns the name with an underscore for each character that Dagster refuses.
+    """Returns the name with each character that Dagster refuses replaced by an underscore.
 
     Example:
         >>> dagster_name("airport-delays.v2")

@@ -1,11 +1,11 @@
-"""Runs whose worker is provably dead are reported as what they are, so that alerts go off.
+"""Reports runs whose worker is provably dead as failed, so that alerts fire.
 
 Otherwise they stay "started" for ever, and the supervisor waits for some of them as for runs that
-may take the job at any moment.
+may take the job.
 
-Of another host, container or boot nobody can tell whether a process lives. But if another run has
-fenced its execution, it can decide nothing any more, and if it lives, it finds that out at its next
-heartbeat and ends. A run that still does not is reported, too.
+The liveness of a process on another host, container or boot is unknown. But once another run has
+fenced its execution, that process can decide nothing; if it lives, it notices at its next heartbeat
+and ends. A run that still has not ended is reported as well.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from dagster_jet.snapshot.record import ExecutionRecord
 def fenced_runs(
     instance: dg.DagsterInstance, launches: Launches, record: ExecutionRecord | None
 ) -> tuple[str, ...]:
-    """Return the ids of runs elsewhere whose execution is not over for them, while a newer one of
-    another run has the job.
+    """Return the ids of runs on other hosts whose execution another run's execution has fenced.
 
-    One that lives ends by itself within moments: give it the time.
+    A run that lives ends by itself shortly after; the caller waits for that.
     """
     lease = record.lease if record is not None else None
     if record is None or lease is None or lease.run_id is None:
@@ -42,10 +41,10 @@ def fenced_runs(
 def report_fenced_run(
     instance: dg.DagsterInstance, run_id: str, record: ExecutionRecord
 ) -> str | None:
-    """Report as failed (or as cancelled) a run of `fenced_runs` that has not ended in time.
+    """Report a run of `fenced_runs` that has not ended in time as failed (or as cancelled).
 
     Returns:
-        A sentence; None if it has just ended.
+        A sentence; None if the run has just ended.
     """
     assert record.lease is not None
     successor = f"execution {record.execution_id} of run {record.lease.run_id}"
@@ -59,10 +58,10 @@ def report_fenced_run(
 
 
 def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[str]:
-    """Report as failed (or as cancelled, if that was asked for) each run of the job that is dead.
+    """Report each dead run of the job as failed, or as cancelled if that was requested.
 
     Returns:
-        A sentence for each. Nothing else is changed: who has the job is in the store.
+        One sentence per run. Nothing else changes: the store says which run has the job.
     """
     found = []
     for run in launches.with_worker(instance):
@@ -79,7 +78,7 @@ def report_dead_runs(instance: dg.DagsterInstance, launches: Launches) -> list[s
 
 
 def _report(instance: dg.DagsterInstance, run_id: str, why: str) -> bool:
-    # Whatever it has reported itself is there by now: it reports nothing any more.
+    # Read the status again: the run is dead and adds no further event of its own.
     newest = instance.get_run_by_id(run_id)
     if newest is None or newest.is_finished:
         return False

@@ -1,4 +1,4 @@
-"""A pipeline inside the metadata of its assets, so that a run needs nothing but its context."""
+"""Carries a pipeline in the metadata of its assets, so that a run needs only its context."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MetadataByKey = Mapping[dg.AssetKey, Mapping[str, Any]]
 
 
 class DefinedPipeline(str):
-    """The name of a pipeline, with the pipeline itself and how its stages become assets.
+    """Name of a pipeline, carrying the pipeline itself and the settings that make it into assets.
 
-    A text, because Dagster shows metadata to people: another object would be shown as
-    "[Pipeline] (unserializable)". To code it gives back the very object.
+    It is a string because Dagster shows metadata to users; another object would be shown as
+    "[Pipeline] (unserializable)". Code gets the same object back.
     """
 
     pipeline: Pipeline
@@ -34,7 +34,7 @@ class DefinedPipeline(str):
         links: Mapping[str, tuple[str, ...]] | None = None,
         of_partition: Callable[[str], Pipeline] | None = None,
     ) -> DefinedPipeline:
-        """Return it for a pipeline, or for a pipeline per partition."""
+        """Return the metadata value for a pipeline, or for a pipeline per partition."""
         defined = cls(pipeline.name)
         defined.pipeline = pipeline
         defined.translator = translator or DagsterJetTranslator()
@@ -44,7 +44,7 @@ class DefinedPipeline(str):
 
 
 def defined_in(metadata_by_key: MetadataByKey) -> DefinedPipeline | None:
-    """Return what `jet_assets` has left in the metadata of assets; None if it did not make them."""
+    """Return the value that `jet_assets` put into the metadata; None if there is none."""
     for metadata in metadata_by_key.values():
         defined = metadata.get(keys.META_PIPELINE)
         if isinstance(defined, DefinedPipeline):

@@ -1,7 +1,7 @@
-"""Runs from time to time that read what is there and end: micro-batches by the clock.
+"""Schedule of runs that read the available input and end: micro-batches by the clock.
 
-Each goes on exactly where the last one ended, however that was. In between the job is down, and a
-supervisor leaves it so.
+Each run continues exactly where the last one ended, for whatever reason. Between runs the job is
+down, and a supervisor does not start it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ def build_jet_schedule(
     execution_timezone: str | None = None,
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """Return a schedule of runs that read what is there, commit it and end.
+    """Return a schedule of runs that read the available input, commit it and end.
 
-    A tick while a run still has the job, or while the job is paused or suspended, requests nothing
-    and says why. The next run reads what came meanwhile: nothing is skipped or read twice.
+    A tick requests nothing and states the reason while a run has the job, or while the job is
+    paused or suspended. The next run reads the input of the meantime: nothing is skipped or read
+    twice.
 
     Args:
-        assets: what `@jet_assets` made.
-        cron_schedule: when, as Dagster takes it.
-        until: "drained" (what is there when it has been read), or a duration such as "10 minutes".
+        assets: the result of `@jet_assets`.
+        cron_schedule: cron expression, as for Dagster.
+        until: "drained" (the available input was read), or a duration such as "10 minutes".
             "completed" would close all windows, and the next run would read nothing.
-        jet: the `JetResource`, or the key it has in the definitions.
-        name: the schedule's name; the pipeline's name plus ``_schedule`` by default. Its job has
-            the pipeline's name plus ``_drained_job``.
-        execution_timezone: of `cron_schedule`; UTC by default.
-        default_status: whether it is on when first loaded.
+        jet: the `JetResource`, or its key in the definitions.
+        name: the schedule's name; by default the pipeline's name plus ``_schedule``. Its job is
+            named after the pipeline plus ``_drained_job``.
+        execution_timezone: time zone of `cron_schedule`; by default UTC.
+        default_status: status of the schedule when it is first loaded.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; `until` cannot
-            be read.
+        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; `until` is not
+            valid.
     """
     pipeline = stream_of(assets, "a schedule of drained runs")
     parse_until(until)
@@ -78,10 +79,10 @@ def build_jet_schedule(
 
 
 def why_not_now(jet: Jet, job: str) -> str | None:
-    """Return why a tick requests no run of the job; None if it does.
+    """Return why a tick requests no run of the job; None if it requests one.
 
     Raises:
-        StoreError: the store could not be asked; the tick fails.
+        StoreError: the store could not be read; the tick fails.
     """
     supervision, record = read_supervision(jet.store, job), jet.record(job)
     if supervision is not None and supervision.intent is Intent.PAUSED:

@@ -1,4 +1,4 @@
-"""From the job's driver thread to Dagster's main thread, without either waiting for the other."""
+"""Passes events from the job's driver thread to Dagster's main thread without blocking either."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ CAPACITY = 1024
 
 
 class EventBuffer:
-    """Bounded; the driver thread never blocks, the main thread never holds a lock.
+    """Bounded buffer of job events; the driver thread never blocks, the main thread takes no lock.
 
-    A lock would be wrong here: Dagster raises its interrupt inside the main thread at any byte
-    code, also between taking a lock and the ``with`` that would give it back, and the driver thread
-    would hang for ever. A deque's ``append`` and ``popleft`` are atomic.
+    A lock would be unsafe: Dagster raises its interrupt in the main thread at any byte code, also
+    between acquiring a lock and the ``with`` that releases it, and the driver thread would hang for
+    ever. A deque's ``append`` and ``popleft`` are atomic.
 
-    Losing an event is harmless (the store says the same), so the oldest go first when nobody
-    drains. Epochs and progress are not kept: there is much of them, and nothing of it is committed.
+    A lost event is harmless, because the store has the same information, so the oldest events are
+    dropped when the buffer is full. Epoch and progress events are not kept: they are frequent and
+    describe nothing committed.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._events: deque[JobEvent] = deque(maxlen=capacity)
 
     def put(self, event: JobEvent) -> None:
-        """Called on the driver thread."""
+        """Add an event; called on the driver thread."""
         if not isinstance(event, EpochCompleted | ProgressReported):
             self._events.append(event)
 
     def drain(self) -> list[JobEvent]:
-        """Return what has come in, in order; of the committed snapshots only the newest.
+        """Return the buffered events in order, but only the newest of the committed snapshots.
 
-        Its totals contain those of the ones before it.
+        The totals of a snapshot include those of earlier ones.
         """
         events: list[JobEvent] = []
         while self._events:

@@ -1,4 +1,4 @@
-"""What `JetResource.run` returns."""
+"""Return type of `JetResource.run`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ JetEvent: TypeAlias = AssetEvent
 
 
 class JetEventIterator(Generator[JetEvent, None, None]):
-    """The events of one run of a pipeline, in order; ``yield from`` it inside an asset.
+    """The asset events of one run of a pipeline, in order; ``yield from`` it inside an asset.
 
-    A generator and not a mere iterator: ``yield from`` then hands an interrupt and a close through
-    to the loop that drives the job, which answers with a terminal snapshot.
+    It is a full generator, so that ``yield from`` forwards an interrupt or a close to the loop that
+    watches the job, which then takes a terminal snapshot.
     """
 
     def __init__(self, events: Generator[JetEvent, None, None]) -> None:

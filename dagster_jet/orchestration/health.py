@@ -1,4 +1,4 @@
-"""Is a job well? Verdicts over what the store says of it; no Dagster, nothing is asked here."""
+"""Health verdicts on a job, computed from the store's data. Pure; independent of Dagster."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from dagster_jet.store.upkeep.status import StoreStatus
 
 @dataclass(frozen=True)
 class Limits:
-    """What is still well."""
+    """Limits below which a job counts as healthy."""
 
     snapshot_age_ms: int
     watermark_lag_ms: int | None
-    """None: any. Event time may be long ago on purpose."""
+    """None: unlimited, because event time may be long ago on purpose."""
     late_ratio: float
     rejected_ratio: float
     stuck_after_ms: int = 300_000
     give_up_after: int = 8
-    """These two as the supervisor has them."""
+    """`stuck_after_ms` and `give_up_after` are the same as for the supervisor."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """One verdict, with the numbers behind it."""
+    """A verdict, its explanation and the numbers behind it."""
 
     is_well: bool
     why: str
@@ -38,7 +38,7 @@ class Health:
 _FAILURES = (StopCause.ERROR, StopCause.GAVE_UP)
 _LONG_AGO_MS = 2**62
 _FRUITLESS_MAX = 2
-"""Executions in a row: one may be killed at any time."""
+"""Executions in a row without a snapshot; a single one may have been killed by chance."""
 
 
 def alive(
@@ -47,13 +47,13 @@ def alive(
     now_ms: int,
     limits: Limits,
 ) -> Health:
-    """Whether somebody runs the job and gets on, or wants it down; in the supervisor's words.
+    """Whether the job makes progress, or is down on purpose; explained in the supervisor's words.
 
     Args:
-        record: as observed: of a job that is said to run, the owner is there.
-        supervision: what is wanted of the job.
-        now_ms: the clock.
-        limits: what is still well; a job may be down unasked as long as a snapshot may be old.
+        record: record as observed: while it says that the job runs, its owner is alive.
+        supervision: the newest request and the job's intent.
+        now_ms: wall clock time in ms.
+        limits: limits; a job may be down without a request for at most the maximum snapshot age.
     """
     situation = Situation(record, supervision, waited_ms=_LONG_AGO_MS)
     policy = RestartPolicy(stuck_after_ms=limits.stuck_after_ms, give_up_after=limits.give_up_after)
@@ -101,7 +101,7 @@ def alive(
 
 
 def snapshot_age(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> Health:
-    """A living job that waits for input makes no snapshots, and is well; so is one that is over."""
+    """Whether the last snapshot is recent, or the job is idle or completed."""
     if record is None or record.snapshot is None:
         return Health(False, "The job has no snapshot yet.")
     age_ms = max(0, now_ms - record.snapshot.taken_at_ms)
@@ -123,7 +123,7 @@ def snapshot_age(record: ExecutionRecord | None, now_ms: int, limits: Limits) ->
 
 
 def committed(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> Health:
-    """Whether the sinks have what the last snapshot has decided."""
+    """Whether the sinks have the output that the last snapshot decided."""
     if record is None or record.snapshot is None:
         return Health(False, "The job has no snapshot yet.")
     newest = record.snapshot
@@ -139,7 +139,7 @@ def committed(record: ExecutionRecord | None, now_ms: int, limits: Limits) -> He
 
 
 def store_safe(status: StoreStatus) -> Health:
-    """Whether the store could lose as many members as it was promised to."""
+    """Whether the store can lose as many members as its backup count promises."""
     away = [member for member in status.members if not member.reachable]
     said = [f"{m.member_id} does not answer: {(m.trouble or '').rstrip('.')}." for m in away]
     if status.under_replicated:
@@ -155,7 +155,7 @@ def store_safe(status: StoreStatus) -> Health:
 
 
 def late_rows(counters: Counters | None, limits: Limits) -> Health:
-    """Of all rows of a stage since the job began."""
+    """Share of a stage's rows that were late since the job began."""
     counters = counters or Counters()
     rows = counters.rows_in + counters.late
     ratio = counters.late / max(1, rows)
@@ -166,7 +166,7 @@ def late_rows(counters: Counters | None, limits: Limits) -> Health:
 
 
 def rejected_rows(counters: Mapping[str, Counters], limits: Limits) -> Health:
-    """Of all rows of all sources since the job began."""
+    """Share of all sources' rows that became dead letters since the job began."""
     rejected = sum(each.rejected for each in counters.values())
     rows = sum(each.rows_in for each in counters.values()) + rejected
     ratio = rejected / max(1, rows)
@@ -180,7 +180,7 @@ def rejected_rows(counters: Mapping[str, Counters], limits: Limits) -> Health:
 def watermark_lag(
     reached_ms: int | None, held_back_by: str | None, now_ms: int, limits: Limits
 ) -> Health:
-    """How far a stage's event time is behind the clock."""
+    """Lag of a stage's event time behind the clock."""
     if reached_ms is None:
         return Health(True, "The stage has no event time yet.")
     lag_ms = now_ms - reached_ms

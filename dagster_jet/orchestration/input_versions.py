@@ -1,4 +1,4 @@
-"""The versions of the assets that a pipeline only reads, as it has read them."""
+"""Versions of the assets that a pipeline reads but does not produce."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dagster_jet.orchestration.materialization import InputVersion
 
 
 class InputVersions(Protocol):
-    """Which version of each outside input is in what the job has committed."""
+    """Version of each outside input that the committed output contains."""
 
     @property
     def versions(self) -> Mapping[dg.AssetKey, InputVersion]: ...
 
     def refresh(self, sources: Mapping[str, SourceProgress], now_ms: int) -> None:
-        """Called with the state of the sources before each report."""
+        """Called with the progress of the sources before each report."""
         ...
 
 
@@ -36,16 +36,16 @@ class KnownVersions:
 
 @dataclass
 class VersionsInLog:
-    """Versions as Dagster's event log has them.
+    """Input versions taken from Dagster's event log.
 
-    Never ahead of what was read. A table counts as it was when the run began, or, if it is read
-    anew now and then, as it was one such interval ago. A source counts as it is now if nothing
-    waits in it, and otherwise as it was before.
+    A version is never newer than what was read. A table has the version at the start of the run,
+    or, with a refresh interval, the version of one interval ago. A source has the current version
+    if it has no backlog, and otherwise keeps its previous one.
 
     Attributes:
-        instance: Dagster's.
-        tables: assets that rows are enriched with; how often each is read anew, if it is.
-        sources: assets that are read as streams; by which source.
+        instance: the Dagster instance.
+        tables: assets that rows are enriched with, and their refresh interval in ms, if any.
+        sources: assets that are read as streams, and the name of the reading source.
     """
 
     instance: dg.DagsterInstance
@@ -54,7 +54,7 @@ class VersionsInLog:
     versions: dict[dg.AssetKey, InputVersion] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Called before the job starts: what it reads is at least as new."""
+        """Called before the job starts, so the data it reads is at least as new."""
         for key in self.tables:
             self._look(key)
 

@@ -1,9 +1,10 @@
-"""The main thread of a streaming run: it waits, reports, and answers interrupts.
+"""Main thread of a streaming run: waits for the job, reports, and handles interrupts.
 
 Dagster raises its interrupt asynchronously in the main thread. Inside a py4j call that would leave
-the gateway half-used and hang every later call, so this thread never touches Spark: the job runs
-on a driver thread of its own, and this one waits on an `Event` with short time-outs. (Not on
-`Thread.join`: after an interrupt CPython 3.11 marks a live thread as stopped and returns.)
+the gateway in an undefined state and hang every later call. So this thread never calls Spark: the
+job runs on a separate driver thread, and this thread waits on an `Event` with short time-outs.
+`Thread.join` is not used: after an interrupt CPython 3.11 marks a live thread as stopped and
+returns.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 
 
 class RunningJob(Protocol):
-    """What is needed of `dagster_jet.jobs.pipeline_job.PipelineJob`."""
+    """The part of `dagster_jet.jobs.pipeline_job.PipelineJob` that is used here."""
 
     @property
     def name(self) -> str: ...
@@ -61,7 +62,7 @@ class RunningJob(Protocol):
 
 
 class Log(Protocol):
-    """What is needed of Dagster's log."""
+    """The part of Dagster's log that is used here."""
 
     def info(self, message: object, /) -> None: ...
     def warning(self, message: object, /) -> None: ...
@@ -71,21 +72,22 @@ class Log(Protocol):
 class JobWatch:
     """Watches one running job until it ends or the run is interrupted.
 
-    Two ways out. The usual one is `events`, which ends with the job or with an interrupt. But an
-    interrupt that arrives while Dagster handles what was yielded is raised in Dagster's own frames
-    and never reaches the generator; then Dagster's teardown calls `end`.
+    Usually `events` ends with the job or with an interrupt. An interrupt that arrives while Dagster
+    handles a yielded event is raised in Dagster's own frames and never reaches the generator; then
+    Dagster's teardown calls `end`.
 
     Attributes:
-        job: the job, running.
-        event_buffer: where the job's driver thread puts its events.
-        reports: what goes to Dagster.
-        schedule: how often.
-        log: the run's log; a line is an event too, so it gets few.
+        job: the running job.
+        event_buffer: buffer that the job's driver thread puts its events into.
+        reports: converts the job's events into asset events.
+        schedule: limits the rate of reports.
+        log: the run's log; a log line is a Dagster event too, so few are written.
         drain_budget_seconds: how long an interrupt waits for the terminal snapshot.
-        on_started: called with its number when an execution has the job.
-        on_interrupt: called once, after the stop was asked for, before waiting.
-        is_idle: is the job alive, and waits for input? Asked when nothing was reported for long.
-        warnings: what has come up beside the job: of the store.
+        on_started: called with the execution's id when an execution has taken the job.
+        on_interrupt: called once, after the stop was requested and before waiting for it.
+        is_idle: whether the job is alive and waits for input; called after a long time without
+            reports.
+        warnings: returns new warnings about the store.
     """
 
     job: RunningJob
@@ -99,17 +101,17 @@ class JobWatch:
     is_idle: Callable[[], bool] = lambda: False
     warnings: Callable[[], list[str]] = list
     _is_up: bool = field(default=False, init=False)
-    """Data flows: an execution has started."""
+    """Whether an execution has started and data flows."""
     _is_over: bool = field(default=False, init=False)
-    """Nothing is left to do: the job has stopped and that was reported, or its lease is gone."""
+    """Whether the end of the job was reported, or its lease was released."""
 
     def events(self) -> Generator[AssetEvent, None, None]:
         """Yield materializations until the job has ended.
 
-        An interrupt asks for a terminal snapshot, waits for it within the drain budget, reports
-        what was committed, and is raised again: swallowed, it would turn a cancelled run into a
-        successful one. A second interrupt skips the wait. Whatever the way out, the job has
-        stopped or has lost its lease when this ends: an orphan cannot decide anything.
+        An interrupt requests a terminal snapshot, waits for it within the drain budget, reports the
+        committed output, and is re-raised; otherwise a cancelled run would count as successful. A
+        second interrupt skips the wait. In every case the job has stopped or has lost its lease
+        when this ends, so an orphan cannot decide a snapshot.
 
         Raises:
             dg.Failure: the job ended with an error; its cure is in the description.
@@ -121,8 +123,9 @@ class JobWatch:
             self._is_over = True
             self._check_result()
         except GeneratorExit:
-            # The caller may be the garbage collector on any thread, even on the one that should
-            # stop, or the interpreter at its end, when no other thread runs: ask, do not wait.
+            # The caller may be the garbage collector on any thread, even on the thread that should
+            # stop, or the interpreter's shutdown, when no other thread runs. So request the stop
+            # without waiting.
             with suppress(JobStateError):  # it has ended
                 self.job.request_stop(StopKind.SHUTDOWN)
             raise
@@ -136,10 +139,10 @@ class JobWatch:
             raise
 
     def end(self) -> list[AssetEvent]:
-        """Stop the job if it was dropped without a word, and return what is still to be reported.
+        """Stop the job if Dagster abandoned the generator; return the outstanding reports.
 
-        Nothing if `events` came to its end. Like there, when this returns the job has stopped or
-        has lost its lease.
+        Returns nothing if `events` was exhausted. When this returns the job has stopped or has lost
+        its lease.
         """
         if self._is_over:
             return []
@@ -152,7 +155,7 @@ class JobWatch:
         return [] if newest is None else [*self.reports.committed(newest, _now_ms(), again=True)]
 
     def _stop(self) -> None:
-        """Ask for a terminal snapshot and wait for it, within the drain budget."""
+        """Request a terminal snapshot and wait for it within the drain budget."""
         if self.job.done.is_set():
             return
         self.log.info(
@@ -176,8 +179,8 @@ class JobWatch:
                 )
         finally:
             if not self.job.done.is_set():
-                # Crash window: the driver thread may still be in phase 1. Without the record
-                # it can finish that, and it will not be decided. Waiting again would be in vain.
+                # Crash window: the driver thread may still be in phase 1. It can finish that phase,
+                # but without the lease its snapshot is not decided. Waiting longer would not help.
                 self.job.release_lease()
                 self._is_over = True
 
@@ -219,7 +222,8 @@ class JobWatch:
                     f"{event.attempt} begins in {event.delay_ms / 1000:g} s."
                 )
             case SnapshotFailed() if event.failed_snapshots.bit_count() == 1:
-                # The 1st, 2nd, 4th, 8th ...: one per second would drown the event log.
+                # Warn at the 1st, 2nd, 4th, 8th failure ...: one event per second would flood the
+                # log.
                 self.log.warning(
                     f"A snapshot of execution {event.execution_id} was discarded "
                     f"({event.reason}); {event.failed_snapshots} so far."
@@ -293,18 +297,18 @@ class JobWatch:
         try:
             self.job.result()
         except LeaseHeldError as error:
-            # A failure would turn the assets red, although the stream that writes them runs on.
+            # A failure would mark the assets as failed, although the stream that writes them runs.
             self.log.warning(f"Already running, nothing to do here: {error}")
         except JetError as error:
             raise as_failure(error) from error
 
 
 def as_failure(error: JetError) -> dg.Failure:
-    """Return an error as Dagster shows it best: its sentence first, the stack behind."""
+    """Return an error as a Dagster failure: its message first, the stack trace after it."""
     return dg.Failure(
         description=str(error),
         metadata={"error": type(error).__name__, "reaction": error.reaction.value},
-        # A second process would meet the same wrong setting.
+        # A second process would fail with the same wrong setting.
         allow_retries=error.reaction in (Reaction.RESTART, Reaction.RETRY),
     )
 
@@ -326,7 +330,7 @@ def _started(event: ExecutionStarted) -> str:
 
 
 def _has_doubled(event: ItemsLost) -> bool:
-    """The first loss, and whenever the total passes a power of two: a line is an event too."""
+    """Whether the total has passed a power of two (true for the first loss); limits log lines."""
     return event.lost_in_all.bit_length() > (event.lost_in_all - event.lost).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""What Dagster's event log knows of the assets of a pipeline."""
+"""Reads earlier reports on a pipeline's assets from Dagster's event log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def last_reports(
 def last_inputs(
     instance: dg.DagsterInstance, assets: Sequence[ReportedAsset], partition: str | None = None
 ) -> dict[dg.AssetKey, InputVersion]:
-    """Return the versions of outside inputs with which the assets were last reported."""
+    """Return the versions of the outside inputs in the assets' newest reports."""
     found: dict[dg.AssetKey, InputVersion] = {}
     for asset in assets:
         event = newest_materialization(instance, asset.key, partition)
@@ -43,7 +43,7 @@ def last_inputs(
 def newest_materialization(
     instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None = None
 ) -> dg.AssetMaterialization | None:
-    """Return an asset's newest materialization, None if it has none."""
+    """Return an asset's newest materialization; None if it has none."""
     wanted = dg.AssetRecordsFilter(
         asset_key=key, asset_partitions=None if partition is None else [partition]
     )
@@ -52,7 +52,7 @@ def newest_materialization(
 
 
 def number(metadata: Mapping[str, dg.MetadataValue], key: str) -> int | None:
-    """Return a number of a report: from an entry of its own, or from the details."""
+    """Return a number from a report's metadata: an entry of its own, or one of the details."""
     value = metadata[key].value if key in metadata else None
     if value is None and keys.DETAILS in metadata:
         details = metadata[keys.DETAILS].value

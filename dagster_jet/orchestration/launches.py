@@ -1,6 +1,7 @@
-"""Who launched a run, and who wanted it down: what Dagster knows, without believing copied tags.
+"""Runs of a streaming job as Dagster knows them: who launched and who cancelled them.
 
-'Re-execute' and the launchpad copy a run's tags, the generation of a supervisor's request too.
+Copied tags are not trusted: "Re-execute" and the launchpad copy all tags of a run, including the
+generation of a supervisor's request.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _PENDING = (
 
 @dataclass(frozen=True)
 class Launches:
-    """The runs that drive one streaming job, as Dagster knows them.
+    """The Dagster runs that execute one streaming job.
 
     Attributes:
-        pipeline: the streaming job's name.
-        job: the Dagster job that a supervisor launches.
-        asset_keys: of the pipeline: a person may materialize them without that job.
+        pipeline: name of the streaming job.
+        job: name of the Dagster job that a supervisor launches.
+        asset_keys: assets of the pipeline; they can also be materialized without that Dagster job.
     """
 
     pipeline: str
@@ -38,20 +39,20 @@ class Launches:
     asset_keys: frozenset[dg.AssetKey] = frozenset()
 
     def unfinished(self, instance: dg.DagsterInstance) -> tuple[str, ...]:
-        """Return the ids of the runs that have the job or may take it at any moment.
+        """Return the ids of the runs that have the job or may take it at any time.
 
-        A run that is being cancelled takes nothing any more.
+        A run that is being cancelled does not take the job.
         """
         runs = self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED)
         return tuple(run.run_id for run in runs)
 
     def may_report(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
-        """Return the runs that have the job, may take it, or have not said their last word."""
+        """Return the runs that may still report: they have the job, may take it, or are ending."""
         canceling = dg.DagsterRunStatus.CANCELING
         return self._with_status(instance, *_PENDING, dg.DagsterRunStatus.STARTED, canceling)
 
     def with_worker(self, instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
-        """Return the runs of which Dagster says that a process works on them."""
+        """Return the runs that have a worker process according to Dagster."""
         status = dg.DagsterRunStatus
         return self._with_status(instance, status.STARTING, status.STARTED, status.CANCELING)
 
@@ -81,10 +82,10 @@ class Launches:
         return oldest[0] if oldest else None
 
     def unused_generation(self, instance: dg.DagsterInstance) -> int:
-        """Return the first generation Dagster has not seen: a run key is skipped for ever.
+        """Return the first generation unknown to Dagster, which never launches a run key twice.
 
-        Asked only when the store knows of no generation, which after a new store does not mean that
-        there was none.
+        Called only if the store knows no generation. In a new store that does not mean that there
+        was none before.
         """
         newest = instance.get_runs(
             dg.RunsFilter(tags={keys.TAG_PIPELINE: self.pipeline}), limit=_RUNS_LOOKED_AT
@@ -94,7 +95,7 @@ class Launches:
 
 
 def hint(run: dg.DagsterRun | None) -> RunHint:
-    """Return what Dagster says about a run that was requested."""
+    """Return Dagster's status of a requested run."""
     if run is None:
         return RunHint.ABSENT
     if run.status in _PENDING:
@@ -103,19 +104,19 @@ def hint(run: dg.DagsterRun | None) -> RunHint:
 
 
 def is_launched_by_hand(instance: dg.DagsterInstance, run: dg.DagsterRun, pipeline: str) -> bool:
-    """Did somebody else than a supervisor or Dagster's own retries want this run?
+    """Whether the run was launched by someone other than a supervisor or Dagster's own retries.
 
     Args:
-        instance: Dagster's.
-        run: the run that asks.
-        pipeline: the streaming job's name.
+        instance: the Dagster instance.
+        run: the run in question.
+        pipeline: name of the streaming job.
     """
     if keys.DAGSTER_RETRY_NUMBER in run.tags:
         return False
     generation = run.tags.get(keys.TAG_GENERATION)
     if generation is None or run.parent_run_id is not None:
         return True
-    # Of all runs with this generation the one that was requested is the oldest.
+    # The requested run is the oldest run with this generation.
     of_generation = dg.RunsFilter(
         tags={keys.TAG_PIPELINE: pipeline, keys.TAG_GENERATION: generation}
     )
@@ -124,6 +125,6 @@ def is_launched_by_hand(instance: dg.DagsterInstance, run: dg.DagsterRun, pipeli
 
 
 def is_cancelled_by_hand(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Does the interrupt come from a user's *Terminate*? An eviction is not written down."""
+    """Whether a user's *Terminate* caused the interrupt; Dagster does not record an eviction."""
     run = instance.get_run_by_id(run_id)
     return run is not None and run.status is dg.DagsterRunStatus.CANCELING

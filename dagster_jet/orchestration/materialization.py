@@ -1,11 +1,11 @@
-"""From a point in a job's life to what Dagster stores about its assets. Pure.
+"""Converts events of a job into the asset events that Dagster stores. Pure.
 
-Always `AssetMaterialization`, never `MaterializeResult`: of the latter a step may have one per
-asset, and a stream has one per snapshot. The price is that Dagster adds no version tags by
-itself, so they are added here.
+The result is always an `AssetMaterialization`. A step may yield one `MaterializeResult` per asset
+only, but a stream yields one event per snapshot. Dagster adds no version tags to an
+`AssetMaterialization`, so they are added here.
 
-An event is stored twice, for ever, and shown as a table: what people plot stands alone, about
-eight numbers; the rest is one entry.
+Dagster stores each event twice, for ever, and shows its metadata as a table. About eight numbers
+that are plotted are entries of their own; the rest is one entry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.orchestration import metadata_keys as keys
 
 _POSITION_CHARACTERS_MAX = 2_000
-"""A longer position is left to the snapshot's manifest."""
+"""Longer positions are omitted; they are in the snapshot's manifest."""
 
 Metadata = Mapping[str, dg.MetadataValue]
 
@@ -40,16 +40,16 @@ class ReportedAsset:
     is_sink: bool
     has_state: bool
     stage_inputs: tuple[dg.AssetKey, ...] = ()
-    """Upstream stages of the same pipeline: cut at the same snapshot."""
+    """Upstream stages of the same pipeline, cut at the same snapshot."""
     outside_inputs: tuple[dg.AssetKey, ...] = ()
-    """Upstream assets that this pipeline only reads."""
+    """Upstream assets outside of the pipeline."""
     freshness_seconds: float | None = None
-    """How old its newest materialization may be, if it has a freshness policy."""
+    """Maximum age of the newest materialization, if the asset has a freshness policy."""
 
 
 @dataclass(frozen=True)
 class InputVersion:
-    """What an asset was made from: as Dagster's log names it."""
+    """Version of an input of an asset, as named in Dagster's event log."""
 
     version: str = keys.UNVERSIONED
     pointer: str = keys.NO_POINTER
@@ -80,13 +80,13 @@ def facts_of_commit(event: SnapshotCommitted, asset: ReportedAsset, now_ms: int)
 def facts_of_restore(
     event: ExecutionStarted, asset: ReportedAsset, now_ms: int, mark: str = keys.RESTORED
 ) -> Metadata:
-    """Return the metadata of one asset for the snapshot that an execution goes on from.
+    """Return the metadata of one asset for the snapshot that an execution is restored from.
 
     Args:
-        event: the execution.
+        event: start of the execution.
         asset: the asset.
-        now_ms: the wall clock.
-        mark: says why it is reported.
+        now_ms: wall clock time in ms.
+        mark: metadata key that states the reason for the report.
     """
     assert event.restored_snapshot_id is not None
     return {
@@ -104,7 +104,7 @@ def facts_of_restore(
 
 
 def facts_of_source(source: SourceProgress) -> Metadata:
-    """Return what is observed of a source: how far it is read, and what waits in it."""
+    """Return the metadata of a source's observation: progress and backlog."""
     facts: dict[str, dg.MetadataValue] = {keys.ROWS_READ: _int(source.rows_read)}
     for unit, value in source.lag.items():
         number = _int(value) if isinstance(value, int) else _float(value)
@@ -127,9 +127,9 @@ def materialization(
     facts: Metadata,
     partition: str | None = None,
 ) -> dg.AssetMaterialization:
-    """Return the event that says: the asset is now at this version, made from these inputs.
+    """Return a materialization of the asset with this version and these input versions.
 
-    Without its inputs' versions Dagster shows an asset as out of sync.
+    Without the versions of its inputs Dagster shows an asset as out of sync.
     """
     tags = {keys.TAG_DATA_VERSION: version}
     if asset.code_version is not None:
@@ -208,7 +208,7 @@ def _watermark_ms(
 
 
 def _if_any(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
-    """What is nought nearly always is shown when it is not."""
+    """Omits zeros, because these numbers are almost always zero."""
     return {name: _int(number) for name, number in numbers.items() if number}
 
 

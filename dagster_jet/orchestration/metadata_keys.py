@@ -1,18 +1,18 @@
-"""Every metadata key and tag this integration writes, in one place.
+"""All metadata keys and tags that this integration writes.
 
-Dashboards, alerts and checks are built on these names: adding one is free, renaming one breaks
-somebody. Dagster's own keys are plain strings here because their classes are not exported.
+Dashboards, alerts and checks use these names: adding one is safe, renaming one breaks users.
+Dagster's own keys are strings here because it does not export their classes.
 """
 
 from __future__ import annotations
 
-# On asset specs: what `JetResource.run` reads back, so that it needs nothing but the context.
+# On asset specs; `JetResource.run` reads them back, so that it needs only the context.
 META_PIPELINE = "dagster_jet/pipeline"
 META_STAGE = "dagster_jet/stage"
 META_STAGE_KIND = "dagster_jet/stage_kind"
 
-# On materializations and observations: short, with the unit in the name, because the UI shows them
-# as they are. Numbers that are plotted stand alone; the rest is in `DETAILS`.
+# On materializations and observations. The UI shows them as they are, hence short names with the
+# unit. Plotted numbers are entries of their own; the rest is in `DETAILS`.
 SNAPSHOT_ID = "snapshot"
 ROWS_READ = "rows_read"
 ROWS_IN = "rows_in"
@@ -49,20 +49,20 @@ DAGSTER_ROW_COUNT = "dagster/row_count"
 DAGSTER_STORAGE_KIND = "dagster/storage_kind"
 DAGSTER_URI = "dagster/uri"
 
-# Tags that Dagster puts on runs.
+# Tags set by Dagster on runs.
 DAGSTER_RETRY_NUMBER = "dagster/retry_number"
 DAGSTER_SCHEDULE_NAME = "dagster/schedule_name"
 DAGSTER_SENSOR_NAME = "dagster/sensor_name"
 
-# Tags on materializations: a yielded AssetMaterialization gets neither by itself.
+# Tags on materializations; Dagster adds neither to a yielded AssetMaterialization.
 TAG_DATA_VERSION = "dagster/data_version"
 TAG_CODE_VERSION = "dagster/code_version"
 TAG_INPUT_VERSION_PREFIX = "dagster/input_data_version/"
 TAG_INPUT_POINTER_PREFIX = "dagster/input_event_pointer/"
 NO_POINTER = "NULL"
-"""Dagster knows an input only by both tags; only partitioned inputs need a real pointer."""
+"""Dagster recognizes an input only by both tags; only partitioned inputs need a real pointer."""
 UNVERSIONED = "INITIAL"
-"""What Dagster takes as the data version of an external asset that nobody reports on."""
+"""Dagster's data version of an external asset without reports."""
 
 # Tags on runs and jobs.
 TAG_PIPELINE = "dagster_jet/pipeline"
@@ -70,9 +70,8 @@ TAG_GENERATION = "dagster_jet/generation"
 TAG_SNAPSHOT_OF = "dagster_jet/snapshot_of"
 TAG_SNAPSHOT = "dagster_jet/snapshot"
 TAG_EPOCH = "dagster_jet/epoch"
-"""What a run reads that was requested because of a snapshot. Not `TAG_PIPELINE`: it does not drive
-the job."""
+"""Snapshot that a run was requested for. No `TAG_PIPELINE`: the run does not execute the job."""
 TAG_WORKER = ".dagster/dagster_jet_worker"
-"""Dagster's prefix for tags that nobody wants to see."""
+"""The prefix hides the tag in Dagster's UI."""
 TAG_MAX_RUNTIME = "dagster/max_runtime"
 TAG_MAX_RETRIES = "dagster/max_retries"

@@ -1,8 +1,8 @@
-"""A sensor that brings into Dagster's event log the commits that it has missed.
+"""Sensor that reports commits which are missing in Dagster's event log.
 
-Commit first, report second: a run worker that is killed in between leaves rows in the sinks of
-which Dagster knows nothing until the next run, and a job that runs outside of Dagster reports
-nothing at all. The store knows both.
+A commit precedes its report: if a run worker is killed in between, Dagster does not know of the
+committed rows until the next run. A job outside of Dagster is not reported at all. The store knows
+the commits in both cases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dagster_jet.jet import Jet
 
 PATIENCE_MS = 180_000
-"""How long a run without the job is taken for one that may still report: it starts, or it ends."""
+"""Maximum wait for a report by a run without the job, which may be starting or ending."""
 
 
 def build_jet_observation_sensor(
@@ -42,25 +42,25 @@ def build_jet_observation_sensor(
     minimum_interval_seconds: int = 60,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Return a sensor that reports commits of a pipeline that no run has reported, each once.
+    """Return a sensor that reports each commit of a pipeline that no run has reported, once.
 
-    Of a run whose worker was killed after a commit; and of a job that is run by plain Python, by
-    another Dagster, or by the CLI. Such a commit becomes materializations (``replayed``), like
-    those of a run. A run that lives reports itself, and is left alone.
+    Such commits come from a run whose worker was killed after the commit, or from a job that is run
+    by plain Python, by another Dagster, or by the CLI. They become materializations marked
+    ``replayed``. A live run reports its own commits and is not interfered with.
 
-    Only the newest commit is reported: its totals contain those before it. What Dagster knows
-    already, by its rows, is never reported twice, whatever becomes of the cursor.
+    Only the newest commit is reported, because its totals include earlier ones. Rows that Dagster
+    already knows are not reported again, even if the cursor is lost.
 
     Args:
-        assets: what `@jet_assets` made.
-        jet: the `JetResource`, or the key it has in the definitions.
-        name: the sensor's name; the pipeline's name plus ``_observations`` by default.
-        minimum_interval_seconds: between ticks. An event costs Dagster 9 KB, for ever.
-        default_status: whether it is on when first loaded.
+        assets: the result of `@jet_assets`.
+        jet: the `JetResource`, or its key in the definitions.
+        name: the sensor's name; by default the pipeline's name plus ``_observations``.
+        minimum_interval_seconds: minimum time between ticks. Dagster keeps 9 KB per event for ever.
+        default_status: status of the sensor when it is first loaded.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions: the next run
-            of a partition reports what an earlier one has done.
+        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; commits of a
+            partition are reported by its next run.
     """
     pipeline = stream_of(assets, "an observation sensor")
     base = dagster_name(pipeline.name)
@@ -95,7 +95,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Reported:
-    """The cursor: the commit that is known to Dagster, and the runs that are waited for."""
+    """Cursor: the newest commit that Dagster knows, and the runs that are waited for."""
 
     commit: str = ""
     sightings: Sightings = field(default_factory=Sightings)
@@ -105,7 +105,7 @@ class Reported:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Reported:
-        """Reads a cursor; one that cannot be read means: Dagster's log has to be asked."""
+        """Parses a cursor; after an unreadable one Dagster's log is read."""
         try:
             fields = json.loads(cursor or "{}")
             return cls(str(fields["commit"]), Sightings.from_cursor(str(fields["sightings"])))
@@ -116,13 +116,13 @@ class Reported:
 def report_missed(
     context: dg.SensorEvaluationContext, jet: Jet, watched: Watched, clock: Clock = Moment.now
 ) -> dg.SensorResult:
-    """One tick.
+    """Evaluates one tick.
 
-    Crash window: the daemon stores the events first and the cursor after them. Where it dies in
-    between the next tick finds the events in the log.
+    Crash window: the daemon stores the events before the cursor. If it dies in between, the next
+    tick finds the events in the log.
 
     Raises:
-        StoreError: the store could not be asked.
+        StoreError: the store could not be read.
     """
     job, before = watched.pipeline.name, Reported.from_cursor(context.cursor)
     found = newest_commit(jet, job)
@@ -156,11 +156,11 @@ def _who_reports(
     seen: Sightings,
     now: Moment,
 ) -> tuple[str | None, Sightings]:
-    """Say which run reports the job's commits itself, and what is known of the others.
+    """Return why a run will report the job's commits itself, if any, and the updated sightings.
 
-    The run that has the job does. One that has not may be about to take it, or about to say its
-    last word; but if it was killed hard Dagster calls it started for days, so that it is waited
-    for only so long as either may take.
+    The run that has the job reports. Another run may be about to take the job or to send its final
+    report. But Dagster shows a run that was killed hard as started for days, so it is waited for
+    only as long as a start or an end may take.
     """
     owner = record.lease.run_id if record.lease is not None and record.status.is_live else None
     others: dict[str, Thing] = {}

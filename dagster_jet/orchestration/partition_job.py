@@ -1,7 +1,7 @@
-"""A pipeline per partition of its assets: bounded jobs beside each other, and beside a live one.
+"""One bounded job per partition of a pipeline's assets, independent of other partitions' jobs.
 
-Each partition is a streaming job of its own, ``<pipeline>@<partition key>``: its record, its state,
-its sinks' markers and its transactional ids go by that name.
+Each partition is a streaming job named ``<pipeline>@<partition key>``, beside a live job if there
+is one. Its record, its state, its sinks' markers and its transactional ids use that name.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _ATTEMPT = re.compile(rf"{_MARK}(\d+)-(.+)")
 
 
 def job_of_partition(pipeline: str, key: str) -> str:
-    """Returns the name of a partition's job: fit for store keys, paths and transactional ids.
+    """Returns the name of a partition's job, valid in store keys, paths and transactional ids.
 
     Args:
         pipeline: the pipeline's name.
-        key: the partition's. What paths do not take becomes ``_``, and a digest keeps keys apart.
+        key: the partition's key. Characters not valid in paths become ``_``, and a digest then
+            keeps keys distinct.
 
     Example:
         >>> job_of_partition("delays", "2024-01-01")
@@ -55,30 +56,31 @@ def job_of_partition(pipeline: str, key: str) -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One computation of a partition: the first, or one that was asked for anew.
+    """One computation of a partition: the first, or a recomputation.
 
     Attributes:
-        number: from 1.
-        run: the beginning of the id of the run that asked, and of its retries; empty for the first.
+        number: counts from 1.
+        run: prefix of the id of the run that requested it, shared by its retries; empty for the
+            first.
     """
 
     number: int = 1
     run: str = ""
 
     def of(self, base: str) -> str:
-        """Returns the job's name; `base` is the first one's."""
+        """Returns the job's name; `base` is the name of the first attempt."""
         return base if self.number == 1 else f"{base}{_MARK}{self.number}-{self.run}"
 
     @classmethod
     def read(cls, name: str, base: str) -> Attempt | None:
-        """Reads what `of` wrote; None for another job's name."""
+        """Parses the output of `of`; returns None for another job's name."""
         if name == base:
             return cls()
         found = _ATTEMPT.fullmatch(name.removeprefix(base))
         return cls(int(found[1]), found[2]) if found and name.startswith(base) else None
 
     def next(self, run_id: str) -> Attempt:
-        """Returns the one that a run asks for; this one if it has asked for it already."""
+        """Returns the attempt that a run requests; this one if the run has requested it already."""
         run = run_id[:_ID_CHARACTERS]
         return self if run == self.run else Attempt(self.number + 1, run)
 
@@ -86,15 +88,15 @@ class Attempt:
 def sample_of(
     pipeline: PipelineOfPartition, partitions: dg.PartitionsDefinition, key: str | None
 ) -> Pipeline:
-    """Returns the pipeline of some partition: stages are the same in all of them.
+    """Returns the pipeline of one partition; the stages are the same in all partitions.
 
     Args:
-        pipeline: makes the pipeline of a partition.
-        partitions: which there are.
-        key: of the one to take; None: the first.
+        pipeline: builds the pipeline of a partition.
+        partitions: definition of the partitions.
+        key: key of the partition to use; None: the first.
 
     Raises:
-        ConfigurationError: nobody knows a key yet.
+        ConfigurationError: no key is known yet, or `pipeline` does not return a Pipeline.
     """
     key = key or _first_key(partitions)
     if key is None:
@@ -113,7 +115,7 @@ def sample_of(
 
 def _first_key(partitions: dg.PartitionsDefinition) -> str | None:
     if isinstance(partitions, dg.TimeWindowPartitionsDefinition):
-        return partitions.start.strftime(partitions.fmt)  # there may be none before tomorrow
+        return partitions.start.strftime(partitions.fmt)  # may still be in the future
     try:
         return partitions.get_first_partition_key()
     except Exception:  # noqa: BLE001 - dynamic ones are in an instance, which is not there at load
@@ -122,13 +124,13 @@ def _first_key(partitions: dg.PartitionsDefinition) -> str | None:
 
 @dataclass(frozen=True)
 class PartitionJob:
-    """What a run of one partition has to do.
+    """The job that a run of one partition executes.
 
     Attributes:
-        key: the partition's.
-        pipeline: under the pipeline's own name: its assets are found by it.
-        name: the job's.
-        is_completed: all of its rows are in its sinks.
+        key: partition key.
+        pipeline: the pipeline under its own name, by which its assets are found.
+        name: name of the job.
+        is_completed: whether all of its rows are in its sinks.
     """
 
     key: str
@@ -137,7 +139,7 @@ class PartitionJob:
     is_completed: bool
 
     def refusal(self) -> str:
-        """Why a completed partition is not computed again just so, and how it is."""
+        """Explains why a completed partition is not computed again, and how to recompute it."""
         places = sorted({place for place in map(_place, self.pipeline.graph.sinks) if place})
         where = f" ({', '.join(places)})" if places else ""
         return (
@@ -150,17 +152,17 @@ class PartitionJob:
 def partition_job(
     context: dg.OpExecutionContext, jet: Jet, defined: DefinedPipeline, *, anew: bool
 ) -> PartitionJob:
-    """Returns the job of a run's partition: the one that was begun last, or a new one.
+    """Returns the job of a run's partition: the newest attempt, or a new one.
 
     Args:
-        context: the run's.
-        jet: the store, which knows what was begun.
-        defined: what `jet_assets` was given.
-        anew: do not go on with what was begun. A retry of the run goes on with what the run began.
+        context: context of the run.
+        jet: gives access to the store, which lists earlier attempts.
+        defined: the argument of `jet_assets`.
+        anew: start a new attempt. A retry of the run continues the attempt that the run started.
 
     Raises:
-        ConfigurationError: the run is of no partition, or of several; the partition's pipeline has
-            another name or other stages than those that the assets were made from.
+        ConfigurationError: the run has no partition, or several; the partition's pipeline differs
+            in name or stages from the one that the assets were made from.
     """
     assert defined.of_partition is not None
     key = _key_of(context, defined)
@@ -177,7 +179,7 @@ def partition_job(
 
 
 def jobs_of_partition(jet: Jet, pipeline: str, key: str) -> list[str]:
-    """Returns the names of a partition's jobs: of every attempt that the store knows, sorted."""
+    """Returns the job names of all attempts of a partition that the store lists, sorted."""
     base = job_of_partition(pipeline, key)
     return sorted(attempt.of(base) for attempt in _attempts(jet, base))
 

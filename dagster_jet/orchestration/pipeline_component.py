@@ -1,4 +1,4 @@
-"""A pipeline as YAML: its assets, its job, who starts it, and its checks, in one `defs.yaml`."""
+"""Defines a pipeline in one `defs.yaml`: assets, job, supervisor or schedule, and checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SENSOR_STATUS = {
 
 
 class SupervisorSettings(dg.Model, dg.Resolvable):
-    """Of the sensor; what is left out is as in `build_jet_supervisor_sensor`."""
+    """Settings of the supervisor sensor; defaults are those of `build_jet_supervisor_sensor`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -59,12 +59,12 @@ class SupervisorSettings(dg.Model, dg.Resolvable):
     ] = None
 
     def given(self, *names: str) -> dict[str, Any]:
-        """What was not left out; of these names, where there are any."""
+        """Returns the settings that were given, restricted to `names` unless it is empty."""
         return self.model_dump(exclude={"status"}, include=set(names) or None, exclude_none=True)
 
 
 class CheckSettings(dg.Model, dg.Resolvable):
-    """Of the asset checks; what is left out is as in `build_jet_asset_checks`."""
+    """Settings of the asset checks; defaults are those of `build_jet_asset_checks`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -89,7 +89,7 @@ class CheckSettings(dg.Model, dg.Resolvable):
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """What was not left out."""
+        """Returns the settings that were given, as arguments of `build_jet_asset_checks`."""
         more = self.model_dump(exclude={"schedule"}, exclude_none=True)
         if self.schedule is not None:
             more["automation_condition"] = dg.AutomationCondition.cron_tick_passed(self.schedule)
@@ -100,8 +100,8 @@ class CheckSettings(dg.Model, dg.Resolvable):
 class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     """A streaming pipeline with its assets, job, control job, supervisor or schedule, and checks.
 
-    The pipeline itself is Python. It runs on the resource `jet` of the project, or on one that is
-    defined here. Owners, tags and the like are set by Dagster's own `post_processing`.
+    The pipeline itself is Python code. It runs on the project's resource `jet`, or on one that is
+    defined here. Use Dagster's `post_processing` to set owners, tags and similar properties.
 
     Example:
         .. code-block:: yaml
@@ -159,27 +159,28 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     ] = None
 
     def translator(self) -> DagsterJetTranslator:
-        """Return what decides keys, groups and kinds; for subclasses."""
+        """Return the translator of keys, groups and kinds; subclasses may override it."""
         return DagsterJetTranslator()
 
     def execute(
         self, context: dg.AssetExecutionContext, jet: JetResource
     ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Run the pipeline; for subclasses."""
+        """Run the pipeline; subclasses may override it."""
         yield from jet.run(context=context)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return all of its definitions.
+        """Return all definitions of the pipeline.
 
         Raises:
-            ConfigurationError: the pipeline is not there or cannot be made, or a setting is wrong.
+            ConfigurationError: the pipeline does not exist or cannot be built, or a setting is not
+                valid.
         """
         pipeline, translator = self._pipeline(context), self.translator()
 
         def run(context, jet):  # type: ignore[no-untyped-def]
             yield from self.execute(context, jet)
 
-        # Not in this module's string form: Dagster reads the classes from the function.
+        # Real classes, not this module's string annotations: Dagster reads them from the function.
         run.__annotations__ = {"context": dg.AssetExecutionContext, "jet": JetResource}
         assets = jet_assets(
             pipeline=pipeline, dagster_jet_translator=translator, group_name=self.group_name

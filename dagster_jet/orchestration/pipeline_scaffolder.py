@@ -1,4 +1,4 @@
-"""What `dg scaffold defs dagster_jet.JetPipelineComponent NAME` writes: a pipeline that runs."""
+"""Scaffolds a runnable pipeline for `dg scaffold defs dagster_jet.JetPipelineComponent NAME`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PipelineScaffolder(Scaffolder[Any]):
     """Writes `defs.yaml` and, beside it, `pipeline.py`."""
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
-        """Write both; what is there already is left alone."""
+        """Write both files; an existing `pipeline.py` is not changed."""
         name = request.target_path.name.replace("-", "_")
         if not name.isidentifier() or keyword.iskeyword(name):
             name = f"pipeline_{name}"

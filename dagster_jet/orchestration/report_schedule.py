@@ -1,7 +1,7 @@
-"""How often a stream reports: an event costs Dagster 10 KB and is kept for ever. Pure.
+"""Limits how often a stream is reported: Dagster keeps 10 KB per event for ever. Pure.
 
-The longer a run lasts, the less often. Who starts a stream watches it; of one that has been running
-for days nobody needs two points a minute, and its events are what an event log is full of.
+Reports become rarer the longer a run lasts. A new stream is watched closely; a stream that has been
+running for days does not need two points a minute, and its events would fill the log.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _REPORTS_BEFORE_IT_GROWS = 100
 class ReportSchedule:
     """Holds the newest committed snapshot until it may be reported.
 
-    At most one report per interval; what is held back is not lost, for a newer snapshot's totals
-    contain the older one's. The interval is a hundredth of the time since the first report, between
-    the shortest and the longest. The clock is handed in.
+    There is at most one report per interval. No data is lost: the totals of a newer snapshot
+    include those of older ones. The interval is a hundredth of the time since the first report,
+    bounded by the shortest and the longest interval. The caller passes the time.
 
     Args:
-        shortest_seconds: 0 reports every snapshot, however long the run lasts.
-        longest_seconds: no effect below the shortest.
+        shortest_seconds: shortest interval; 0 reports every snapshot, however long the run lasts.
+        longest_seconds: longest interval; no effect if it is below the shortest.
     """
 
     def __init__(self, shortest_seconds: float, longest_seconds: float = 0.0) -> None:
@@ -31,27 +31,27 @@ class ReportSchedule:
         self._newest: SnapshotCommitted | None = None
 
     def offer(self, event: SnapshotCommitted) -> None:
-        """Take a committed snapshot; it replaces the one that is waiting."""
+        """Take a committed snapshot; it replaces a pending one."""
         self._pending = self._newest = event
 
     def note_report(self, now: float) -> None:
-        """Something was reported for all assets."""
+        """Record that all assets were reported."""
         self._reported_at = now
         if self._first_at is None:
             self._first_at = now
 
     def take(self, now: float) -> SnapshotCommitted | None:
-        """Return the snapshot to report now, None if there is none or it is too early."""
+        """Return the snapshot to report now; None if there is none or it is too early."""
         if self._reported_at is not None and now - self._reported_at < self._interval(now):
             return None
         return self._take(now)
 
     def take_last(self, now: float) -> SnapshotCommitted | None:
-        """Return what is still unreported at the end of a run, however early it is."""
+        """Return the unreported snapshot at the end of a run, regardless of the interval."""
         return self._take(now)
 
     def repeat_last(self) -> SnapshotCommitted | None:
-        """Return the newest snapshot even if it was taken: its report may have been cut short."""
+        """Return the newest snapshot even if it was taken: its report may have been interrupted."""
         return self._newest
 
     def _take(self, now: float) -> SnapshotCommitted | None:

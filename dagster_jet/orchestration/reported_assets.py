@@ -1,4 +1,4 @@
-"""The assets of a pipeline as one run reports on them."""
+"""Collects the assets of a pipeline that one run reports on."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def asset_reports(
     *,
     is_running: bool = True,
 ) -> AssetReports:
-    """Return what is reported on; called before the job starts, for it reads the log.
+    """Return the reports of a run. Call it before the job starts, because it reads Dagster's log.
 
     Args:
         pipeline: the pipeline.
-        metadata_by_key: of the run's assets; empty in an op, which reports on all stages.
-        instance: Dagster's.
-        partition: of a bounded run.
-        is_running: whether the reports come from the job as it reads its inputs. If not, nobody
-            knows which versions it has read, beyond those that were reported.
+        metadata_by_key: metadata of the run's assets; empty in an op, which reports on all stages.
+        instance: the Dagster instance.
+        partition: partition key of a bounded run.
+        is_running: whether the job itself reports while it reads its inputs. Otherwise only the
+            input versions of earlier reports are known.
     """
     defined = defined_in(metadata_by_key) or DefinedPipeline.of(pipeline)
     translator, links = defined.translator, defined.links
@@ -65,7 +65,7 @@ def asset_reports(
 def reported_assets(
     pipeline: Pipeline, specs: Mapping[str, dg.AssetSpec], metadata_by_key: MetadataByKey
 ) -> list[ReportedAsset]:
-    """Return the run's assets that are stages or sinks; with no assets, all of them."""
+    """Return the run's assets that are stages or sinks; if the run has no assets, all of them."""
     graph = pipeline.graph
     source_keys = {specs[node.name].key for node in graph.sources}
     stage_keys = {spec.key for spec in specs.values()} - source_keys
@@ -88,14 +88,14 @@ def reported_assets(
 
 
 def _tables(graph: Graph) -> dict[dg.AssetKey, int | None]:
-    """The assets that rows are enriched with, and how often each is read anew."""
+    """Returns the assets that rows are enriched with, and their refresh interval in ms."""
     found = _table_keys(graph)
     nodes = [node for node in graph if isinstance(node, EnrichNode) and node.name in found]
     return {found[node.name]: node.refresh_ms for node in nodes}
 
 
 def _table_keys(graph: Graph) -> dict[str, dg.AssetKey]:
-    """The assets that rows are enriched with, by enrichment."""
+    """Returns the assets that rows are enriched with, by name of the enrichment."""
     return {
         node.name: dg.AssetKey(list(key))
         for node in graph
@@ -104,6 +104,6 @@ def _table_keys(graph: Graph) -> dict[str, dg.AssetKey]:
 
 
 def _freshness_seconds(policy: Any) -> float | None:
-    """The time in which a window's policy wants news: before it warns, if it does."""
+    """Returns the warning window of a freshness policy in seconds, or else its failure window."""
     window = getattr(policy, "warn_window", None) or getattr(policy, "fail_window", None)
     return None if window is None else float(window.to_timedelta().total_seconds())

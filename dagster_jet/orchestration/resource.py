@@ -1,4 +1,4 @@
-"""`JetResource`: where the store is, how Spark is set up, and how a job runs inside an asset."""
+"""`JetResource`: configures the store and Spark, and runs a job inside an asset."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ Until: TypeAlias = str | timedelta
 class JetResource(dg.ConfigurableResource[Any]):
     """Runs streaming pipelines inside Dagster assets.
 
-    Every string may be an ``EnvVar``, so that URLs with secrets stay out of code and UI. Settings
-    of a job that are left empty have the library's defaults (`JobConfig`); those given to `run`
-    win over those given here.
+    Every string may be an ``EnvVar``, which keeps URLs with secrets out of code and UI. Job
+    settings that are left empty have the defaults of `JobConfig`. Settings passed to `run` override
+    those given here.
 
     Example:
         .. code-block:: python
@@ -123,10 +123,10 @@ class JetResource(dg.ConfigurableResource[Any]):
     _store_watches: list[StoreWatch] = PrivateAttr(default_factory=list)
 
     def __init__(self, **fields: Any) -> None:
-        """Take an eager `PySparkResource` as a lazy one.
+        """Converts an eager `PySparkResource` into a lazy one.
 
-        The eager one starts Spark wherever this resource is used, in a sensor's tick too, and in
-        the main thread, where PySpark takes over SIGINT.
+        The eager resource starts Spark wherever this resource is used, also in a sensor's tick, and
+        in the main thread, where PySpark takes over SIGINT.
         """
         pyspark = fields.get("pyspark")
         if isinstance(pyspark, PySparkResource):
@@ -137,8 +137,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         self._check_settings()
 
     def _check_settings(self) -> None:
-        """Where definitions are loaded, not in the first run. What comes from the environment is
-        known only there."""
+        """Validates settings when definitions are loaded, except for values from the environment,
+        which are known in the run only."""
         texts = [self.guarantee, self.snapshot_interval, self.target_epoch_duration]
         texts += [self.catch_up_epoch_duration, self.lease_ttl, *self.job_config.values()]
         if not any(isinstance(text, dg.EnvVar) for text in texts):
@@ -151,14 +151,15 @@ class JetResource(dg.ConfigurableResource[Any]):
             refuse_memory(member_id_of(url), allow_memory=False)
         backups = 0 if isinstance(self.backup_count, dg.EnvVar) else self.backup_count
         namespace = "default" if isinstance(self.namespace, dg.EnvVar) else self.namespace
-        # A store without a URL is refused as one; one whose URLs are elsewhere has some.
+        # A store without URLs is refused. If all URLs come from the environment, a placeholder
+        # stands for them.
         urls = known if known or not self.store else ["file:///elsewhere"]
         config = StoreConfig(tuple(urls), backup_count=backups, namespace=namespace)
         config.check_members(len(self.store))
 
     @property
     def jet(self) -> Jet:
-        """The library's face, opened at first use; it starts no Spark by itself."""
+        """Entry point of the library, opened at first use; opening it starts no Spark."""
         if self._jet is None:
             from dagster_jet.jet import Jet  # with Spark and the store: not where definitions load
 
@@ -177,17 +178,17 @@ class JetResource(dg.ConfigurableResource[Any]):
     def map(
         self, name: str, *, format: str | None = None, journal: JournalConfig | None = None
     ) -> JetMap:
-        """Return a map of the store, in any asset or op: `Jet.map`."""
+        """Return a map of the store for use in any asset or op; see `Jet.map`."""
         return self.jet.map(name, format=format, journal=journal)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop the jobs that the run dropped without a word, then close what was opened.
+        """Stop the jobs that Dagster abandoned, then close what was opened.
 
-        Dagster drops a step without telling it when an interrupt or an error meets its own code
-        between two events. What such a job then commits is reported outside of the run.
+        If an interrupt or an error occurs in Dagster's own code between two events, Dagster drops
+        the step without notifying it. Commits of such a job are then reported outside of the run.
 
-        A job that outlives its drain budget keeps the store open: its thread may be inside a Spark
-        call; the process is about to end, and its lease is gone.
+        A job that outlives its drain budget keeps the store open, because its thread may be inside
+        a Spark call. The process is about to end, and the job's lease is released.
         """
         watches, self._watches = self._watches, []
         for store_watch in self._store_watches:
@@ -210,26 +211,27 @@ class JetResource(dg.ConfigurableResource[Any]):
     ) -> JetEventIterator:
         """Run a pipeline and report on its assets while it runs; ``yield from`` the result.
 
-        The job runs on a driver thread of its own. Materializations come at committed snapshots,
-        rate-limited; one at once after a recovery, and one at the end.
+        The job runs on a separate driver thread. Materializations follow committed snapshots, at a
+        limited rate: the first immediately after a recovery, the last at the end.
 
-        A cancel, an eviction or Ctrl-C leads to a terminal snapshot within `drain_budget_seconds`
-        and is raised again. A user's cancel also pauses the job for the supervisor sensor;
-        launching it by hand lifts that.
+        A cancel, an eviction or Ctrl-C triggers a terminal snapshot within `drain_budget_seconds`
+        and is re-raised. A user's cancel also pauses the job for the supervisor sensor. Launching
+        the job by hand ends the pause.
 
-        Where another run drives the job already this one says so in its log, and ends without
-        events and without an error, before Spark is started.
+        If another run already executes the job, this run logs that and ends without events or
+        error, before Spark is started.
 
         Args:
             context: the asset's or op's context.
-            until: "stopped", "drained", "completed" or a duration; by default what the run config
-                says, else "stopped", or "drained" in a run of no job of its own: "Materialize all"
-                of the UI, `dg.materialize`, and "completed" in that of a partition.
-            pipeline: needed only outside of `jet_assets`.
-            config: the job's settings, or the fields that differ from this resource's.
+            until: "stopped", "drained", "completed" or a duration. The default is the run config's
+                value, else "completed" for a partition, "drained" for a run without a job of its
+                own ("Materialize all" in the UI, `dg.materialize`), and otherwise "stopped".
+            pipeline: required only outside of `jet_assets`.
+            config: the job's settings, or the fields that override this resource's.
 
         Raises:
-            dg.Failure: the job ended with an error, there is no pipeline, or a setting is wrong.
+            dg.Failure: the job ended with an error, there is no pipeline, or a setting is not
+                valid.
         """
         return JetEventIterator(self._run(context, until, pipeline, config))
 
@@ -256,11 +258,11 @@ class JetResource(dg.ConfigurableResource[Any]):
         pipeline: Pipeline,
         config: JobConfig | Mapping[str, Any] | None,
     ) -> Generator[AssetEvent, None, None]:
-        """The job that a supervisor, a schedule or a person wants."""
+        """Runs the stream's job, launched by a supervisor, a schedule or a user."""
         self._note_worker(context, pipeline.name, {})
         said = until or _until_from(context)
         until = said or _until_of(context, pipeline)
-        # "Materialize all" says nothing of what is wanted of the job afterwards.
+        # "Materialize all" does not express an intent for the time after the run.
         wish = None if said is None and _is_made_up(context) else until
         job_config = self._job_config(config)
         if not self._is_wanted(context, pipeline.name, wish):
@@ -292,7 +294,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         defined: DefinedPipeline,
         config: JobConfig | Mapping[str, Any] | None,
     ) -> Generator[AssetEvent, None, None]:
-        """A job that ends. Whether it runs is Dagster's business alone: it has no intent."""
+        """Runs a partition's bounded job. It has no intent: only Dagster decides when it runs."""
         op_context = _op_context(context)
         anew = bool(_config_of(context).get(ANEW))
         job = partition_job(op_context, self.jet, defined, anew=anew)
@@ -311,7 +313,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         yield from self._drive(context, pipeline, until, self._job_config(config), reports)
         record = self.jet.record(job.name)
         if record is not None and record.status is JobStatus.COMPLETED:
-            # No snapshot was taken where nothing was read: that is an answer, too.
+            # If no input was read there is no snapshot; that result is reported too.
             yield from _unsaid(self.jet, job, reports)
 
     def _drive(
@@ -354,27 +356,28 @@ class JetResource(dg.ConfigurableResource[Any]):
             yield from watch.events()
 
     def _note_worker(self, context: RunContext, job: str, tags: Mapping[str, str]) -> None:
-        """Before anything else: from here on the run's death can be told from its being busy.
+        """Tags the run with its worker process, so that a dead run differs from a busy one.
 
         Raises:
-            dg.Failure: the run was cancelled, and a retry policy has begun it again.
+            dg.Failure: the run was cancelled, and a retry policy has restarted it.
         """
         run_id = context.run.run_id
         if is_cancelled_by_hand(context.instance, run_id):
-            # A retry policy in the run's own process: Dagster answers the interrupt with a retry.
+            # With a retry policy in the run's own process Dagster answers an interrupt with a
+            # retry.
             raise dg.Failure(f"{job!r} was cancelled.", allow_retries=False)
         worker = RunWorker.here(run_id).to_tag()
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
 
     def _note_execution(self, context: RunContext, execution_id: int) -> None:
-        """Which one the run's end would be that of; 0: the job has ended, and the run goes on."""
+        """Tags the run with its execution; 0 once the job has ended while the run continues."""
         run_id = context.run.run_id
         worker = replace(RunWorker.here(run_id), execution_id=execution_id)
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker.to_tag()})
 
     def _is_wanted(self, context: RunContext, job: str, until: Until | None) -> bool:
-        """Does anything speak against this run? Launching by hand lifts a pause and forgets
-        failures; a schedule does not, nor does a run that says nothing of the job (None)."""
+        """Whether this run may execute the job. A launch by hand ends a pause and resets the
+        failure count. A schedule does not, nor does a run without an intent (`until` None)."""
         wanted = read_supervision(self.jet.store, job)
         now = Intent.ALWAYS_ON if wanted is None else wanted.intent
         if keys.DAGSTER_SCHEDULE_NAME in context.run.tags:
@@ -385,8 +388,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         return True
 
     def _note_start(self, context: RunContext, job: str, until: Until | None) -> None:
-        """A run that ends by itself has the job: when it has ended, only the next such run is to
-        start it."""
+        """Sets the intent DRAINED for a run that ends by itself, so that only the next such run
+        starts the job again."""
         if until is None or until == "stopped":
             return
         try:
@@ -398,8 +401,8 @@ class JetResource(dg.ConfigurableResource[Any]):
             )
 
     def _note_cancel(self, context: RunContext, job: PipelineJob) -> None:
-        """Write down that a user wants the job to stay down; an eviction does not say so, nor does
-        the end of a run beside the one that has the job."""
+        """Sets the intent PAUSED after a user's cancel. An eviction does not pause the job, nor
+        does a cancelled run that does not have the job."""
         try:
             if not is_cancelled_by_hand(context.instance, context.run.run_id) or job.is_anothers:
                 return
@@ -428,12 +431,12 @@ class JetResource(dg.ConfigurableResource[Any]):
 
 
 def _by_name(url: str) -> str:
-    """An `EnvVar` as a text that Dagster leaves alone: it would put the value in its place."""
+    """Encodes an `EnvVar` as text; Dagster would replace it by its value."""
     return f"{ENV}{url.env_var_name}" if isinstance(url, dg.EnvVar) else url
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Dotted names, whether written so or as nested tables; values as Spark spells them."""
+    """Flattens nested tables to dotted names and spells values as Spark does."""
     flat: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -453,7 +456,7 @@ def _pipeline(defined: DefinedPipeline | None) -> Pipeline:
 
 
 def _unsaid(jet: Jet, job: PartitionJob, reports: AssetReports) -> Iterator[AssetEvent]:
-    """What a completed partition has, if Dagster does not know it: perhaps no rows at all."""
+    """Yields the reports on a completed partition that Dagster lacks; it may have no rows."""
     graph, found = job.pipeline.graph, newest_commit(jet, job.name)
     event = nothing_committed(job.name, graph) if found is None else found.as_restored(graph)
     yield from reports.missed(event, time.time_ns() // 1_000_000)
@@ -474,9 +477,9 @@ def _is_made_up(context: RunContext) -> bool:
 
 
 def _until_of(context: RunContext, pipeline: Pipeline) -> str:
-    """A run that nobody has set up as a stream ends, instead of running for ever.
+    """Returns the default `until`: "drained" in a job that Dagster made up, else "stopped".
 
-    "Materialize all" and `dg.materialize` run a job that Dagster has made up.
+    Dagster makes up a job for "Materialize all" and `dg.materialize`; such a run must end.
     """
     if not _is_made_up(context):
         return "stopped"

@@ -1,8 +1,8 @@
-"""When a run that is well makes room for the next one, at a barrier: it has become too old, or the
-pipeline has another definition now.
+"""Decides when a healthy run is ended at a barrier and replaced by a new one.
 
-A run keeps the code that it was started with, its log grows, and so does what libraries leak. The
-next run goes on from its terminal snapshot, so that retiring costs a start and not a row.
+A run retires when it is too old, or when the pipeline's definition has changed. A run keeps the
+code it was started with, and its log and its libraries' memory leaks grow. The next run continues
+from the terminal snapshot, so a retirement costs one start and no rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Retirement:
-    """What makes a run retire.
+    """Conditions under which a run retires.
 
     Attributes:
-        max_age_seconds: by the clock of Dagster's storage; None: no age is too old.
-        pipeline: as it is defined now; None: that is not known, or not looked at.
+        max_age_seconds: limit on the age of the run, by the clock of Dagster's storage; None: no
+            limit.
+        pipeline: current definition of the pipeline; None: definitions are not compared.
     """
 
     max_age_seconds: float | None = None
@@ -37,10 +38,10 @@ class Retirement:
     def reason(
         self, jet: Jet, instance: dg.DagsterInstance, record: ExecutionRecord
     ) -> tuple[str | None, str | None]:
-        """Return why the execution is to retire, and what keeps it from doing so; None if nothing.
+        """Return the reason to retire and the obstacle to it; each is None if there is none.
 
-        Only an execution that has decided a snapshot retires: one that is just recovering has work
-        to do, and the record says by its snapshot which definition it runs.
+        Only an execution that has decided a snapshot retires. Before that it is still recovering,
+        and the record does not yet name the definition that it runs.
         """
         newest = record.snapshot
         if record.status is not JobStatus.RUNNING or newest is None:
@@ -48,7 +49,7 @@ class Retirement:
         if newest.execution_id != record.execution_id:
             return None, None
         if self.pipeline is not None and self._is_changed(record):
-            # Not `Jet.plan`: it may start Spark, to compare columns as well.
+            # `Jet.plan` is not used: it also compares columns, for which it may start Spark.
             saved = jet.manifest(record.job).stage_plans()
             refused = [
                 change
@@ -81,10 +82,10 @@ class Retirement:
 
 
 def retire(jet: Jet, record: ExecutionRecord) -> None:
-    """Ask the execution for its terminal snapshot and its end; its run ends as a success.
+    """Request a terminal snapshot and the end of the execution; its Dagster run succeeds.
 
     Raises:
-        JobStateError: it has just ended.
-        StoreError: the request could not be written; the next tick asks again.
+        JobStateError: the execution has just ended.
+        StoreError: the request could not be written; the next tick repeats it.
     """
     jet.request(record.job, StopKind.SHUTDOWN)

@@ -1,10 +1,10 @@
-"""Which process works on a Dagster run, as a tag of the run: so that others can tell that it died.
+"""Run tag that names the processes working on a Dagster run, so that their death can be detected.
 
-A run's status says "started" until somebody says otherwise, and who would say it dies with the
-code server. The tag has the process that runs the job and the one that started it: with the
-multiprocess executor the first is a step's and the second the run worker's, which may have the step
-done again; with the in-process executor they are the run worker and the code server, which reports
-the worker's death itself. When both are gone nobody is left who could go on, or say that nobody is.
+A run stays "started" until its end is reported, and the process that would report it dies with the
+code server. The tag names the process that runs the job and its parent. With the multiprocess
+executor these are the step process and the run worker, which may retry the step. With the
+in-process executor they are the run worker and the code server, which reports the worker's death
+itself. If both are gone, nobody can continue the run or report its end.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from json import JSONDecodeError
 from dagster_jet.system.process import is_alive, pid_scope, start_ticks
 
 _FIRST_PROCESSES = (0, 1)
-"""A parent that is none: the kernel, or whatever takes orphans in."""
+"""Parents that do not count: the kernel, or the process that adopts orphans."""
 
 
 @dataclass(frozen=True)
 class RunWorker:
-    """Two processes of one host.
+    """The process that runs a job and its parent, on one host.
 
     Attributes:
-        run_id: the run; a re-execution has copies of the tags of another.
-        host, scope: where the ids are those of processes: a boot and a PID namespace.
-        pid, started: the process that runs the job, and its start in the kernel's ticks.
-        parent_pid, parent_started: the process that started it; 0 if there is none that counts.
-        execution_id: the newest execution of the job that it has begun; 0 before, and once the job
-            has ended: whatever else the run does then has nothing to do with the job.
+        run_id: id of the run; a re-execution carries copies of another run's tags.
+        host, scope: where the process ids are valid: host name, boot and PID namespace.
+        pid, started: the process that runs the job, and its start time in kernel ticks.
+        parent_pid, parent_started: its parent process; 0 if there is no parent that counts.
+        execution_id: newest execution of the job that the run has started; 0 before the first and
+            after the job has ended, because the rest of the run does not concern the job.
     """
 
     run_id: str
@@ -45,7 +45,7 @@ class RunWorker:
 
     @classmethod
     def here(cls, run_id: str) -> RunWorker:
-        """This process, at work on a run."""
+        """Returns the entry for this process, working on the given run."""
         pid, parent = os.getpid(), os.getppid()
         if parent in _FIRST_PROCESSES:
             parent = 0
@@ -64,23 +64,23 @@ class RunWorker:
 
     @classmethod
     def from_tag(cls, tag: str | None, run_id: str) -> RunWorker | None:
-        """Return what a tag says of this run; None if it says nothing."""
+        """Parses a tag; returns None if it is absent, unreadable or copied from another run."""
         if tag is None:
             return None
         try:
             found = cls(**json.loads(tag))
         except (JSONDecodeError, TypeError):
-            return None  # somebody else's, or a newer version's
+            return None  # written by another program or a newer version
         return found if found.run_id == run_id else None
 
     @property
     def is_elsewhere(self) -> bool:
-        """Nobody can tell from here whether it lives: another host, container or boot."""
+        """Whether the process is of another host, container or boot, so its liveness is unknown."""
         return self.host != socket.gethostname() or self.scope != pid_scope()
 
     @property
     def is_gone(self) -> bool:
-        """Is it proven that neither process exists any more? Never of another host or boot."""
+        """Whether both processes provably no longer exist; False for another host or boot."""
         if self.is_elsewhere:
             return False
         if is_alive(self.pid, self.started):

@@ -1,4 +1,4 @@
-"""The supervisor sensor: reads the store, asks `decide`, reserves a generation, requests a run."""
+"""Supervisor sensor: reads the store, calls `decide`, reserves a generation, requests a run."""
 
 from __future__ import annotations
 
@@ -67,45 +67,46 @@ def build_jet_supervisor_sensor(
     tags: Mapping[str, str] | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
 ) -> dg.SensorDefinition:
-    """Return a sensor that keeps a streaming job running: starts it, and restarts it when it died.
+    """Return a sensor that starts a streaming job and restarts it after a crash.
 
-    It looks at the job's lease in the store, not at run statuses. On the lease's own host a dead
-    process is noticed at the next tick; elsewhere when the lease has run out. A run is requested
-    under the key ``<job>:<generation>``, and the generation is reserved in the store before:
-    any number of sensors, ticks and code locations start one.
+    The sensor reads the job's lease in the store, not run statuses. On the lease's host a dead
+    process is noticed at the next tick; elsewhere when the lease has expired. A run is requested
+    under the key ``<job>:<generation>``, after the generation was reserved in the store, so any
+    number of sensors, ticks and code locations start only one run.
 
-    Runs that brought progress (a new snapshot, or a minute in which the stream got on, with input
-    or without) are followed by another at once; those that did not wait longer and longer, and at
-    last the sensor gives up. A user's cancel of the run that has the job pauses it. Launching it by
-    hand lifts a pause and forgets the failures; until that run has the job no other is requested.
+    After a run with progress (a new snapshot, or a minute of healthy running, with or without
+    input) the next run is requested immediately. After runs without progress the pause grows, and
+    finally the sensor gives up. A user's cancel of the run that has the job pauses the job. A
+    launch by hand ends the pause and resets the failure count; until that run has the job no other
+    is requested.
 
-    A run whose process is gone, and of which nobody would say so any more (its code server died
-    too, or the machine's Dagster was killed), is reported as failed, so that alerts go off. So is a
-    run of another host, or of before a reboot, that has lost the job to another run and has not
-    ended within `start_timeout_seconds` since.
+    A run whose process is gone and would never be reported (its code server died too, or the
+    machine's Dagster was killed) is reported as failed, so that alerts fire. So is a run on another
+    host, or from before a reboot, that has lost the job to another run and has not ended within
+    `start_timeout_seconds` since.
 
-    An execution that lives but has been at one thing for `stuck_after_seconds` (an epoch, a commit
-    that is being retried, snapshots that keep failing) is named in every tick, as an error.
+    An execution that is alive but has been in one activity for `stuck_after_seconds` (an epoch, a
+    commit that is retried, failing snapshots) is logged as an error at every tick.
 
     Args:
         job: the Dagster job to launch (`build_jet_job`), or its name.
-        pipeline: the pipeline it runs, or its name.
-        jet: the `JetResource`, or the key it has in the definitions.
-        name: the sensor's name; the pipeline's name plus ``_supervisor`` by default.
-        minimum_interval_seconds: between ticks; Dagster goes down to about 5.
-        start_timeout_seconds: how long a requested run may take to take the lease.
-        backoff_initial_seconds: the first pause after a run without progress; doubles.
-        backoff_max_seconds: the longest pause.
-        give_up_after: runs in a row without progress.
-        stuck_after_seconds: how long an execution may be at one thing; waiting for input is none.
-        max_run_age_seconds: a run that is older ends with a terminal snapshot, and the next one
-            goes on. By default none is too old.
-        follow_definition: where `pipeline` is given, and not only its name: when its stages are
-            others than those that run (by name, kind, edges and what their state depends on; not
-            the bodies of functions), and the new ones can go on from the state, the run ends in the
-            same way.
-        tags: further tags of the runs.
-        default_status: whether it is on when first loaded.
+        pipeline: the pipeline that it runs, or its name.
+        jet: the `JetResource`, or its key in the definitions.
+        name: the sensor's name; by default the pipeline's name plus ``_supervisor``.
+        minimum_interval_seconds: minimum time between ticks; Dagster's lower limit is about 5.
+        start_timeout_seconds: time-out from the request of a run until it holds the lease.
+        backoff_initial_seconds: first pause after a run without progress; it doubles.
+        backoff_max_seconds: maximum pause.
+        give_up_after: number of runs in a row without progress.
+        stuck_after_seconds: maximum time in one activity; waiting for input does not count.
+        max_run_age_seconds: an older run ends with a terminal snapshot, and the next run continues.
+            By default unlimited.
+        follow_definition: retire the run in the same way when the stages of `pipeline` differ from
+            those that run, and the new ones can continue from the state. Stages are compared by
+            name, kind, edges and what their state depends on, not by the bodies of functions. No
+            effect if `pipeline` is only a name.
+        tags: additional tags of the runs.
+        default_status: status of the sensor when it is first loaded.
 
     Raises:
         ConfigurationError: the job runs another pipeline.
@@ -166,10 +167,10 @@ def supervise(
     clock: Clock = Moment.now,
     retirement: Retirement = _NOBODY_RETIRES,
 ) -> dg.SensorResult:
-    """Do one tick: report dead runs, look, decide, reserve, request.
+    """Evaluates one tick: report dead runs, observe, decide, reserve, request.
 
     Raises:
-        StoreError: the store could not be asked; the tick fails and the next one tries again.
+        StoreError: the store could not be read; the tick fails and the next one tries again.
     """
     now, pipeline = clock(), launches.pipeline
     for death in report_dead_runs(context.instance, launches):
@@ -227,7 +228,7 @@ def _retired(
     retirement: Retirement,
     record: ExecutionRecord,
 ) -> str:
-    """Have a run that is well make room for the next one; return what to say of it."""
+    """End a healthy run in favour of the next one if it is due; return the text to log."""
     why, obstacle = retirement.reason(jet, context.instance, record)
     if obstacle is not None:
         context.log.error(f"{record.job}: {obstacle}")

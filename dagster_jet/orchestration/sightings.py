@@ -1,8 +1,8 @@
-"""The sensor's cursor: since when things have been as they are, while we watched.
+"""Sensor cursor: how long each watched object has been observed unchanged.
 
-Nothing here compares two clocks. A lease that stands still, a request that nobody has taken up, a
-run that has not begun: how long that is so is measured by one clock that only goes on, the boot's.
-On another machine, or after a reboot, the watch begins anew. Either costs time, not rows.
+Durations are measured on the boot's monotonic clock only; two clocks are never compared. Examples
+are a lease without a renewal, a request that no run has taken up, and a run that has not started.
+On another machine or after a reboot the measurement starts again. That costs time, not rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dagster_jet.system.process import boot_id
 
 @dataclass(frozen=True)
 class Moment:
-    """A time on a clock that is one for all processes of one boot."""
+    """A time on the monotonic clock shared by all processes of one boot."""
 
     boot: str
     ms: int
@@ -32,18 +32,18 @@ Clock = Callable[[], Moment]
 
 
 class What(str, Enum):
-    """What the supervisor watches."""
+    """Kind of object that the supervisor watches."""
 
     LEASE = "lease"
     REQUEST = "request"
     RUN = "run"
     FENCED = "fenced"
-    """A run that has lost the job to another one, and has not ended."""
+    """A run that has lost the job to another run and has not ended."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One of them, by an identity that changes when it does."""
+    """An observed object and a token that changes whenever the object does."""
 
     what: What
     identity: str
@@ -53,32 +53,32 @@ class Thing:
 
     @classmethod
     def named(cls, name: str) -> Thing:
-        """Reads what `str` wrote. Raises ValueError for anything else."""
+        """Parses the output of `str`. Raises ValueError for anything else."""
         what, _, identity = name.partition(" ")
         return cls(What(what), identity)
 
 
 @dataclass(frozen=True)
 class Sightings:
-    """When each thing was first seen, of those that are still there.
+    """Time of the first observation of each object that still exists.
 
     Attributes:
-        boot: whose clock the times are of.
-        since_ms: per thing, a time on that clock.
+        boot: id of the boot whose clock `since_ms` is on.
+        since_ms: first observation per object, in ms.
     """
 
     boot: str = ""
     since_ms: Mapping[Thing, int] = field(default_factory=dict)
 
     def after(self, things: Iterable[Thing], now: Moment) -> Sightings:
-        """Return the sightings as of now: what is there still, and what is new."""
+        """Return the sightings at `now`: objects in `things` only, new ones first seen at `now`."""
         known = self.since_ms if self.boot == now.boot else {}
         return Sightings(
             now.boot, {thing: min(known.get(thing, now.ms), now.ms) for thing in things}
         )
 
     def age_ms(self, thing: Thing, now: Moment) -> int:
-        """Return how long it has been seen; 0 for what is not there."""
+        """Return how long the object has been seen, in ms; 0 if it is not among the sightings."""
         return now.ms - self.since_ms.get(thing, now.ms)
 
     def to_cursor(self) -> str:
@@ -87,7 +87,7 @@ class Sightings:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Sightings:
-        """Read a cursor; one that cannot be read means: we have seen nothing yet."""
+        """Parse a cursor; an unreadable cursor gives empty sightings."""
         try:
             fields = json.loads(cursor or "{}")
             since_ms = {Thing.named(name): int(ms) for name, ms in fields["since_ms"].items()}

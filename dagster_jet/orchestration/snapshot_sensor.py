@@ -1,7 +1,7 @@
-"""A sensor that has batch assets or jobs run when a stream has committed new rows.
+"""Sensor that launches batch assets or jobs when a stream has committed new rows.
 
-It looks into the store: what counts is the snapshot that is in the sinks, whatever became of the
-run that took it, and whether or not the job runs in Dagster at all.
+It reads the store: a snapshot counts once it is committed to the sinks, regardless of the run that
+took it and of whether the job runs in Dagster.
 """
 
 from __future__ import annotations
@@ -47,23 +47,24 @@ def build_jet_snapshot_sensor(
 ) -> dg.SensorDefinition:
     """Return a sensor that requests a run when a snapshot with new rows is committed.
 
-    One run at most per tick, for the newest snapshot: it contains the rows of those before it. A
-    restart, a snapshot that is restored and one without new rows in `sinks` request nothing. While
-    a requested run still waits in Dagster's queue no other is requested: it will read this, too.
+    A tick requests at most one run, for the newest snapshot, which includes the rows of earlier
+    ones. Restarts, restored snapshots and snapshots without new rows in `sinks` request nothing.
+    While a requested run waits in Dagster's queue no other run is requested, because the waiting
+    run will read the new rows too.
 
     The run has the tags ``dagster_jet/snapshot_of``, ``dagster_jet/snapshot`` and
-    ``dagster_jet/epoch``: up to this epoch all sinks are one cut.
+    ``dagster_jet/epoch``. Up to that epoch the sinks are consistent with each other.
 
     Args:
-        pipeline: the pipeline, or its name, for deployments that do not define it.
-        sinks: names of the sinks whose rows count; all by default.
-        job: what to run, or its name. Either this or `asset_selection`.
-        asset_selection: what to run.
-        jet: the `JetResource`, or the key it has in the definitions.
-        name: the sensor's name; the pipeline's name plus ``_snapshots`` by default.
-        minimum_interval_seconds: between ticks.
-        tags: further tags of the runs.
-        default_status: whether it is on when first loaded.
+        pipeline: the pipeline, or its name in deployments that do not define it.
+        sinks: names of the sinks whose rows count; by default all sinks.
+        job: the job to run, or its name. Exactly one of `job` and `asset_selection` is required.
+        asset_selection: the assets to materialize.
+        jet: the `JetResource`, or its key in the definitions.
+        name: the sensor's name; by default the pipeline's name plus ``_snapshots``.
+        minimum_interval_seconds: minimum time between ticks.
+        tags: additional tags of the runs.
+        default_status: status of the sensor when it is first loaded.
 
     Raises:
         ConfigurationError: the pipeline has no such sink; neither or both of `job` and
@@ -105,13 +106,13 @@ def build_jet_snapshot_sensor(
 
 @dataclass(frozen=True)
 class Taken:
-    """The cursor: the snapshot up to which runs were requested, or nothing was new.
+    """Cursor: the newest snapshot that was handled, by a request or because it had no new rows.
 
     Attributes:
-        store: its id; snapshot ids of two stores say nothing about each other.
-        timeline: of the job at that time; it grows when the job goes back to an older snapshot.
-        snapshot_id: the snapshot.
-        rows: of each sink, since the job began.
+        store: id of the store; snapshot ids of different stores are not comparable.
+        timeline: timeline of the job then; it grows when the job goes back to an older snapshot.
+        snapshot_id: id of the snapshot.
+        rows: rows of each sink since the job began.
     """
 
     store: str
@@ -124,7 +125,7 @@ class Taken:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Taken | None:
-        """Reads a cursor; one that cannot be read means: nothing was taken yet."""
+        """Parses a cursor; returns None for an unreadable one, as if nothing was handled yet."""
         try:
             found = cls(**json.loads(cursor or "null"))
             rows = {str(sink): int(rows) for sink, rows in found.rows.items()}
@@ -136,12 +137,13 @@ class Taken:
 def sinks_with_news(
     taken: Taken | None, newest: Taken, before_rewind: Callable[[], Mapping[str, int]]
 ) -> list[str]:
-    """Return the sinks that have rows that no run was requested for. Pure.
+    """Return the sinks with rows for which no run was requested yet. Pure.
 
     Args:
         taken: the cursor.
         newest: the newest commit.
-        before_rewind: the rows as of the snapshot to which the job went back; asked only if it has.
+        before_rewind: returns the rows at the snapshot that the job went back to; called only if
+            the timeline has changed.
     """
     known: Mapping[str, int] = {}
     if taken is not None and taken.store == newest.store:
@@ -157,18 +159,18 @@ def look(
     tags: Mapping[str, str],
     sensor: str,
 ) -> dg.SensorResult:
-    """One tick.
+    """Evaluates one tick.
 
     Args:
-        context: the tick's.
-        jet: the store.
-        job: the streaming job's name.
-        sinks: whose rows count; none: all.
-        tags: further tags of the runs.
-        sensor: the sensor's name.
+        context: context of the tick.
+        jet: gives access to the store.
+        job: name of the streaming job.
+        sinks: names of the sinks whose rows count; empty: all.
+        tags: additional tags of the runs.
+        sensor: name of the sensor.
 
     Raises:
-        StoreError: the store could not be asked.
+        StoreError: the store could not be read.
         ConfigurationError: the job has no such sink.
     """
     retained = iter(commits(jet, job))
@@ -201,7 +203,8 @@ def look(
 def _request(found: CommittedSnapshot, store: str, tags: Mapping[str, str]) -> dg.RunRequest:
     manifest = found.manifest
     return dg.RunRequest(
-        # Dagster skips a key for ever: also where the cursor is lost, a snapshot is taken once.
+        # Dagster skips a known key for ever, so a snapshot is taken once even if the cursor is
+        # lost.
         run_key=f"{manifest.job}:{store[:_STORE_ID_CHARACTERS]}:{manifest.timeline}:"
         f"{manifest.snapshot_id}",
         tags={
@@ -216,9 +219,9 @@ def _request(found: CommittedSnapshot, store: str, tags: Mapping[str, str]) -> d
 def _before_rewind(
     retained: Iterable[CommittedSnapshot], timeline: int, sinks: Sequence[str]
 ) -> Mapping[str, int]:
-    """The rows as of the newest snapshot of an older timeline: the one that was gone back to.
+    """Returns the rows at the newest snapshot of an older timeline, which the job went back to.
 
-    It may be dropped by now. Then whatever there is counts as new: better once more than never.
+    If that snapshot is no longer retained, all rows count as new: repeated is better than missed.
     """
     older = (found for found in retained if found.manifest.timeline < timeline)
     restored = next(older, None)

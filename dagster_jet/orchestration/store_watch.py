@@ -1,4 +1,4 @@
-"""The store as a run's log shows it: a warning when it lacks a member, and when it is whole."""
+"""Logs a warning in a run's log when the store loses a member, and when it is whole again."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ LOOK_SECONDS = 30.0
 
 
 class AskedStore(Protocol):
-    """What is needed of `dagster_jet.store.Store`."""
+    """The part of `dagster_jet.store.Store` that is used here."""
 
     def status(self) -> StoreStatus: ...
 
 
 @dataclass
 class StoreWatch:
-    """Looks at the store now and then, on a thread of its own: a member that hangs delays nobody.
+    """Polls the store's status on a separate thread, so that a hanging member delays nothing else.
 
-    A job goes on while a majority answers, so that nobody would notice the loss until the next one.
+    A job continues while a majority of the members answers, so a lost member would go unnoticed
+    until the next loss.
     """
 
     store: AskedStore
@@ -35,14 +36,14 @@ class StoreWatch:
     _is_over: threading.Event = field(default_factory=threading.Event, init=False)
 
     def take(self) -> list[str]:
-        """Return what is new since the last call."""
+        """Return the warnings added since the last call."""
         found: list[str] = []
         while self._warnings:
             found.append(self._warnings.popleft())
         return found
 
     def look(self) -> None:
-        """Ask the members once; say what has changed, and nothing else."""
+        """Query the members once; add a warning if the status has changed."""
         try:
             health = store_safe(self.store.status())
         except JetError as error:
@@ -66,7 +67,7 @@ class StoreWatch:
         self.stop()
 
     def stop(self) -> None:
-        """Look no more; the last look may still be under way when the store is closed."""
+        """Stop polling; the last query may still be running when the store is closed."""
         self._is_over.set()
 
     def _watch(self) -> None:
@@ -75,6 +76,6 @@ class StoreWatch:
                 self.look()
             except Exception:
                 if self._is_over.is_set():
-                    return  # the store was closed meanwhile
+                    return  # the store was closed concurrently
                 raise
             self._is_over.wait(self.interval_s)

@@ -1,11 +1,11 @@
-"""What to do about a job, from what is known about it: a pure function.
+"""Decides what the supervisor does about a job. Pure.
 
-The lease decides, never a run's status: Dagster's STARTED is no proof of life (after a hard kill
-it stays for ever) and its CANCELED no proof of death (the process may live on). The status of the
-run that was asked for last is a hint to be patient, nothing more.
+The decision is based on the lease, never on a run's status. Dagster's STARTED does not prove that a
+process lives: it stays for ever after a hard kill. CANCELED does not prove that it is dead. The
+status of the requested run only justifies more waiting.
 
-A wrong verdict costs time, not rows: whatever two processes believe, the execution record's
-ballot lets one of them decide.
+A wrong verdict costs time, not rows: the ballot of the execution record lets only one process
+decide.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, Lease, StopC
 
 
 class Verdict(Enum):
-    """What the supervisor does at a tick."""
+    """Action of the supervisor at a tick."""
 
     ADOPT = "adopt"
-    """Somebody drives the job: leave it alone, whoever started it."""
+    """An execution holds the job; leave it alone, whoever started it."""
     WAIT = "wait"
-    """Nobody drives it, and a new run is not the answer now."""
+    """No execution holds the job, but no run is requested now."""
     START = "start"
-    """It never ran: request the first run."""
+    """The job has never run; request its first run."""
     RESTART = "restart"
-    """It ran and is down without having been asked to: request another run."""
+    """The job is down without a request to stop; request another run."""
     GIVE_UP = "give up"
-    """Run after run has ended without progress; a person must look."""
+    """Too many runs in a row ended without progress; an operator must intervene."""
     STUCK = "stuck"
-    """Somebody drives the job and gets nowhere: leave it alone too, and say so loudly."""
+    """An execution holds the job but makes no progress; leave it alone and log an error."""
     DONE = "done"
-    """Its inputs are over, or it was cancelled: nothing to supervise."""
+    """The job is completed or was cancelled; nothing to supervise."""
 
     @property
     def requests_a_run(self) -> bool:
@@ -42,7 +42,7 @@ class Verdict(Enum):
 
 
 class RunHint(Enum):
-    """What Dagster says about the run that was asked for last."""
+    """Dagster's status of the newest requested run."""
 
     ABSENT = "not known to Dagster"
     PENDING = "queued or starting"
@@ -52,23 +52,23 @@ class RunHint(Enum):
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How patient the supervisor is. Times are milliseconds."""
+    """Time-outs and back-off of the supervisor, in milliseconds."""
 
     start_timeout_ms: int = 180_000
-    """How long a requested run may take from the request to its lease."""
+    """Time-out from the request of a run until the run holds the lease."""
     lost_request_ms: int = 75_000
-    """How long a reserved generation may have no run: the tick that reserved it is dead (a sensor
-    tick is cut off after 60 s) and the request never left."""
+    """Time-out for a reserved generation without a run in Dagster: the tick that reserved it is
+    dead (Dagster ends a sensor tick after 60 s) and has sent no request."""
     backoff_initial_ms: int = 10_000
     backoff_max_ms: int = 300_000
     give_up_after: int = 8
-    """Requests in a row that brought no progress."""
+    """Number of requests in a row without progress."""
     healthy_ms: int = 60_000
-    """Progress without a snapshot: so long executions have got on since the request, in all."""
+    """Healthy running time since the request that counts as progress without a snapshot."""
     stuck_after_ms: int = 300_000
 
     def backoff_ms(self, attempts: int) -> int:
-        """Return the pause after so many requests in a row without progress."""
+        """Return the pause in ms after this number of requests in a row without progress."""
         if attempts <= 0:
             return 0
         return min(self.backoff_initial_ms << (attempts - 1), self.backoff_max_ms)
@@ -76,19 +76,20 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Situation:
-    """All that a verdict depends on.
+    """Input of a decision.
+
+    Durations are measured by the supervisor's own clock and observation, because the clocks of
+    other hosts may be wrong by any amount.
 
     Attributes:
         record: the job's execution record.
-        supervision: what was asked for.
-        waited_ms: how long the supervisor has seen the newest request. Like all times here by the
-            supervisor's own clock, and of its own watching: clocks of others may be a year off.
-        lease_unchanged_ms: how long it has seen the lease without a renewal.
-        owner_alive: whether the lease's process exists; None where that cannot be known (another
-            host).
-        requested_run: Dagster's word on the newest request.
-        launched: other runs of the job that have not ended, and how long each has been seen; none
-            that has the lease.
+        supervision: the newest request and the job's intent.
+        waited_ms: time since the newest request was first seen.
+        lease_unchanged_ms: time since the last observed renewal of the lease.
+        owner_alive: whether the lease's process exists; None if unknown (another host).
+        requested_run: Dagster's status of the newest requested run.
+        launched: unfinished other runs of the job, without the lease's holder, and for how long
+            each has been seen, in ms.
     """
 
     record: ExecutionRecord | None
@@ -102,7 +103,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict, why, and the number of attempts to write with a request."""
+    """A verdict, its reason, and the number of attempts to write with a request."""
 
     verdict: Verdict
     reason: str
@@ -113,8 +114,8 @@ def decide(situation: Situation, policy: RestartPolicy) -> Decision:
     """Return what to do about the job now.
 
     Args:
-        situation: what is known.
-        policy: how patient to be.
+        situation: the observed state of the job.
+        policy: time-outs and back-off.
     """
     record, supervision = situation.record, situation.supervision
     is_resumed = (
@@ -181,7 +182,7 @@ def _who_holds(record: ExecutionRecord, lease: Lease, situation: Situation) -> s
 
 
 def _wait_for_requested_run(situation: Situation, policy: RestartPolicy) -> str | None:
-    """Return why a run that was asked for deserves more time, None if it does not."""
+    """Return why to keep waiting for the requested run; None if it is not waited for."""
     asked = situation.supervision
     if asked is None or asked.generation == 0:
         return None
@@ -201,10 +202,10 @@ def _wait_for_requested_run(situation: Situation, policy: RestartPolicy) -> str 
 
 
 def _wait_for_launched_run(situation: Situation, policy: RestartPolicy) -> str | None:
-    """Return which run may take the job at any moment, None if there is none.
+    """Return why to wait for a launched run that may take the job; None if there is none.
 
-    A run of which Dagster says for ever that it is started, because it was killed hard, is waited
-    for only as long as a start may take.
+    A run that was killed hard stays "started" in Dagster for ever, so it is waited for only as long
+    as a start may take.
     """
     young = {run: ms for run, ms in situation.launched.items() if ms < policy.start_timeout_ms}
     if not young:
@@ -238,7 +239,7 @@ def _request(situation: Situation, policy: RestartPolicy) -> Decision:
 
 
 def _got_on(record: ExecutionRecord | None, asked: Supervision, policy: RestartPolicy) -> bool:
-    """Has the job made progress since the request? A stream without input makes no snapshots."""
+    """Whether the job made progress since the request; without input there are no snapshots."""
     if record is None:
         return False
     newest = record.snapshot.snapshot_id if record.snapshot else 0

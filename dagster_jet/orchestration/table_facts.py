@@ -1,4 +1,4 @@
-"""Schema and column lineage of a run's assets, as Spark has planned them."""
+"""Schema and column lineage of a run's assets, taken from Spark's plans."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _logger = logging.getLogger(__name__)
 Columns = Mapping[str, tuple[StageColumn, ...]]
 _WAIT_S = 10.0
 _LINEAGE_CHARACTERS_MAX = 20_000
-"""Each materialization carries it, for ever; of a wider table the schema alone is kept."""
+"""Larger column lineages are omitted: every materialization stores one, for ever."""
 
 
 @dataclass
 class TableFacts:
-    """Asks for the columns on a thread of its own: the run's main thread never touches Spark.
+    """Fetches the columns on a separate thread, because the run's main thread never calls Spark.
 
     Attributes:
-        keys: of the assets that columns come from, by the name of their stage or enrichment.
+        keys: keys of the assets that columns come from, by name of the stage or enrichment.
     """
 
     keys: Mapping[str, dg.AssetKey] = field(default_factory=dict)
@@ -35,19 +35,19 @@ class TableFacts:
     _is_asked: bool = field(default=False, init=False)
 
     def ask(self, columns: Callable[[], Columns]) -> None:
-        """Begin to ask; another execution of the same run has the same columns."""
+        """Start fetching, once; later executions of the same run have the same columns."""
         if self._is_asked:
             return
         self._is_asked = True
         threading.Thread(target=self._ask, args=(columns,), name="jet-columns", daemon=True).start()
 
     def of(self, stage: str) -> Metadata:
-        """Return what is known of a stage's columns; waits for the answer, but not for ever.
+        """Return the facts about a stage's columns, after waiting up to `_WAIT_S` for them.
 
-        Nothing, where nobody was asked, or the answer does not come: it is no reason to fail.
+        Returns nothing if nothing was fetched or the answer is late; that is not an error.
         """
         if self._is_asked and not self._known.wait(_WAIT_S):
-            self._known.set()  # nobody waits a second time
+            self._known.set()  # later calls do not wait again
         return self._facts.get(stage, {})
 
     def _ask(self, columns: Callable[[], Columns]) -> None:
@@ -61,11 +61,11 @@ class TableFacts:
 
 
 def table_facts(columns: tuple[StageColumn, ...], keys_: Mapping[str, dg.AssetKey]) -> Metadata:
-    """Return the schema and the lineage of one asset, as Dagster shows them. Pure.
+    """Return the schema and the lineage of one asset as Dagster metadata. Pure.
 
     Args:
-        columns: of the asset.
-        keys_: of the assets that they come from, by stage; what is no asset is left out.
+        columns: columns of the asset.
+        keys_: keys of the origin assets, by stage; origins that are not assets are left out.
     """
     schema = dg.TableSchema(
         columns=[

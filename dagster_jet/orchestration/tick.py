@@ -1,4 +1,4 @@
-"""The store inside a tick, and what a tick says when it cannot be asked."""
+"""Access to the store within a tick, and the error of a tick that cannot read it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class JetTickError(dg.DagsterError):
-    """A tick has failed, and its sentence says why.
+    """Ends a tick with an error whose message is shown as it is.
 
-    Dagster shows its own errors as they are; around any other it puts "Error occurred during the
-    execution of evaluation_fn" and a stack, and the sentence is last.
+    Dagster wraps every error that is not its own into "Error occurred during the execution of
+    evaluation_fn" and a stack trace, with the message last.
     """
 
 
@@ -27,15 +27,15 @@ class JetTickError(dg.DagsterError):
 def jet_of_tick(
     jet: JetResource | str, context: dg.SensorEvaluationContext | dg.ScheduleEvaluationContext
 ) -> Iterator[Jet]:
-    """Gives the store that a tick looks into.
+    """Opens the store for the duration of a tick.
 
     Args:
-        jet: the resource, or the key it has in the definitions.
-        context: the tick's.
+        jet: the `JetResource`, or its key in the definitions.
+        context: context of the tick.
 
     Raises:
-        JetTickError: whatever `JetError` has ended the tick, such as that of a store that does not
-            answer. Nothing was requested; the next tick asks again.
+        JetTickError: a `JetError` ended the tick, for example because the store does not answer.
+            Nothing was requested; the next tick tries again.
     """
     try:
         if isinstance(jet, JetResource):
@@ -48,5 +48,5 @@ def jet_of_tick(
 
 
 def required_key(jet: JetResource | str) -> set[str] | None:
-    """Returns what a definition that looks into the store requires of the definitions around it."""
+    """Returns the resource keys that a definition which reads the store requires."""
     return {jet} if isinstance(jet, str) else None

@@ -1,4 +1,4 @@
-"""From a stage of a pipeline to the asset that stands for it."""
+"""Translates a stage of a pipeline into the asset that represents it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ _GIVES = {
 
 @dataclass(frozen=True)
 class JetStageData:
-    """What a translator is given: one source, stateful stage or sink.
+    """Input of a translator: one source, stateful stage or sink.
 
     Attributes:
-        pipeline: the pipeline's name.
-        stage: the stage's name, unique in the pipeline.
-        kind: what kind of stage it is; equal to its word ("source", "aggregate", "sink", ...).
+        pipeline: name of the pipeline.
+        stage: name of the stage, unique in the pipeline.
+        kind: kind of the stage; equal to its word ("source", "aggregate", "sink", ...).
         upstream: names of the nearest named stages upstream.
-        description: what the connector says of itself (kind, path, format ...); no secrets.
-        columns_ddl: the columns as a DDL string, where they are known without running.
-        of_dead_letters: the stage takes the bad rows of a source or of a stateful stage.
+        description: the connector's description (kind, path, format, ...), without secrets.
+        columns_ddl: the columns as a DDL string, if they are known without running.
+        of_dead_letters: whether the stage is a sink for bad rows of a source or stateful stage.
         tables: keys of the assets that the stage's rows are enriched with.
-        asset: of a source: the key of the asset that it reads, which others define; () if none.
+        asset: for a source, the key of the asset that it reads and that is defined elsewhere; () if
+            there is none.
     """
 
     pipeline: str
@@ -55,18 +56,18 @@ class JetStageData:
 
     @property
     def storage(self) -> str | None:
-        """The storage format or system, in lower case ("json", "parquet"), if there is one."""
+        """Storage format or system in lower case ("json", "parquet"); None if unknown."""
         found = self.description.get("format") or self.description.get("kind")
         return found.lower() if found else None
 
     @property
     def uri(self) -> str | None:
-        """Where the data is."""
+        """Location of the data; None if unknown."""
         return self.description.get("uri") or self.description.get("path")
 
 
 class DagsterJetTranslator:
-    """Decides how stages look in Dagster. Subclass it and change the spec it returns.
+    """Determines how stages appear in Dagster. Subclass it and change the spec it returns.
 
     Example:
         .. code-block:: python
@@ -79,9 +80,9 @@ class DagsterJetTranslator:
     def get_asset_spec(self, data: JetStageData) -> dg.AssetSpec:
         """Return the asset spec of one stage.
 
-        Called once per stage when definitions are loaded, and again when a run asks for the keys:
-        it must depend on `data` alone. Dependencies on other stages of the pipeline are added
-        afterwards, from its edges and by the keys given here; `deps` in the spec are kept.
+        Called once per stage when definitions are loaded, and again when a run needs the keys, so
+        the result must depend on `data` alone. Dependencies on other stages of the pipeline are
+        added later, from its edges and the keys returned here. `deps` of the spec are kept.
 
         Args:
             data: the stage.
@@ -98,13 +99,13 @@ class DagsterJetTranslator:
 def stage_data(
     pipeline: str, graph: Graph, name: str, links: Mapping[str, tuple[str, ...]] | None = None
 ) -> JetStageData:
-    """Return what a translator is told about one named stage.
+    """Return the translator's input for one named stage.
 
     Args:
-        pipeline: its name.
-        graph: the pipeline's.
-        name: of the stage.
-        links: the keys of other pipelines' sinks, by the place that they write to.
+        pipeline: name of the pipeline.
+        graph: graph of the pipeline.
+        name: name of the stage.
+        links: asset keys of other pipelines' sinks, by the place they write to.
     """
     node = graph[name]
     connector = _connector(node)
@@ -154,7 +155,7 @@ def _columns_ddl(node: Node, connector: Any | None) -> str | None:
         return DEAD_LETTER_COLUMNS if node.of_dead_letters else None
     try:
         schema = getattr(connector, "schema", None)
-    except PipelineError:  # known once a job starts: those of a database's table
+    except PipelineError:  # known once a job starts, for example the columns of a database table
         return None
     return schema if isinstance(schema, str) else None
 
@@ -192,9 +193,9 @@ def _metadata(data: JetStageData) -> dict[str, Any]:
 
 
 def place_of(description: Mapping[str, str]) -> str | None:
-    """Return where a source reads or a sink writes, in one spelling for both; None if unknown.
+    """Return the place that a source reads or a sink writes, normalized; None if unknown.
 
-    A folder and a pattern of files in it are one place. Of Kafka it is a topic of a cluster.
+    A folder and a file pattern in it are the same place. For Kafka it is a topic of a cluster.
     """
     if "servers" in description:
         topic = description.get("topic") or description.get("topics")

@@ -1,4 +1,4 @@
-"""Metrics of running jobs through OpenTelemetry, where the process is configured for them.
+"""OpenTelemetry metrics of running jobs, if the process is configured for them.
 
     events ──▶ JobMetrics ──▶ Instruments ──▶ the meter provider's readers (OTLP, Prometheus, ...)
 

@@ -1,8 +1,8 @@
-"""The instruments: their names, units and attributes, once per meter provider.
+"""Metric instruments with their names, units and attributes, created once per meter provider.
 
-Names and units follow OpenTelemetry's conventions: seconds and bytes, things that are counted in
-braces, and no unit in a name. Attributes stand below ``jet.``, because Prometheus has a label
-``job`` of its own. Their values are names out of pipelines, so their number is bounded.
+Names and units follow OpenTelemetry's conventions: seconds and bytes, counted objects in braces,
+and no unit in a name. Attributes start with ``jet.``, because Prometheus has a label ``job`` of its
+own. Their values are names from pipelines, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ READINGS = {
         "Partitions of the store with fewer replicas than they should have",
     ),
 }
-"""Asked for when metrics are collected, on the collector's thread."""
+"""Observable instruments, read on the collector's thread when metrics are collected."""
 _MONOTONIC = {"dagster_jet.restarts"}
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bounds of the histograms' buckets."""
+"""Bucket boundaries of the histograms."""
 
 
 class Readable(Protocol):
     """A job that runs in this process."""
 
     def readings(self) -> dict[str, list[Reading]]:
-        """Returns the values of now, by instrument; fast, and without asking anybody."""
+        """Returns the current values, by instrument; fast and without I/O."""
         ...
 
     def store_readings(self) -> dict[str, list[Reading]]:
-        """The same of the job's store, whose members are asked."""
+        """Returns the readings of the job's store; queries its members."""
         ...
 
 
 class Instruments:
-    """Of one meter provider."""
+    """Instruments of one meter provider."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter("dagster_jet")
@@ -92,7 +92,7 @@ class Instruments:
             create(name, [self._callback(name)], unit, said)
 
     def add(self, job: Readable) -> None:
-        """It runs: what it reads is observed from now on."""
+        """Starts observing a running job."""
         with self._lock:
             if job not in self._jobs:
                 self._jobs.append(job)
@@ -126,7 +126,7 @@ _lock = threading.Lock()
 
 
 def instruments_of(provider: MeterProvider) -> Instruments:
-    """Returns those of a provider, made when they are first asked for."""
+    """Returns the instruments of a provider, created at the first call."""
     with _lock:
         if provider not in _of_providers:
             _of_providers[provider] = Instruments(provider)

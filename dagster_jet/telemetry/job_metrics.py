@@ -1,4 +1,4 @@
-"""Turns what a job says (its events) into measurements."""
+"""Converts the events of a job into measurements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 def open_metrics(
     job: str, sinks: Collection[str], store: Store, now_ms: Callable[[], int]
 ) -> JobMetrics | None:
-    """Returns who measures a job that begins to run here; None: metrics are not configured."""
+    """Returns the metrics of a job that starts here; None if metrics are not configured."""
     try:
         provider = meter_provider()
         if provider is None:
@@ -46,9 +46,9 @@ def open_metrics(
 
 @dataclass(eq=False)
 class JobMetrics:
-    """Of one job of this process. Events are noted on its threads, readings taken on another.
+    """Metrics of one job of this process. Events arrive on its threads, readings on another.
 
-    What counters count are rows of committed snapshots: after a restart none is counted twice.
+    Row counters count rows of committed snapshots, so no row is counted twice after a restart.
     """
 
     job: str
@@ -59,7 +59,7 @@ class JobMetrics:
     _sources: Mapping[str, SourceProgress] = field(default_factory=dict)
     _stages: Mapping[str, StageProgress] = field(default_factory=dict)
     _counted: Mapping[str, StageProgress] | None = None
-    """The totals that are in the counters; None: before the first start."""
+    """Totals already added to the counters; None before the first start."""
     _restarts: int = 0
     _state_bytes: int | None = None
     _committed_at: float | None = None
@@ -67,7 +67,7 @@ class JobMetrics:
     _is_broken: bool = False
 
     def note(self, event: JobEvent) -> None:
-        """On the job's threads; takes microseconds, and raises nothing."""
+        """Records an event on the job's threads; takes microseconds and raises nothing."""
         if self._is_broken:
             return
         try:
@@ -77,7 +77,7 @@ class JobMetrics:
             _logger.warning("job %r goes on without metrics: %r", self.job, error)
 
     def close(self) -> None:
-        """The job does not run here any more."""
+        """Removes the job, which no longer runs in this process."""
         self.instruments.remove(self)
 
     def _note(self, event: JobEvent) -> None:
@@ -131,8 +131,8 @@ class JobMetrics:
         )
 
     def _count_rows(self, stages: Mapping[str, StageProgress]) -> None:
-        """What was committed since the last time. Totals that have fallen are those of a snapshot
-        that the job has gone back to: counting begins there."""
+        """Counts rows committed since the last call. Totals below the previous ones are those of a
+        restored older snapshot, from which counting continues."""
         before, self._counted = self._counted, stages
         if before is None:
             return
@@ -159,7 +159,7 @@ class JobMetrics:
             self._sources = {**self._sources, source: changed}
 
     def readings(self) -> dict[str, list[Reading]]:
-        """Returns the values of now, by instrument."""
+        """Returns the current values, by instrument."""
         job = {"jet.job": self.job}
         found: dict[str, list[Reading]] = {
             "dagster_jet.restarts": [(self._restarts, job)],
@@ -192,13 +192,13 @@ class JobMetrics:
         watermark_ms: int | None,
         attributes: Attributes,
     ) -> None:
-        """None where there is no watermark yet, or where the inputs are over."""
+        """Adds no reading before the first watermark or after the end of the inputs."""
         if watermark_ms is not None and watermark_ms < FINAL_WATERMARK_MS:
             lag_s = (self.now_ms() - watermark_ms) / 1000
             found.setdefault(f"dagster_jet.{kind}.watermark.lag", []).append((lag_s, attributes))
 
     def store_readings(self) -> dict[str, list[Reading]]:
-        """Returns those of the store; its members are asked."""
+        """Returns the store's readings; queries its members."""
         status = self.health.status()
         store = {"jet.store": self.health.store.store_id[:12]}
         reachable = sum(member.reachable for member in status.members)

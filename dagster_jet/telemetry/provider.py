@@ -1,5 +1,4 @@
-"""Where metrics go: to the meter provider that the program has set, or to one made from the
-environment variables that OpenTelemetry has defined.
+"""Meter provider for metrics: the program's own, or one built from OpenTelemetry's variables.
 
 | variable | means |
 | --- | --- |
@@ -29,16 +28,17 @@ _logger = logging.getLogger(__name__)
 
 _API, _PLACEHOLDERS = "opentelemetry.metrics", "opentelemetry.metrics._internal"
 _LAST_EXPORT_MS = 3_000
-"""So long the end of the process waits for the last export: the collector may be down."""
+"""Maximum wait for the last export at the end of the process; the collector may be down."""
 _made_lock = threading.Lock()
 _made: tuple[tuple[str, ...], MeterProvider | None] | None = None
-"""Of this process, once a job has asked for it: what was wanted, and what came of it."""
+"""Provider of this process with the exporters it was built for; None before the first job."""
 
 
 def meter_provider() -> MeterProvider | None:
-    """Returns the program's own provider, or this process's from the environment.
+    """Returns the program's own meter provider, or one built from the environment.
 
-    None: nobody has configured metrics, or what they need is missing; then one warning has said so.
+    Returns None if metrics are not configured, or if a requirement is missing; the latter is logged
+    as a warning once.
     """
     own = _set_by_the_program()
     if own is not None:
@@ -48,7 +48,7 @@ def meter_provider() -> MeterProvider | None:
 
 
 def exporters_wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the names of the exporters; empty: metrics are not configured.
+    """Returns the names of the exporters; empty if metrics are not configured.
 
     Example:
         >>> exporters_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
@@ -65,7 +65,7 @@ def exporters_wanted(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _set_by_the_program() -> MeterProvider | None:
-    """None where OpenTelemetry only has its placeholder. Imports nothing."""
+    """Returns None while OpenTelemetry has only its placeholder. Imports nothing."""
     if _API not in sys.modules:
         return None
     from opentelemetry.metrics import get_meter_provider
@@ -75,7 +75,7 @@ def _set_by_the_program() -> MeterProvider | None:
 
 
 def _from_environment(wanted: tuple[str, ...]) -> MeterProvider | None:
-    """One for the process, however many jobs it runs: it has a thread or a port."""
+    """Returns the process's provider, shared by all jobs because it owns a thread or a port."""
     global _made
     with _made_lock:
         if _made is None or _made[0] != wanted:
@@ -144,7 +144,7 @@ def _prometheus_reader() -> Any:
 
     host = os.environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "localhost")
     port = os.environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", "9464")
-    registry = CollectorRegistry()  # of our own: what else the program counts is not ours to show
+    registry = CollectorRegistry()  # our own registry, without the program's other metrics
     try:
         start_http_server(int(port), host, registry)
     except (OSError, ValueError) as error:
@@ -160,7 +160,7 @@ def _prometheus_reader() -> Any:
 
 
 def _resource() -> dict[str, str]:
-    """What the environment does not say about this process."""
+    """Returns the resource attributes that the environment does not set."""
     own = {"service.instance.id": uuid.uuid4().hex}
     said = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if not os.environ.get("OTEL_SERVICE_NAME") and "service.name" not in said:
@@ -169,7 +169,7 @@ def _resource() -> dict[str, str]:
 
 
 def _shut_down(provider: Any) -> None:
-    atexit.unregister(_shut_down)  # there is one in a process
+    atexit.unregister(_shut_down)  # there is one provider per process
     try:
         provider.shutdown(timeout_millis=_LAST_EXPORT_MS)
     except Exception as error:  # noqa: BLE001 - the process ends, whatever a collector says

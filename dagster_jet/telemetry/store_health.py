@@ -1,4 +1,4 @@
-"""How well a store is, asked when metrics are collected and not more often than needed."""
+"""Caches the store's status for the collection of metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASK_EVERY_S = 10.0
 
 @dataclass
 class StoreHealth:
-    """Of one store. On the collector's thread: members that do not answer delay no job."""
+    """Status of one store, queried on the collector's thread: hanging members delay no job."""
 
     store: Store
     seconds: Callable[[], float] = time.monotonic
@@ -22,7 +22,7 @@ class StoreHealth:
     _known: tuple[float, StoreStatus] | None = None
 
     def status(self) -> StoreStatus:
-        """Returns it as of a few seconds ago at most."""
+        """Returns a status that is at most `_ASK_EVERY_S` seconds old."""
         with self._lock:
             if self._known is None or self.seconds() - self._known[0] >= _ASK_EVERY_S:
                 found = self.store.status()
