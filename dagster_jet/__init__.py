@@ -1,8 +1,7 @@
 """Exactly-once streaming pipelines on Spark, run and restarted by Dagster.
 
-What users write is light: importing this package loads neither Spark, Dagster, Arrow nor the store.
-Names that need them are loaded when they are first used, so that Spark executors never import
-Dagster.
+Importing this package loads neither Spark, Dagster, Arrow nor the store. Names that need them are
+loaded at first use, so that Spark executors never import Dagster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One error tree; each class says how the job reacts.
+"""Tree of all errors; each class defines the reaction of the job.
 
     JetError
     ├── ConfigurationError            fix: raised before anything runs
@@ -7,34 +7,34 @@
     ├── StoreError
     │   ├── StoreUnavailableError     restart: too few members answer
     │   ├── StoreUnwritableError      fix: a member cannot be created or written
-    │   ├── StoreCorruptedError       fix: no good copy of a value is left
+    │   ├── StoreCorruptedError       fix: all copies of a value are missing or damaged
     │   ├── StoreMismatchError        fix: made with other settings, or by a newer version
-    │   ├── StaleConfigurationError   restart: the store's members have changed; open it again
+    │   ├── StaleConfigurationError   restart: the store's members have changed; reopen it
     │   ├── WriteOutcomeUnknownError  restart: a register write may or may not have happened
     │   └── FencedError               stop: a newer execution owns the job
     ├── LeaseHeldError                stop: another execution of the job is alive
-    ├── SnapshotFailedError           retry: this snapshot is discarded, the job lives
-    ├── SnapshotInvalidError          fix: the snapshot to restore from is not whole
-    ├── ArtifactLostError             fix: a sink lost what it had promised to commit
-    ├── SinkError                     restart: a sink's place cannot be written now
-    │   ├── SinkUnavailableError      retry: it cannot take a commit just now
-    │   ├── SinkMismatchError         fix: the place is not the one that was written for
-    │   │   └── RowsRefusedError      fix: the place refuses some of the rows that are decided
-    │   │       └── ReferenceMissingError  fix: a row refers to one that is not there (yet)
-    │   └── OutputLostError           fix: committed output is gone from the place
-    ├── SourceError                   fix: a source's input is not what it was
-    │   ├── InputLostError            fix: input is gone that no snapshot has yet
-    │   └── SourceUnavailableError    retry: it cannot be read now (an epoch: restart)
+    ├── SnapshotFailedError           retry: this snapshot is discarded, the job continues
+    ├── SnapshotInvalidError          fix: the snapshot to restore from is not complete
+    ├── ArtifactLostError             fix: a sink lost output that it had staged
+    ├── SinkError                     restart: a sink cannot be written now
+    │   ├── SinkUnavailableError      retry: a sink cannot take a commit now
+    │   ├── SinkMismatchError         fix: the sink's place is not the one staged for
+    │   │   └── RowsRefusedError      fix: a sink refuses some of the decided rows
+    │   │       └── ReferenceMissingError  fix: a row refers to a missing row
+    │   └── OutputLostError           fix: committed output has disappeared
+    ├── SourceError                   fix: a source is missing or its input changed
+    │   ├── InputLostError            fix: input disappeared before a snapshot had it
+    │   └── SourceUnavailableError    retry: a source cannot be read now (an epoch: restart)
     ├── BadRowError                   fix: a row does not fit the schema
     ├── ResultError                   fix: a result does not fit its type
     ├── UserFunctionError             fix: a user's function raised
-    ├── ProcessorError                fix: a processor broke its contract, or raised
+    ├── ProcessorError                fix: a processor violated its contract, or raised
     ├── ExecutorLostError             restart: a Spark task, executor or local state file is gone
-    ├── JobFailedError                fix: a job elsewhere has ended with an error
+    ├── JobFailedError                fix: a job of another process ended with an error
     └── JobStateError                 fix: the call does not fit the job's status
 
-A message names the job, the stage and the position where they are known, says what was
-expected, and ends with the cure.
+A message names the job, stage and position if they are known, states the expectation, and ends with
+the cure.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from enum import Enum
 
 
 class Reaction(Enum):
-    """What a job does when it meets an error."""
+    """Reaction of a job to an error."""
 
     RETRY = "retry"
-    """Try the same step again later; processing continues."""
+    """Retry the same step later; processing continues."""
     RESTART = "restart"
-    """Begin a new execution from the last snapshot."""
+    """Start a new execution from the last snapshot."""
     FAIL = "fail"
-    """End (or suspend, with ``suspend_on_failure``); a person must change something first."""
+    """End, or suspend with ``suspend_on_failure``; an operator must change something first."""
     STOP = "stop"
-    """End quietly: this execution no longer owns the job and must not touch anything."""
+    """End without further effects: this execution no longer owns the job."""
 
 
 class JetError(Exception):
-    """Root of every error this library raises on purpose."""
+    """Base class of all errors that this library raises deliberately."""
 
     reaction: Reaction = Reaction.FAIL
 
@@ -81,7 +81,7 @@ class JetError(Exception):
         self.page: str | None = None
 
     def see(self, page: str) -> None:
-        """Ends the error with the page that says more; the first one stays."""
+        """Adds the page with more information to the message; only the first call counts."""
         if self.page is None:
             self.page = page
             self.args = (f"{self} See {page}.",)
@@ -96,11 +96,11 @@ class PipelineError(ConfigurationError):
 
 
 class MissingEnvironmentError(ConfigurationError):
-    """Something outside Python is missing: Java, an optional package, a folder."""
+    """A requirement outside Python is missing: Java, an optional package, a folder."""
 
 
 class StoreError(JetError):
-    """Root of what can go wrong between the engine and the store's members."""
+    """Base class of errors between the engine and the store's members."""
 
 
 class StoreUnavailableError(StoreError):
@@ -110,7 +110,7 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreUnwritableError(StoreError):
-    """A member's place cannot be created or written to."""
+    """A member's place cannot be created or written."""
 
 
 class StoreCorruptedError(StoreError):
@@ -122,22 +122,22 @@ class StoreMismatchError(StoreError):
 
 
 class StaleConfigurationError(StoreError):
-    """The store's members have changed since it was opened: open it again.
+    """The store's members have changed since it was opened; open it again.
 
-    A write that ends so may or may not have taken effect.
+    A write that ends with this error may or may not have taken effect.
     """
 
     reaction = Reaction.RESTART
 
 
 class WriteOutcomeUnknownError(StoreError):
-    """A register write may or may not have taken effect: neither commit nor clean up."""
+    """A register write may or may not have taken effect; neither commit nor clean up."""
 
     reaction = Reaction.RESTART
 
 
 class FencedError(StoreError):
-    """A newer execution holds the register; this one has lost its right to decide."""
+    """A newer execution holds the register; this one may no longer decide."""
 
     reaction = Reaction.STOP
 
@@ -149,61 +149,61 @@ class LeaseHeldError(JetError):
 
 
 class SnapshotFailedError(JetError):
-    """Phase 1 failed before the decision point: the snapshot is discarded, the job lives."""
+    """Phase 1 failed before the decision point: the snapshot is discarded, the job continues."""
 
     reaction = Reaction.RETRY
 
 
 class SnapshotInvalidError(JetError):
-    """The snapshot named by the record cannot be restored whole."""
+    """The snapshot that the record names cannot be restored completely."""
 
 
 class ArtifactLostError(JetError):
-    """A sink no longer has what phase 1 left there, and no marker says it was committed."""
+    """A sink has lost what phase 1 staged, and no marker shows that it was committed."""
 
 
 class SinkError(JetError):
-    """A sink's place cannot be written now; the last snapshot is intact."""
+    """A sink cannot be written now; the last snapshot is intact."""
 
     reaction = Reaction.RESTART
 
 
 class SinkUnavailableError(SinkError):
-    """A sink's place cannot take a commit just now: phase 2 tries again, in place."""
+    """A sink cannot take a commit now; phase 2 is retried in place."""
 
     reaction = Reaction.RETRY
 
 
 class SinkMismatchError(SinkError):
-    """A sink's place is another job's, or not where phase 1 left what is to be committed."""
+    """A sink's place belongs to another job, or is not the one that phase 1 staged for."""
 
     reaction = Reaction.FAIL
 
 
 class OutputLostError(SinkError):
-    """A sink's place has come back without output that was committed there."""
+    """Output that was committed to a sink has disappeared from it."""
 
     reaction = Reaction.FAIL
 
 
 class RowsRefusedError(SinkMismatchError):
-    """A sink's place refuses some of the rows that are decided; it would take others."""
+    """A sink refuses some of the decided rows; it would take others."""
 
 
 class ReferenceMissingError(RowsRefusedError):
-    """A row refers to one that is not there: tried again once other sinks have committed."""
+    """A row refers to a missing row; retried after other sinks have committed."""
 
 
 class SourceError(JetError):
-    """A source is missing, or changed behind the position already read."""
+    """A source is missing, or its input changed before the position already read."""
 
 
 class InputLostError(SourceError):
-    """Input was taken away before a decided snapshot had what was in it."""
+    """Input disappeared before it was part of a decided snapshot."""
 
 
 class SourceUnavailableError(SourceError):
-    """A source's place cannot be read now; nothing says that its input has changed."""
+    """A source cannot be read now; nothing indicates that its input has changed."""
 
     reaction = Reaction.RETRY
 
@@ -213,7 +213,7 @@ class BadRowError(JetError):
 
 
 class ResultError(JetError):
-    """A result, or what is kept of it, does not fit its type."""
+    """A result, or the stored part of it, does not fit its type."""
 
 
 class UserFunctionError(JetError):
@@ -221,10 +221,10 @@ class UserFunctionError(JetError):
 
 
 class ProcessorError(JetError):
-    """A processor broke its contract or raised in a callback.
+    """A processor violated its contract or raised in a callback.
 
-    The job reacts as to the error behind it where that is a `JetError`; otherwise it fails,
-    because the same call would end the same way again. Nothing of the snapshot in progress counts.
+    If the cause is a `JetError` the job reacts to that; otherwise it fails, because the same call
+    would fail again. Nothing of the snapshot in progress counts.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class ProcessorError(JetError):
         job: str | None = None,
         whose: str = "processor",
     ) -> ProcessorError:
-        """What a user's own code raised, with its reaction; raise it from that."""
+        """Wraps an exception of a user's code, with its reaction; raise the result from it."""
         error = cls(
             f"raised {type(raised).__name__}: {raised}",
             vertex=vertex,
@@ -278,14 +278,14 @@ def _unpickle(kind: type[JetError], args: tuple[object, ...], state: dict[str, o
 
 
 class ExecutorLostError(JetError):
-    """A task, an executor or a local state file is gone; the last snapshot is intact."""
+    """A task, an executor or a local state file is lost; the last snapshot is intact."""
 
     reaction = Reaction.RESTART
 
 
 class JobFailedError(JetError):
-    """A job of another process has ended with an error: what its record says of it."""
+    """A job of another process ended with an error; the message is from its record."""
 
 
 class JobStateError(JetError):
-    """The call does not fit the status the job is in."""
+    """The call does not fit the job's status."""

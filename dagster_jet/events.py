@@ -1,4 +1,4 @@
-"""What a running job says to its ``on_event``: the events, and what they are made of."""
+"""Events that a running job passes to ``on_event``, and the types they consist of."""
 
 from dagster_jet.core.columns import ColumnOrigin, StageColumn
 from dagster_jet.core.phases import Part, Phase, PhaseTime

@@ -1,4 +1,4 @@
-"""How a job is to be run: validated when it is made, before anything happens."""
+"""Settings of a job, validated at construction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _as_timedelta(value: Any) -> Any:
 
 
 def _as_snapshot(value: Any) -> Any:
-    """Digits alone are an id, also where settings are text."""
+    """Converts digits to an id, because settings may arrive as text."""
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
@@ -52,66 +52,66 @@ class JobConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    """What the output looks like after a crash."""
+    """Guarantee for the output after a crash."""
     snapshot_interval: Duration = timedelta(seconds=1)
-    """The time from the end of one snapshot's phase 2 to the start of the next snapshot. 0: as
-    often as possible, which is every second epoch, because one epoch runs beside the completion of
-    a snapshot. If a processor (`apply_processor`) commits in two phases, every epoch ends in a
-    snapshot, whatever this says."""
+    """Time from the end of one snapshot's phase 2 to the start of the next snapshot. 0: as often as
+    possible, which is every second epoch, because one epoch runs beside the completion of a
+    snapshot. If a processor (`apply_processor`) commits in two phases, every epoch ends in a
+    snapshot, regardless of this setting."""
     retained_snapshots: int = Field(default=3, ge=1, le=100)
-    """How many snapshots are kept, so that `initial_snapshot` can go back to them."""
+    """Number of snapshots kept for `initial_snapshot`."""
     initial_snapshot: Annotated[int | str | None, BeforeValidator(_as_snapshot)] = None
-    """Go back to this retained snapshot: later ones are given up, and a new timeline begins. A text
-    is the name of an exported snapshot, of this job or of any other one: its state, positions and
-    counters are copied, and a new timeline begins.
+    """Go back to this retained snapshot: later snapshots are dropped and a new timeline begins. A
+    text is the name of an exported snapshot, of this job or another one: its state, positions and
+    counters are copied and a new timeline begins.
 
-    This happens once: restarts, and later runs with the same value, go on from the newest snapshot,
-    whether this one is still retained or not. To go back to the same snapshot a second time, start
-    the job once without a value in between."""
+    This happens once: restarts and later runs with the same value continue from the newest
+    snapshot, whether or not this one is still retained. To go back to the same snapshot again,
+    start the job once without a value in between.
+    """
     suspend_on_failure: bool = False
-    """A failure that a person must cure leaves the job SUSPENDED instead of FAILED."""
+    """Leave the job SUSPENDED instead of FAILED after a failure that an operator must cure."""
     split_brain_protection: bool = False
-    """Start only if more than half of the most members that the job has ever seen are reachable."""
+    """Start only if more than half of the largest number of members ever seen are reachable."""
     auto_scaling: bool = True
-    """Restart gracefully onto the new partition table when the store's members have changed."""
+    """Restart gracefully with the new partition table when the store's members have changed."""
     scale_up_delay: Duration = timedelta(seconds=10)
-    """How long the members must not change before that restart, because several may join in a
-    row."""
+    """Time without a change of members before that restart; several may join in a row."""
     parallelism: int | None = Field(default=None, ge=1)
-    """Shards per stateful stage; default: as many as Spark runs tasks at once."""
+    """Shards per stateful stage; default: number of tasks that Spark runs at once."""
     max_items_per_epoch: int | None = Field(default=None, ge=1)
-    """The most rows of one source in one epoch, as far as it can be cut: of files it takes one at
-    least, or 1 MB of a large one. None: as many as memory allows, which is half of what Spark has
-    for execution and storage."""
+    """Largest number of rows of one source in one epoch, as far as input can be split: at least one
+    file, or 1 MB of a large file. None: as many as fit into half of Spark's memory for execution
+    and storage."""
     target_epoch_duration: Duration = timedelta(milliseconds=500)
-    """The longest epoch of a job that keeps up with its input. Twice what an epoch costs without a
-    row, where that is longer."""
+    """Largest duration of an epoch while the job keeps up with its input; at least twice the fixed
+    cost of an epoch."""
     catch_up_epoch_duration: Duration = timedelta(seconds=5)
-    """The longest epoch of a job that catches up with a backlog: likewise. It is only as long as it
-    takes to make what an epoch costs in any case a tenth of it. A snapshot waits for the epoch's
-    end, and so does a stop."""
+    """Largest duration of an epoch during a backlog; at least twice the fixed cost of an epoch.
+    Epochs grow only until the fixed cost is 10 % of their duration. Snapshots and stops wait for
+    the end of an epoch."""
     poll_interval: Duration = timedelta(milliseconds=200)
-    """How often sources are asked for new input while there is none."""
+    """Interval of polling sources for new input while there is none."""
     max_watermark_retention: Duration | None = None
-    """How long a slow source or partition may hold a stage's watermark back, by wall clock; after
-    that its rows are late. None: until it is no longer behind, or is idle."""
+    """Largest time for which a slow source or partition may hold a stage's watermark back, by wall
+    clock; later its rows are late. None: until it has caught up or is idle."""
     member_timeout: Duration | Literal["off"] = timedelta(minutes=1)
-    """How long a member of the store may stay away before a running job repairs around it: the
-    others take over what it held, and it leaves the store. "off": only people repair. A member that
-    answers and refuses (a full disk, a wrong password) is never given up."""
+    """Absence after which a running job repairs the store around a member: other members take over
+    its data, and it leaves the store. "off": only manual repair. A member that answers with errors
+    (full disk, wrong password) is never removed."""
     restart_attempts_max: int = Field(default=5, ge=0)
-    """How many restarts this process makes within ten minutes before the run ends as failed."""
+    """Number of restarts within ten minutes before the run ends as failed."""
     lease_ttl: Duration = timedelta(seconds=10)
-    """How long an owner on another host that shows no sign of life is believed to live."""
+    """Time for which an owner on another host is considered alive without a sign of life."""
     accept_loss: bool = False
-    """Go on although a sink has lost rows that it had staged, or input is gone. The events
+    """Continue although a sink has lost staged rows, or input has disappeared. The events
     `OutputLost` and `InputLost` report the loss."""
     refused_to_dead_letters: bool = False
-    """Commit an epoch without the rows that a sink's place refuses, and send these to the sink's
-    dead-letter sink. For rows that are decided and that only the outside system knows it will not
-    take; tables of databases can do it. The event `OutputRefused` reports it."""
+    """Commit an epoch without the rows that a sink refuses, and send these to the sink's
+    dead-letter sink. For decided rows that only the outside system can refuse; supported by
+    database tables. The event `OutputRefused` reports it."""
 
-    if TYPE_CHECKING:  # pydantic makes it from the fields; this says what they may be given as
+    if TYPE_CHECKING:  # for type checkers; pydantic generates the constructor
 
         def __init__(
             self,

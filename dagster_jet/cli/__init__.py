@@ -1,4 +1,4 @@
-"""The command line: `dagster-jet`. Tables for people, ``--json`` for programs."""
+"""Command line `dagster-jet`: prints tables, or JSON with ``--json``."""
 
 from dagster_jet.cli.app import app
 

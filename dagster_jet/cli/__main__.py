@@ -1,4 +1,4 @@
-"""``python -m dagster_jet.cli``: the same as ``dagster-jet``."""
+"""``python -m dagster_jet.cli``: same as ``dagster-jet``."""
 
 from dagster_jet.cli.app import app
 

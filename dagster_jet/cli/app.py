@@ -1,6 +1,7 @@
-"""Commands that look at and steer the jobs of a store. None of them starts Spark.
+"""Commands that show and control the jobs of a store. They do not start Spark.
 
-Exit codes: 0 done, 1 the answer is no (unsafe store, job failed), 2 the call or the store is wrong.
+Exit codes: 0 success, 1 negative result (store unsafe, job failed), 2 wrong call or store not
+usable.
 """
 
 from __future__ import annotations
@@ -48,8 +49,6 @@ JobArgument = Annotated[str, typer.Argument(help="The job's name.")]
 
 
 class Action(str, Enum):
-    """What can be asked of a job."""
-
     SHOW = "show"
     SUSPEND = "suspend"
     RESUME = "resume"
@@ -65,7 +64,7 @@ class Action(str, Enum):
 @app.command()
 @on_store
 def jobs(target: Target) -> None:
-    """All jobs that ever ran here."""
+    """Lists all jobs that ever ran in this store."""
     with target.open_jet() as jet:
         show([_job_row(record) for record in jet.jobs()], title="Jobs", as_json=target.as_json)
 
@@ -84,11 +83,11 @@ def job(
         bool, typer.Option(help="With delete: also remove the job's marks in its sinks' places.")
     ] = False,
 ) -> None:
-    """Shows one job and why nothing comes out of it, or asks it to suspend, resume, restart,
-    shut down, complete or cancel, or to export a snapshot under a name (--name).
+    """Shows one job and why it produces no output, or asks it to suspend, resume, restart, shut
+    down, complete or cancel, or to export a snapshot under a name (--name).
 
-    A suspended job is started neither by its supervisor nor by its schedule until it is resumed.
-    delete removes what a job that does not run keeps in the store; its output stays.
+    A suspended job is not started by its supervisor or its schedule until it is resumed. delete
+    removes the stored data of a job that does not run; its output stays.
     """
     with target.open_jet() as jet:
         if action is Action.DELETE:
@@ -146,10 +145,10 @@ def _ask(asked: RemoteJob, action: Action, seconds: float) -> None:
 @app.command()
 @on_store
 def ledger(target: Target, name: JobArgument) -> None:
-    """The last committed epoch of every sink, by its own markers.
+    """Shows the last committed epoch of every sink, by the sink's own markers.
 
-    All sinks are one cut up to the least of these epochs. `decided` is what they are going to have;
-    `said_by` is `record` where a place cannot be asked.
+    Up to the smallest of these epochs the sinks are consistent with each other. `decided` is the
+    epoch that a sink will have. `said_by` is `record` if the sink cannot be asked.
     """
     with target.open_jet() as jet:
         entries = jet.ledger_entries(name)
@@ -175,7 +174,7 @@ def consumed(
     name: JobArgument,
     source: Annotated[str, typer.Argument(help="Name of a source that reads files.")],
 ) -> None:
-    """The input files that a committed snapshot has read: they may be deleted."""
+    """Lists the input files that a committed snapshot has read; they may be deleted."""
     with target.open_jet() as jet:
         rows = [{"file": path} for path in jet.consumed_files(name, source)]
         show(rows, title=f"Consumed by {source} of {name}", as_json=target.as_json)
@@ -184,7 +183,8 @@ def consumed(
 @app.command()
 @on_store
 def watermarks(target: Target, name: JobArgument) -> None:
-    """Event time per stateful stage as of the last snapshot, and who holds it back since when."""
+    """Shows event time per stateful stage at the last snapshot, and what holds it back since
+    when."""
     with target.open_jet() as jet:
         saved = jet.manifest(name).watermarks
         rows = []
@@ -206,7 +206,7 @@ def watermarks(target: Target, name: JobArgument) -> None:
 @app.command()
 @on_store
 def profile(target: Target, name: JobArgument) -> None:
-    """Where the time of the job's last epochs went, phase by phase; wherever the job runs."""
+    """Shows how the time of the job's last epochs was spent, by phase, wherever the job runs."""
     with target.open_jet() as jet:
         found = jet.profile(name)
     if target.as_json:
@@ -227,10 +227,10 @@ def plan(
         typer.Option(help="A retained one, or the name of an exported one; default: the newest."),
     ] = None,
 ) -> None:
-    """What a changed pipeline would do with the state of its last snapshot, or of an older one,
-    and what its sources and sinks guarantee at most.
+    """Shows how a changed pipeline would use the state of a snapshot (by default the last), and the
+    strongest guarantee of its sources and sinks.
 
-    Exit code 1: some state could not go on, so the job would not start.
+    Exit code 1: the job would not start, because some state cannot be used.
     """
     found = load_pipeline(pipeline)
     with target.open_jet() as jet:

@@ -1,4 +1,4 @@
-"""One job for people: its record, how far it is, and why nothing comes out of it."""
+"""Prints one job: its record, its progress, and why it produces no output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PARTITIONS_SHOWN = 5
 
 
 def show_job(row: Mapping[str, Any], explanation: Explanation, *, as_json: bool) -> None:
-    """Prints the record's row, tables of sources and stages, and the findings in words.
+    """Prints the record's row, tables of sources and stages, and the findings.
 
-    As JSON it is a list with one document, as `jobs` has many: the row, and the explanation.
+    JSON output is a list with one document, like that of `jobs`: the row and the explanation.
     """
     if as_json:
         show_json([{**row, **explanation.to_json(), "status": row["status"]}])

@@ -1,7 +1,7 @@
-"""The options every command shares: which store, whose jobs, for people or for programs.
+"""Options shared by all commands: the store, the namespace and the output format.
 
-They stand after the command, as all others do. A Typer callback could hold them once as well, but
-would accept them only before it (``dagster-jet --json store status``).
+They are placed after the command, like all other options. A Typer callback could declare them once,
+but would accept them only before the command (``dagster-jet --json store status``).
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Target:
-    """What the shared options say.
+    """Values of the shared options.
 
     Attributes:
-        urls: the members' URLs; may hold secrets.
-        namespace: whose jobs and maps.
-        encryption_keys: the environment variable with the keys.
+        urls: URLs of the members; may contain secrets.
+        namespace: namespace of jobs and maps.
+        encryption_keys: name of the environment variable with the keys.
         as_json: one JSON document instead of tables.
     """
 
@@ -69,10 +69,10 @@ class Target:
 
     @contextmanager
     def open_store(self, *, accept_older_seals: bool = False) -> Iterator[Store]:
-        """Open a store that exists; its settings are its own.
+        """Open an existing store, with the settings saved in it.
 
         Args:
-            accept_older_seals: also what is to be encrypted, or encrypted anew, by this command.
+            accept_older_seals: also accept values that this command is to encrypt or re-encrypt.
         """
         config = StoreConfig(
             self.urls,
@@ -86,7 +86,7 @@ class Target:
 
     @contextmanager
     def open_jet(self) -> Iterator[Jet]:
-        """Open the face of a store that exists. Starts no Spark."""
+        """Open a `Jet` on an existing store, without starting Spark."""
         with self.open_store() as store:
             config = store.config
         with Jet(
@@ -100,7 +100,7 @@ class Target:
 
 
 def text_in(given: str) -> str:
-    """Return what was given, or what stands in the file that was: ``@FILE``.
+    """Return the argument, or for ``@FILE`` the content of the file.
 
     Raises:
         ConfigurationError: the file cannot be read.
@@ -114,7 +114,7 @@ def text_in(given: str) -> str:
 
 
 def refuse_password(given: Iterable[str]) -> None:
-    """Refuse URLs with a password in them: everybody on this machine can read a command line.
+    """Refuse URLs that contain a password: every user of this machine can read a command line.
 
     Raises:
         ConfigurationError: names the members.
@@ -137,7 +137,7 @@ def _is_on_command_line(option: str, context: typer.Context) -> bool:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """What a user can mend is said in a sentence, and the exit code is 2."""
+    """Prints a `JetError` as a sentence and exits with code 2."""
     try:
         yield
     except JetError as error:
@@ -146,7 +146,7 @@ def errors_as_sentences() -> Iterator[None]:
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options, as its first argument `Target`; errors as sentences."""
+    """Add the shared options to a command, passed as its first argument `Target`; handle errors."""
 
     @wraps(command)
     def run(**options: Any) -> None:

@@ -1,4 +1,4 @@
-"""How results are shown: tables and bars for people, one JSON document for programs."""
+"""Prints results: tables and progress bars for users, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> None:
-    """Prints rows that share their keys; to people, no column in which there is nothing."""
+    """Prints rows that have the same keys; tables omit columns without values."""
     if as_json:
         show_json(list(rows))
         return
@@ -39,7 +39,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
 
 
 def show_one(row: Mapping[str, Any], *, title: str) -> None:
-    """Prints one row to people: a line for each value that there is."""
+    """Prints one row as a table with a line per value; empty values are omitted."""
     table = Table(title=title, title_justify="left", show_header=False)
     for name, value in row.items():
         if value is not None:
@@ -56,25 +56,24 @@ def _text(value: Any) -> str:
 
 
 def console() -> Console:
-    """Where people read. A program that reads what it prints has no lines that are too long."""
+    """Returns a console; piped output has a fixed width, so that lines are not broken."""
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
 def show_json(document: Any) -> None:
-    """Prints one JSON document."""
     print(json.dumps(document, indent=1, default=str))
 
 
 def say(sentence: str) -> None:
-    """Prints a sentence for people, as it is."""
+    """Prints a sentence without markup."""
     console().print(sentence, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 @contextmanager
 def progress_bars() -> Iterator[OnProgress]:
-    """Bars on the terminal, one per step; nothing where there is no terminal.
+    """Yields a callback that shows a progress bar per step; without a terminal it does nothing.
 
-    On standard error: what a program reads on standard output stays whole.
+    Bars go to standard error, so that standard output can be parsed.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -105,13 +104,13 @@ def progress_bars() -> Iterator[OnProgress]:
 
 
 def when(milliseconds: int) -> str:
-    """Returns a moment as people read it."""
+    """Formats a time (ms since the epoch) for users."""
     moment = datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def size(count: float) -> str:
-    """Returns a number of bytes as people read it."""
+    """Formats a number of bytes for users."""
     for unit in _UNITS[:-1]:
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""``dagster-jet probe URL``: what a server can do for exactly once, asked and tried."""
+"""``dagster-jet probe URL``: checks whether a server supports exactly-once."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dagster_jet.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says.
+    """Arguments of the command line.
 
     Attributes:
-        url: may name a secret.
-        interval: the job's snapshot interval.
-        queue: of RabbitMQ.
-        topic: of Kafka.
-        options: of Kafka's client library; values may name secrets.
-        region: of SQS.
-        endpoint_url: of SQS.
+        url: server to probe; may name a secret.
+        interval: snapshot interval of the job.
+        queue: RabbitMQ queue.
+        topic: Kafka topic.
+        options: options of Kafka's client library; values may name secrets.
+        region: AWS region for SQS.
+        endpoint_url: endpoint for SQS.
     """
 
     url: Url
@@ -43,11 +43,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class _Kind:
-    """How servers of a kind are probed."""
+    """Probe functions of one kind of server."""
 
     probe: Callable[[Asked], list[Finding]]
     leave: Callable[[Asked], str] | None = None
-    """None: nothing can be left there that a restart could take away."""
+    """None: the server holds nothing that a restart could lose."""
     find: Callable[[Asked, str], list[Finding]] | None = None
 
 
@@ -84,11 +84,11 @@ def probe(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """What a server can do for exactly once: its settings and the rights are asked for, the rest is
-    tried, and nothing stays.
+    """Checks whether a server supports exactly-once: reads its settings and rights, and tries the
+    rest without leaving anything behind.
 
-    Exit code 1: something is missing that the default recipe of a source or sink needs. 2: it
-    cannot be reached, or the call is wrong.
+    Exit code 1: the default recipe of a source or sink lacks something. 2: the server cannot be
+    reached, or the call is wrong.
     """
     with errors_as_sentences():
         asked = Asked(
@@ -161,7 +161,7 @@ def _nothing_to_leave(url: Url) -> ConfigurationError:
 
 
 def _url(given: str) -> Url:
-    """Raises `ConfigurationError`: a password is written out."""
+    """Raises `ConfigurationError` if a password is written out."""
     url = named(text_in(given).strip())
     if holds_password(url) and not given.startswith("@"):
         raise ConfigurationError(
@@ -180,7 +180,7 @@ def _pair(option: str) -> tuple[str, str]:
 
 
 # --- kinds of servers -----------------------------------------------------------------------------
-# Imported when a URL asks for them: most need packages of their own.
+# Imported on demand: most need packages of their own.
 
 
 def _kind_of(url: Url) -> _Kind:

@@ -1,4 +1,4 @@
-"""A job's profile as a table for people."""
+"""Prints a job's profile as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dagster_jet.jobs.profile import JobProfile, PhaseProfile
 
 
 def show_profile(profile: JobProfile) -> None:
-    """Prints the phases in three sections, and the sentence that names the largest."""
+    """Prints the phases in three sections, and the summary with the largest phase."""
     written = datetime.fromtimestamp(profile.written_at_ms / 1000, tz=timezone.utc)
     table = Table(
         title=f"Profile of {profile.job}: execution {profile.execution_id}, epochs "

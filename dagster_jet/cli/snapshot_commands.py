@@ -1,4 +1,4 @@
-"""Commands about snapshots as data: look at them, compare them, keep them under a name."""
+"""Commands that show, compare and export snapshots."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ _ROWS_SHOWN = 20
 
 
 class SnapshotAction(str, Enum):
-    """What can be done with a job's snapshots."""
-
     LIST = "list"
     SHOW = "show"
     DIFF = "diff"
@@ -49,10 +47,10 @@ def snapshots(
     ] = None,
     stage: Annotated[str | None, typer.Option(help="Only of this stage: its rows.")] = None,
 ) -> None:
-    """The snapshots of a job, retained (newest first) and exported; what one holds (show ID); what
-    has changed from one to another (diff A B); or deletes an exported one (delete NAME).
+    """Lists the snapshots of a job, retained (newest first) and exported; shows one (show ID),
+    compares two (diff A B), or deletes an exported one (delete NAME).
 
-    With --stage, `show` prints the stage's rows and `diff` the rows that have changed.
+    With --stage, `show` prints the stage's rows and `diff` the rows that differ.
     """
     given = which or []
     if len(given) != _ARGUMENTS[action]:
@@ -74,7 +72,7 @@ def snapshots(
 
 @on_store
 def exports(target: Target) -> None:
-    """The exported snapshots of all jobs, by name."""
+    """Lists the exported snapshots of all jobs, by name."""
     with target.open_jet() as jet:
         rows = [export_row(export) for export in jet.exports()]
         show(rows, title="Exported snapshots", as_json=target.as_json)
@@ -83,7 +81,7 @@ def exports(target: Target) -> None:
 def ask_for_export(
     asked: RemoteJob, export_name: str | None, seconds: float, cancels: bool, target: Target
 ) -> None:
-    """Has a job export a snapshot, and says what has come of it."""
+    """Requests an export of a job's snapshot, waits for it and prints it."""
     if export_name is None:
         raise ConfigurationError(
             "the export needs a name.", job=asked.name, cure="Say it with --name."
@@ -100,7 +98,7 @@ def ask_for_export(
 
 
 def export_row(export: Export) -> dict[str, Any]:
-    """One export, for a table."""
+    """Returns the table row of an export."""
     return {
         "export": export.name,
         "job": export.job,
@@ -180,7 +178,7 @@ def _document(manifest: Manifest) -> dict[str, Any]:
 
 
 def _state_rows(manifest: Manifest) -> list[dict[str, Any]]:
-    """Rows as saved: some may be parts of one, or have expired."""
+    """Counts rows as saved: several may be parts of one row, and some may have expired."""
     return [
         {
             "stage": vertex,
@@ -236,7 +234,7 @@ def _delete(jet: Jet, name: str, wanted: str, target: Target) -> None:
 
 
 def _show_rows(rows: list[dict[str, Any]], title: str, target: Target) -> None:
-    """For people the first few, with the columns of all."""
+    """Prints the rows; a table has only the first rows, but the columns of all."""
     if target.as_json:
         show_json(rows)
         return
@@ -252,7 +250,7 @@ def _text(value: Any, target: Target) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """With bytes as hexadecimal text, which JSON can hold."""
+    """Converts bytes to hexadecimal text for JSON."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""``dagster-jet store``: look at the store, change its members, repair it. Jobs go on meanwhile.
+"""``dagster-jet store``: shows, changes and repairs the store while jobs run.
 
-Exit codes: 0 fine, 1 unsafe or problems found, 2 the call or the store is wrong.
+Exit codes: 0 success, 1 store unsafe or damage found, 2 wrong call or store not usable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _NAMED_MAX = 20
 @store_app.command()
 @on_store
 def status(target: Target) -> None:
-    """Members, whether they answer, and what they hold; exit code 1 if the store is not safe."""
+    """Shows the members, their reachability and their data; exit code 1 if the store is not
+    safe."""
     with target.open_store() as store:
         found = store.status()
     _show_status(found, target)
@@ -48,7 +49,7 @@ def verify(
     target: Target,
     repair: Annotated[bool, typer.Option("--repair", help="Rewrite copies that are bad.")] = False,
 ) -> None:
-    """Reads and compares every copy of every key; exit code 1 if something is wrong."""
+    """Reads and compares every copy of every key; exit code 1 if damage is found."""
     with target.open_store() as store, _interruptible("verify"), progress_bars() as bars:
         found = store.verify(repair=repair, on_progress=bars)
     if target.as_json:
@@ -62,17 +63,17 @@ def verify(
 @store_app.command()
 @on_store
 def repair(target: Target, accept_loss: AcceptLossOption = False) -> None:
-    """Ends an unfinished change, gives members that lost their data what they held, takes members
-    that do not answer out of the store, and compares all copies."""
+    """Repairs the store: finishes an interrupted change, restores members that lost their data,
+    removes members that do not answer, and compares all copies."""
     _change(target, lambda store, bars: store.repair(accept_loss=accept_loss, on_progress=bars))
 
 
 @store_app.command()
 @on_store
 def add(target: Target, url: Annotated[str, typer.Argument(help="The member's URL.")]) -> None:
-    """Takes in a new member and gives it its share of the data.
+    """Adds a new member and gives it its share of the data.
 
-    A URL with a password: env:NAME of a variable, or @FILE.
+    Pass a URL with a password as env:NAME of a variable, or as @FILE.
     """
     refuse_password([url])
     url = text_of(named(text_in(url).strip()))
@@ -86,7 +87,7 @@ def remove(
     member: Annotated[str, typer.Argument(help="The member, as 'store status' names it.")],
     accept_loss: AcceptLossOption = False,
 ) -> None:
-    """Gives the data of a member to the others and takes it out of the store."""
+    """Copies the data of a member to the others and removes it from the store."""
     member_id = member_id_of(member)
     _change(
         target,
@@ -99,9 +100,9 @@ def remove(
 @store_app.command("rotate-keys")
 @on_store
 def rotate_keys(target: Target) -> None:
-    """Encrypts values and registers with the newest key; exit code 1 if values are left.
+    """Encrypts values and registers with the newest key; exit code 1 if values remain.
 
-    Also those of a store that was not encrypted, or was by an earlier version.
+    This includes values that are not encrypted, or were encrypted by an earlier version.
     """
     with (
         target.open_store(accept_older_seals=True) as store,
@@ -122,8 +123,8 @@ def rotate_keys(target: Target) -> None:
 @store_app.command()
 @on_store
 def gc(target: Target) -> None:
-    """Removes snapshots that no job needs, what is left of exports that were deleted or never
-    finished, and copies on members that do not hold them."""
+    """Removes snapshots that no job needs, remains of deleted or unfinished exports, and copies on
+    members that do not hold them."""
     with target.open_store() as store, _interruptible("gc"), progress_bars() as bars:
         jobs = collect_garbage(store)
         of_exports = collect_export_garbage(store)

@@ -1,4 +1,4 @@
-"""``dagster-jet top``: all jobs of a store, live in the terminal."""
+"""``dagster-jet top``: live table of all jobs of a store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STYLES = {
 
 
 class Order(str, Enum):
-    """What the rows are sorted by; what is largest, or worst, stands first."""
+    """Sort column of the table; the largest or worst value comes first."""
 
     JOB = "job"
     STATUS = "status"
@@ -48,12 +48,12 @@ class Order(str, Enum):
 
     @property
     def next(self) -> Order:
-        """The order after this one, and the first after the last."""
+        """The next order, cyclically."""
         orders = list(Order)
         return orders[(orders.index(self) + 1) % len(orders)]
 
     def sorted(self, jobs: Sequence[JobOverview]) -> list[JobOverview]:
-        """Returns them in this order; those of which it is not known last."""
+        """Returns the jobs in this order; jobs without a value come last."""
         keys: dict[Order, Callable[[JobOverview], float | None]] = {
             Order.ROWS: lambda job: job.rows_per_second,
             Order.LAG: lambda job: sum(job.lag.values()) if job.lag else None,
@@ -82,9 +82,10 @@ def top(
     sort: Annotated[Order, typer.Option(help="What stands first.")] = Order.JOB,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
 ) -> None:
-    """All jobs of the store, live, wherever they run: status, rows, lag, watermarks, snapshots.
+    """Shows all jobs of the store, live: status, rows, lag, watermarks, snapshots.
 
-    Keys: q ends it, s sorts by the next column. What is no terminal gets one table.
+    Keys: q quits, s sorts by the next column. If the output is not a terminal, one table is
+    printed.
     """
     with target.open_jet() as jet:
         overviews = Overviews(jet.store)
@@ -97,7 +98,7 @@ def top(
 
 
 def _watch(overviews: Overviews, order: Order, every: float) -> None:
-    """Draws over what was drawn, on a screen of its own that is gone at the end."""
+    """Redraws the table on an alternate screen, which disappears at the end."""
     jobs: list[JobOverview] = []
     with _keys() as key, Live(screen=True, auto_refresh=False, transient=True) as live:
         try:
@@ -105,7 +106,7 @@ def _watch(overviews: Overviews, order: Order, every: float) -> None:
                 trouble = ""
                 try:
                     jobs = overviews.look()
-                except JetError as error:  # it may answer at the next look
+                except JetError as error:  # the store may answer next time
                     trouble = str(error)
                 until = time.monotonic() + every
                 while True:
@@ -159,9 +160,9 @@ def _cells(job: JobOverview) -> tuple[str, ...]:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Gives a function that waits so many seconds for a key; "" if none was pressed.
+    """Yields a function that waits up to the given seconds for a key; it returns "" without one.
 
-    The terminal is left as it was found, whatever happens.
+    The terminal's settings are restored in any case.
     """
     stream = sys.stdin
     if not stream.isatty():
@@ -172,7 +173,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
     def key(seconds: float) -> str:
         ready, _, _ = select.select([descriptor], [], [], seconds)
-        # Not through the stream: what it has buffered would not be seen by select.
+        # os.read: select does not see characters that the stream has buffered.
         if not ready:
             return ""
         return os.read(descriptor, 1).decode("ascii", "replace") or _END  # the terminal is gone

@@ -1,4 +1,4 @@
-"""Makes what every later start of Spark on this machine finds done: the archive of its classes."""
+"""Builds the archive of Spark's classes that later starts of Spark on this machine use."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def warm_up(
         bool, typer.Option(help="Say nothing, and let everybody else go first.")
     ] = False,
 ) -> None:
-    """Makes Spark start in about half the time: keeps its classes for the next starts.
+    """Makes Spark start in about half the time, by storing its classes for later starts.
 
-    Happens by itself after the first run, or beside it after two minutes; in an image it belongs
-    into the build. Takes some 20 seconds and 170 MB below ~/.cache/dagster_jet
+    Runs automatically after the first run, or beside it after two minutes. Run it in the build of a
+    container image. Takes about 20 seconds, and 170 MB below ~/.cache/dagster_jet
     (DAGSTER_JET_CLASS_ARCHIVE: another folder, or "off").
     """
     if quiet:
@@ -45,7 +45,7 @@ def warm_up(
 
 
 def _made(archive: ClassArchive | None) -> str:
-    """Makes the archive; what came of it."""
+    """Builds the archive; returns the outcome as a sentence."""
     if archive is None:
         raise ConfigurationError(
             f"there is no folder for the archive: {class_archive.VARIABLE} is off, or the cache "
@@ -64,10 +64,10 @@ def _made(archive: ClassArchive | None) -> str:
 
 
 def _record(archive: ClassArchive) -> None:
-    """Runs a small job with what most pipelines have; its JVM writes the archive as it ends."""
+    """Runs a small job with typical stages; its JVM writes the archive when it exits."""
     from pyspark import SparkContext
 
-    os.environ[class_archive.VARIABLE] = "off"  # this process neither uses one nor asks for one
+    os.environ[class_archive.VARIABLE] = "off"  # this process neither uses nor requests an archive
     archive.hidden.unlink(missing_ok=True)
     options = class_archive.recording_options(archive)
     with tempfile.TemporaryDirectory(prefix="jet-warm-up-") as name:
@@ -82,7 +82,7 @@ def _record(archive: ClassArchive) -> None:
             jet.session().stop()
     jvm = getattr(SparkContext._gateway, "proc", None)
     assert jvm is not None, "this process has started it"
-    jvm.stdin.close()  # it ends with its parent
+    jvm.stdin.close()  # the JVM exits when its parent closes the pipe
     jvm.wait(_END_S)
 
 

@@ -1,4 +1,4 @@
-"""Maps for users: typed keys and values, batches decided one after the other, an event journal."""
+"""Maps for users: typed keys and values, totally ordered batches, an event journal."""
 
 from dagster_jet.maps.changes import DELETE, PUT, Record
 from dagster_jet.maps.event_journal import Journal

@@ -1,8 +1,8 @@
-"""The bytes of a map: batches of changes on their way in, records as they are kept.
+"""Binary format of a map: batches of changes, and stored records.
 
-A record is a change with its version. The map keeps, per key, the record of the newest change
-(the *entry*; of a deleted key one without value, see ``log.py``); the journal keeps the last ones
-of each partition.
+A record is a change with its version. The map keeps the record of the newest change per key (the
+*entry*; without a value for a deleted key, see ``log.py``). The journal keeps the latest records of
+each partition.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ PUT, DELETE = "put", "delete"
 
 _KINDS = (PUT, DELETE)
 _RECORD = struct.Struct(">QBqI")
-"""Version first, big endian: `ReplicatedMap.put_newer` goes by it."""
+"""The version comes first, big endian, because `ReplicatedMap.put_newer` compares it."""
 _CHANGE = struct.Struct(">BHII")
 
 
 @dataclass(frozen=True, slots=True)
 class MapChange:
-    """One put or delete, not yet decided.
+    """A put or delete that is not decided yet.
 
     Attributes:
         kind: ``PUT`` or ``DELETE``.
-        partition: of the key.
-        key: the key's text (``keys.py``).
+        partition: partition of the key.
+        key: the key's text (``key_encoding.py``).
         value: empty for a delete.
     """
 
@@ -38,12 +38,12 @@ class MapChange:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A change that was decided.
+    """A decided change.
 
     Attributes:
-        version: of an entry: number of its batch in the map; in the journal: the sequence number
-            in the partition, from 0.
-        timestamp_ms: when it was decided, by the clock of who decided; never goes back in a map.
+        version: for an entry, the number of its batch in the map; in the journal, the sequence
+            number in the partition, from 0.
+        timestamp_ms: time of the decision by the decider's clock; never decreases within a map.
     """
 
     version: int
@@ -60,7 +60,6 @@ class Record:
 
     @staticmethod
     def from_bytes(data: bytes) -> Record:
-        """Read what ``to_bytes`` wrote."""
         version, kind, timestamp_ms, length = _RECORD.unpack_from(data)
         end = _RECORD.size + length
         key = data[_RECORD.size : end].decode()
@@ -68,7 +67,7 @@ class Record:
 
 
 def encode_changes(changes: Iterable[MapChange]) -> bytes:
-    """Return a batch's bytes."""
+    """Return the bytes of a batch."""
     parts: list[bytes] = []
     for change in changes:
         key = change.key.encode()
@@ -79,7 +78,6 @@ def encode_changes(changes: Iterable[MapChange]) -> bytes:
 
 
 def decode_changes(data: bytes) -> Iterator[MapChange]:
-    """Read what ``encode_changes`` wrote."""
     at = 0
     while at < len(data):
         kind, partition, key_length, value_length = _CHANGE.unpack_from(data, at)
@@ -90,5 +88,5 @@ def decode_changes(data: bytes) -> Iterator[MapChange]:
 
 
 def size_of(change: MapChange) -> int:
-    """Return how many bytes a change takes in a batch, about."""
+    """Return the approximate size of a change within a batch, in bytes."""
     return _CHANGE.size + len(change.key) + len(change.value)

@@ -1,7 +1,7 @@
-"""Reading a map's journal: per partition a sequence of events, of which the last ones are kept.
+"""Reads a map's journal: the latest events of each partition.
 
-Sequence numbers begin with 0 and have no gaps. Events before the newest ``capacity`` are gone, and
-so are, for readers, those older than the time to live.
+Sequence numbers start at 0 and have no gaps. Events before the newest ``capacity`` are overwritten.
+Readers skip events older than the time to live.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ READ_AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class Journal:
-    """The journal of one map. Works in Spark tasks too; picklable where its store is.
+    """Reader of one map's journal. Usable in Spark tasks; picklable if its store is.
 
     Attributes:
         store: an open store or a handle.
-        name: the map's.
+        name: name of the map.
         capacity: events per partition.
-        time_to_live_ms: None: as long as there is room.
+        time_to_live_ms: age up to which events are read; None: unlimited.
     """
 
     store: AnyStore
@@ -33,16 +33,16 @@ class Journal:
     time_to_live_ms: int | None
 
     def read(self, partition: int, start: int, stop: int) -> Iterator[Record]:
-        """Yield the events from ``start`` up to ``stop``, without those that are gone by now.
+        """Yield the events from ``start`` up to ``stop``, except those that were overwritten.
 
         Args:
             partition: the partition.
             start: sequence number of the first event, not below 0.
-            stop: one more than that of the last; not beyond the partition's tail.
+            stop: one more than the last sequence number; not beyond the partition's tail.
 
         Raises:
-            StoreUnavailableError: no replica answers, or those that do lack an event that was
-                decided; it comes back with the others.
+            StoreUnavailableError: no replica answers, or the answering ones lack a decided event,
+                which the other replicas have.
         """
         parts = MapParts(self.store, self.name)
         for begin in range(start, stop, READ_AT_ONCE):
@@ -60,12 +60,12 @@ class Journal:
                     yield record
 
     def first_alive(self, ranges: Mapping[int, tuple[int, int]], now_ms: int) -> dict[int, int]:
-        """Return, per partition, the first sequence number whose event has not outlived its time.
+        """Return, per partition, the first sequence number whose event has not expired.
 
-        A bisection over all partitions at once: timestamps of a partition never go back.
+        Bisects all partitions at once: timestamps within a partition never decrease.
 
         Args:
-            ranges: per partition, where to look: first number, and one more than the last.
+            ranges: per partition, the first sequence number and one more than the last.
             now_ms: now, in milliseconds since 1970.
         """
         low = {partition: start for partition, (start, _) in ranges.items()}
@@ -74,7 +74,7 @@ class Journal:
         high = {partition: stop for partition, (_, stop) in ranges.items()}
         oldest_ms = now_ms - self.time_to_live_ms
         parts = MapParts(self.store, self.name)
-        # The first question is the usual answer: what comes next is still alive.
+        # Start with the first event, which usually has not expired.
         asked = dict(low)
         while asked := {p: s for p, s in asked.items() if low[p] < high[p]}:
             slots = [parts.slot(p, s, self.capacity) for p, s in asked.items()]
@@ -83,7 +83,7 @@ class Journal:
             ):
                 record = Record.from_bytes(data) if data is not None else None
                 if record is None or record.version < sequence:
-                    high[partition] = low[partition]  # `read` raises what is wrong with it
+                    high[partition] = low[partition]  # `read` raises the appropriate error
                 elif record.version == sequence and record.timestamp_ms >= oldest_ms:
                     high[partition] = sequence
                 else:

@@ -1,7 +1,7 @@
-"""Keys of user maps: one text per key, and the partition that Spark would compute for it.
+"""Encodes keys of user maps as unique texts, and computes the same partition as Spark.
 
-The text is JSON, so that every kind of key has its own: ``"a"``, ``1``, ``true``,
-``{"b":"AAE="}`` for bytes, ``["a",1]`` for a tuple.
+The text is JSON, so that every type of key is distinct: ``"a"``, ``1``, ``true``, ``{"b":"AAE="}``
+for bytes, ``["a",1]`` for a tuple.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from dagster_jet.store import MapKey, partition_id
 
 Scalar: TypeAlias = "str | int | bytes | bool"
 Key: TypeAlias = "Scalar | tuple[Scalar, ...]"
-"""What a key may be. The key ``("a",)`` is another one than ``"a"``."""
+"""Supported types of keys. ``("a",)`` and ``"a"`` are different keys."""
 
 _HASHED = "#"
-"""Begins the stored name of a key that is too long; no JSON text begins so."""
+"""First character of the stored name of an overlong key; no JSON text begins with it."""
 
 
 def encode_key(key: Key) -> str:
-    """Return the key's one text.
+    """Return the unique text of a key.
 
     Raises:
-        ConfigurationError: not a key: another type, an empty tuple, an integer beyond 64 bits.
+        ConfigurationError: the key has another type, is an empty tuple, or is an integer beyond 64
+            bits.
     """
     return _encoded(key)
 
 
 def decode_key(text: str) -> Key:
-    """Return the key whose text this is."""
+    """Return the key with this text."""
     read = json.loads(text)
     return tuple(map(_decoded, read)) if isinstance(read, list) else _decoded(read)
 
@@ -44,7 +45,7 @@ def partition_of(key: Key, partition_count: int) -> int:
 
 
 def entry_key(text: str, partition: int, name_bytes_max: int) -> MapKey:
-    """Return where an entry is kept: under the key's text, or a hash of it if that is too long."""
+    """Return the storage key of an entry: the key's text, or its hash if the text is too long."""
     encoded = text.encode()
     if len(encoded) > name_bytes_max:
         return MapKey(partition, _HASHED + hashlib.sha256(encoded).hexdigest())

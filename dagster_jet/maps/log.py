@@ -1,18 +1,17 @@
-"""The log of a map, which all writes go through: batch after batch, each decided as a whole.
+"""Log of a map: all writes go through it in batches, each decided atomically.
 
-    1. the batch goes into the store, as a *blob* that nobody names yet
+    1. the batch is written to the store as a *blob* that nothing refers to yet
     2. the map's register := state with this batch as the newest one        <== DECISION POINT
-    3. *apply*: the entries, and the events into the journal's ring, each with its version
+    3. *apply*: write the entries, and the events into the journal's ring, each with its version
 
-The register is the store's quorum register, so a write of a process that has lost it fails, and
-there is one order of batches over all processes. Who takes the register over applies the newest
-batch before it decides the next: a batch that counts cannot get lost with its writer. Applying is
-harmless at any time and any number of times, because versions only grow
-(`ReplicatedMap.put_newer`): a process that slept through its own batch's successors changes
-nothing when it wakes up.
+The register is the store's quorum register, so a process that has lost it cannot write, and batches
+are totally ordered over all processes. A process that claims the register applies the newest batch
+before it decides the next one, so a decided batch is not lost with its writer. Applying is
+idempotent and safe at any time, because versions only grow (`ReplicatedMap.put_newer`): a process
+that wakes up after later batches changes nothing.
 
-That is also why a deleted key leaves a tombstone, an entry without value: a late put of an older
-version must find it.
+For the same reason a deleted key leaves a tombstone, an entry without value: a late put with an
+older version must find it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.002, 0.25
 
 
 class MapLog:
-    """The log of one map in one process. Any number of threads; calls happen one by one."""
+    """Log of one map in one process. Thread-safe; calls are serialized."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.name = name
@@ -56,12 +55,12 @@ class MapLog:
         self._batches = 0
         self._owned: OwnedRegister | None = None
         self._state: LogState | None = None
-        """As of our own last write; what we own nobody else changes."""
+        """State after our own last write; no other process changes it while we own the register."""
         self._applied = 0
         """Version of the newest batch that is known to be on all replicas."""
 
     def read(self) -> LogState | None:
-        """Return the state as a majority knows it; None if the map does not exist.
+        """Return the state known to a majority; None if the map does not exist.
 
         Raises:
             StoreUnavailableError: no majority answers.
@@ -70,9 +69,9 @@ class MapLog:
         return None if stored is None else LogState.from_bytes(stored.value)
 
     def read_applied(self) -> LogState | None:
-        """As ``read``, and every event up to its tails can be read on the members that answer.
+        """Like ``read``, and makes every event up to the tails readable on the members that answer.
 
-        Its writer may have died between deciding and applying: then this applies it.
+        The writer may have died between deciding and applying; then this applies its batch.
         """
         state = self.read()
         if state is None or state.version == self._applied:
@@ -80,14 +79,14 @@ class MapLog:
         try:
             retry_after_membership_change(self._store, lambda: self._apply_newest(state))
         except StoreUnavailableError:
-            # A replica is away. The others have the batch now, and nobody decides another before
-            # this one is on all of them.
+            # A replica is away. The others have the batch, and the next batch is decided only after
+            # this one is on all replicas.
             return state
         self._applied = max(self._applied, state.version)
         return state
 
     def create(self, settings: MapSettings) -> LogState:
-        """Create the map with these settings, unless it exists; return what holds."""
+        """Create the map with these settings unless it exists; return its state."""
         state = self.read()
         if state is not None:
             return state
@@ -97,19 +96,19 @@ class MapLog:
     def append(
         self, changes: Sequence[MapChange], settings: MapSettings, producer: Producer | None = None
     ) -> None:
-        """Decide a batch and apply it: on return every reader sees it. No change: nothing.
+        """Decide a batch and apply it: on return every reader sees it. No changes: does nothing.
 
         Args:
-            changes: in order; of several for one key the last one stays in the map, the journal
-                gets them all.
-            settings: for creating the map, if it does not exist.
-            producer: offers batches under numbers of its own; one that was decided before is not
+            changes: in order. If a key occurs several times, the map keeps the last change; the
+                journal gets all of them.
+            settings: settings of the map if it has to be created.
+            producer: identifies the batch by a number; a batch that was decided before is not
                 decided again. By default this process, which offers each batch once.
 
         Raises:
-            StoreUnavailableError: members do not answer. The batch may have been decided, all or
-                nothing of it; if it was, it is applied before the next one.
-            WriteOutcomeUnknownError: the same.
+            StoreUnavailableError: members do not answer. The batch was decided as a whole or not at
+                all; if it was, it is applied before the next one.
+            WriteOutcomeUnknownError: same consequences.
             StoreUnwritableError: a member cannot write.
         """
         if not changes:
@@ -123,12 +122,12 @@ class MapLog:
     # --- owning the register --------------------------------------------------------------------
 
     def _register(self) -> RegisterClient:
-        """Asked for anew each time, as all places are: the store knows its members of today."""
+        """Looked up at each call, because the store's members may have changed."""
         return self._store.register(f"map/{self.name}")
 
     def _until_decided(self, attempt: Callable[[], LogState]) -> LogState:
-        """Try again while other processes are faster. What a lost attempt left is found by the
-        next one: by its producer's number, a batch that was decided after all."""
+        """Retry while other processes are faster. If a failed attempt did decide the batch, the
+        next one recognizes it by the producer's number."""
         deadline = time.monotonic() + _PATIENCE_S
         pause_s = _PAUSE_FIRST_S
         while True:
@@ -143,21 +142,21 @@ class MapLog:
                         cure="Write in larger batches (put_all), or from fewer processes.",
                     ) from error
             except (StaleConfigurationError, StoreUnavailableError) as error:
-                # If the members have changed: what was decided is found where those of today are,
-                # what was not was written where nobody looks any more.
+                # If the members have changed: a decided batch is found on the current members; an
+                # undecided one was written to members that are no longer used.
                 self._owned = None
                 if time.monotonic() > deadline or not members_have_changed(self._store, error):
                     raise
             except BaseException:
-                # Decided or not, applied or not (an interrupt may come anywhere): what we believe
-                # of the state is not to be built upon. Who claims next finds out.
+                # After an interrupt at any point it is unknown whether the batch was decided or
+                # applied, so the cached state is dropped. The next claim reads it again.
                 self._owned = None
                 raise
             time.sleep(jitter_s(pause_s))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _own(self, settings: MapSettings) -> LogState:
-        """Return the newest state, with the register ours and its newest batch applied."""
+        """Claim the register and apply its newest batch; return the newest state."""
         if self._owned is not None and self._state is not None:
             return self._state
         register = self._register()
@@ -181,8 +180,8 @@ class MapLog:
         if state.has(producer):
             return state
         assert self._owned is not None
-        # Two blobs per owner, in turn: the other one is the newest batch, which must stay until
-        # this one is decided. What was before it is applied.
+        # Two blob names per owner, used alternately: the other name holds the newest batch, which
+        # must stay until this one is decided. Earlier batches are applied.
         blob = f"{self._owned.ballot.number:012d}-{state.version % 2}"
         decided = state.decided(changes, producer, blob, round(time.time() * 1000))
         data = _VERSION.pack(decided.version) + encode_changes(changes)
@@ -196,7 +195,7 @@ class MapLog:
         return decided
 
     def _remove_orphans(self, owned: OwnedRegister) -> None:
-        """Blobs of writers that lost the register: never decided, or applied by now."""
+        """Deletes blobs of writers that lost the register: never decided, or applied by now."""
         blobs = self._parts.blobs()
         doomed = [
             key for key in blobs.keys("") if int(key.name.partition("-")[0]) < owned.ballot.number
@@ -207,7 +206,8 @@ class MapLog:
     # --- applying -------------------------------------------------------------------------------
 
     def _apply_newest(self, state: LogState) -> None:
-        """Applies the newest batch, unless its blob is gone or another's: then it is applied."""
+        """Applies the newest batch; if its blob is missing or another batch's, it was applied
+        before."""
         if state.blob is None:
             return
         data = self._parts.blobs().get(self._blob(state.blob), every_replica=True)
@@ -215,7 +215,8 @@ class MapLog:
             self._apply(state, list(decode_changes(data[_VERSION.size :])))
 
     def _apply(self, state: LogState, changes: Sequence[MapChange]) -> None:
-        """Puts the newest batch where readers look. Complete on return, repeatable."""
+        """Writes the newest batch to the entries and the journal. Complete on return;
+        idempotent."""
         records = [
             Record(state.version, change.kind, state.timestamp_ms, change.key, change.value)
             for change in changes
@@ -244,7 +245,7 @@ _logs_lock = threading.Lock()
 
 
 def log_of(store: Store, name: str) -> MapLog:
-    """Return the one log of a map on an open store: two in one process would fence each other."""
+    """Return the only log of a map on an open store; two in one process would fence each other."""
     with _logs_lock:
         logs = _logs.setdefault(store, WeakValueDictionary())
         log = logs.get(name)

@@ -1,9 +1,8 @@
-"""The value of a map's register: the map as a sequence of decided batches. Pure.
+"""Value of a map's register: the state after a sequence of decided batches. Pure.
 
-The value of the register is small: settings, how many batches there were, where the journal of
-each partition ends, who has written what last, and where the newest batch is. It holds no keys and
-no values of users: registers are not encrypted. It is replaced with every batch: that is the
-moment a batch counts.
+The value is small: settings, number of batches, end of each partition's journal, newest batch per
+writer, and the location of the newest batch. It holds no keys or values of users, because registers
+are not encrypted. Replacing it decides a batch.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ from dagster_jet.maps.settings import MapSettings
 
 FORMAT_VERSION = 1
 WRITERS_MAX = 64
-"""Processes whose last batch is remembered. One that comes back after so many others has written
-may not learn any more whether its last batch was decided."""
+"""Number of processes whose newest batch is remembered. A process that returns after that many
+others have written may not learn whether its own last batch was decided."""
 
 
 @dataclass(frozen=True)
 class LogState:
-    """A map as of its newest batch.
+    """State of a map after its newest batch.
 
     Attributes:
         settings: fixed at creation.
-        version: how many batches were decided.
-        timestamp_ms: of the newest batch; never goes back.
-        tails: per partition that has one, the sequence number of the journal's next event.
-        writers: per process, the number of its newest batch here; the last ``WRITERS_MAX``.
-        sinks: per sink, the same, for ever.
-        blob: where the newest batch is; None before the first. It counts, and may not be applied on
-            all replicas yet. One that is gone from there was applied: nobody removes it before.
+        version: number of decided batches.
+        timestamp_ms: time of the newest batch; never decreases.
+        tails: sequence number of the next journal event, by partition that has events.
+        writers: number of each process's newest batch; only the last ``WRITERS_MAX`` processes.
+        sinks: number of each sink's newest batch, kept for ever.
+        blob: location of the newest batch; None before the first. The batch is decided, but perhaps
+            not applied on all replicas. If the blob is missing the batch was applied, because it is
+            not removed earlier.
     """
 
     settings: MapSettings
@@ -48,7 +48,7 @@ class LogState:
     blob: str | None = None
 
     def has(self, producer: Producer) -> bool:
-        """Whether the producer's batch was decided. Its batches are numbered upwards."""
+        """Whether the producer's batch was decided. Its batches have increasing numbers."""
         numbers = self.sinks if producer.is_sink else self.writers
         last = numbers.get(producer.name)
         return last is not None and producer.number <= last
@@ -56,7 +56,7 @@ class LogState:
     def decided(
         self, changes: Sequence[MapChange], producer: Producer, blob: str, now_ms: int
     ) -> LogState:
-        """Return the state with one more batch."""
+        """Return the state after one more batch."""
         tails = dict(self.tails)
         if self.settings.journal_capacity is not None:
             for partition, count in Counter(change.partition for change in changes).items():
@@ -80,7 +80,7 @@ class LogState:
         )
 
     def sequences(self, changes: Sequence[MapChange]) -> list[int]:
-        """Return the journal's sequence number of each change of the newest batch."""
+        """Return the journal sequence number of each change of the newest batch."""
         count = Counter(change.partition for change in changes)
         following = {partition: self.tails[partition] - n for partition, n in count.items()}
         numbers = []
@@ -95,7 +95,6 @@ class LogState:
         return max(0, self.tails.get(partition, 0) - self.settings.journal_capacity)
 
     def to_bytes(self) -> bytes:
-        """Return the state as JSON."""
         return json.dumps(
             {
                 "format": FORMAT_VERSION,
@@ -112,10 +111,10 @@ class LogState:
 
     @staticmethod
     def from_bytes(data: bytes) -> LogState:
-        """Read what ``to_bytes`` wrote.
+        """Parses the output of ``to_bytes``.
 
         Raises:
-            StoreMismatchError: written by a newer version.
+            StoreMismatchError: the data was written by a newer version.
         """
         head: dict[str, Any] = json.loads(data)
         if head["format"] > FORMAT_VERSION:
@@ -136,7 +135,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who offers a batch, and its number there: what makes offering it twice harmless."""
+    """Identifies a batch by its producer and a number, so that offering it twice is harmless."""
 
     name: str
     number: tuple[int, ...]

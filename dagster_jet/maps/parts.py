@@ -1,4 +1,4 @@
-"""The three replicated maps of the store that a user map is kept in."""
+"""The three replicated maps of the store that hold a user map."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _CHANGES_MAX = 10
 
 @dataclass(frozen=True)
 class MapParts:
-    """The parts of one map. Asked for anew each time: the store knows who holds what today."""
+    """Storage of one map. The parts are looked up at each call: the holders may have changed."""
 
     store: AnyStore
     name: str
 
     def entries(self) -> ReplicatedMap:
-        """Per key, the record of its newest change."""
+        """Returns the entries: per key, the record of its newest change."""
         return self.store.map(f"{ENTRIES}/{self.name}")
 
     def ring(self) -> ReplicatedMap:
-        """The journal: per partition a ring of as many slots as its capacity."""
+        """Returns the journal: per partition a ring buffer with `capacity` slots."""
         return self.store.map(f"{RING}/{self.name}")
 
     def blobs(self) -> ReplicatedMap:
-        """Batches too large for the register, until they are applied."""
+        """Returns the blobs: batches too large for the register, kept until they are applied."""
         return self.store.map(f"{BATCHES}/{self.name}")
 
     @staticmethod
     def slot(partition: int, sequence: int, capacity: int) -> MapKey:
-        """Return the ring's slot of a sequence number: the one that leaves makes room."""
+        """Return the ring slot of a sequence number; it overwrites the event `capacity` earlier."""
         return MapKey(partition, f"{sequence % capacity:09d}")
 
     @property
     def name_bytes_max(self) -> int:
-        """How long the name of an entry can be, so that every member can hold it."""
+        """Longest name of an entry that every member can hold, in bytes."""
         return MAX_KEY_BYTES - len(self.entries().prefix.encode()) - len("/0000/")
 
 
 def retry_after_membership_change(store: AnyStore, work: Callable[[], T]) -> T:
-    """Run ``work``, and again where it failed because the store's members have changed.
+    """Run ``work``, and repeat it if it failed because the store's members have changed.
 
     Raises:
-        StoreUnavailableError: members do not answer, and they are still the store's.
+        StoreUnavailableError: members do not answer although they are still members.
         StaleConfigurationError: in a Spark task, whose handle cannot be refreshed (the job
-            restarts), or the members change all the time.
+            restarts), or if the members keep changing.
     """
     for _ in range(_CHANGES_MAX):
         try:
@@ -65,13 +65,13 @@ def retry_after_membership_change(store: AnyStore, work: Callable[[], T]) -> T:
 
 
 def members_have_changed(store: AnyStore, error: StoreError) -> bool:
-    """Whether an error may be due to a change of the members that the store had not heard of."""
+    """Whether the error may be due to a change of members that the store did not know of."""
     if not isinstance(store, Store):
         return False
     if isinstance(error, StaleConfigurationError):
-        store.refresh()  # perhaps another thread has just done so
+        store.refresh()  # another thread may just have done so
         return True
     try:
         return store.refresh()
     except StoreError:
-        return False  # the first error says more
+        return False  # the first error is more informative

@@ -1,4 +1,4 @@
-"""What is decided about a map when it is created, and kept in the store for everybody."""
+"""Settings of a map, fixed at its creation and kept in the store."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dagster_jet.maps.value_formats import FORMATS
 
 @dataclass(frozen=True)
 class JournalConfig:
-    """A bounded log of a map's changes.
+    """Configures a map's journal, a bounded log of its changes.
 
     Attributes:
-        capacity: events kept per partition (the store has 271 by default); the oldest make room.
-        time_to_live: how long an event counts as there, for example "1 hour"; None: as long as
-            there is room.
+        capacity: events per partition (the store has 271 partitions by default); the oldest events
+            are overwritten.
+        time_to_live: age up to which readers see an event, for example "1 hour"; None: unlimited.
     """
 
     capacity: int = 10_000
@@ -43,9 +43,9 @@ class MapSettings:
     """A map's format and journal. Fixed when the map is created.
 
     Attributes:
-        format: of the values: "json", "arrow", "bytes" or "pickle".
+        format: format of the values: "json", "arrow", "bytes" or "pickle".
         journal_capacity: events per partition; None: no journal.
-        journal_ttl_ms: how long they count; None: as long as there is room.
+        journal_ttl_ms: age up to which readers see events; None: unlimited.
     """
 
     format: str = "json"
@@ -60,7 +60,7 @@ class MapSettings:
 
     @staticmethod
     def of(format: str | None, journal: JournalConfig | None) -> MapSettings:
-        """Return what was asked for, with defaults."""
+        """Return the requested settings, with defaults."""
         return MapSettings(
             format or "json",
             journal.capacity if journal else None,
@@ -68,10 +68,10 @@ class MapSettings:
         )
 
     def check(self, name: str, format: str | None, journal: JournalConfig | None) -> None:
-        """Refuse to open the map as something that it is not.
+        """Refuse to open the map with other settings than it has.
 
         Raises:
-            ConfigurationError: names the setting, what the store has, and what was asked for.
+            ConfigurationError: names the setting, the stored value and the requested value.
         """
         asked = MapSettings.of(format, journal)
         if format is not None and asked.format != self.format:

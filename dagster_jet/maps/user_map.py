@@ -1,4 +1,4 @@
-"""`JetMap`: a map for users, from any process, with typed keys and values."""
+"""`JetMap`: a map for users with typed keys and values, accessible from any process."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ READ_AT_ONCE = 1_000
 
 
 class JetMap:
-    """A partitioned, replicated map, made by ``Jet.map``. Threads may share it.
+    """A partitioned, replicated map, created by ``Jet.map``. Thread-safe.
 
-    The writes of all processes happen one after the other (see ``log.py``). When a write returns,
-    it is on all replicas, and every reader sees it. ``put_all`` is decided in batches of up to
-    10,000 items (or 4 MB), each as a whole; readers may see part of a batch while it is applied.
+    Writes of all processes are totally ordered (see ``log.py``). When a write returns it is on all
+    replicas, and every reader sees it. ``put_all`` is decided in batches of up to 10,000 items (or
+    4 MB), each atomically; readers may see part of a batch while it is applied.
 
-    A function that runs in Spark tasks may use a map, to read only.
+    In Spark tasks a map is read-only.
 
     Args:
         store: an open store, or a handle for reading only.
-        name: the map's name.
-        settings: as the store has them; None: the map does not exist yet.
-        reads_pickles: pickled values may be read, because the caller has asked for them.
+        name: name of the map.
+        settings: settings in the store; None: the map does not exist yet.
+        reads_pickles: allow reading pickled values, because the caller has requested that format.
 
     Example:
         >>> prices = jet.map("prices")
@@ -67,10 +67,10 @@ class JetMap:
     def open(
         store: Store, name: str, *, format: str | None = None, journal: JournalConfig | None = None
     ) -> JetMap:
-        """Return a map as the store knows it; create it if options are given.
+        """Return a map with the settings in the store; create it if options are given.
 
-        Without options a map that does not exist is empty, and is created by its first write,
-        with JSON values and no journal.
+        Without options, a map that does not exist is empty. Its first write creates it with JSON
+        values and no journal.
 
         Raises:
             ConfigurationError: the map exists with another format or journal.
@@ -90,7 +90,8 @@ class JetMap:
             self._settings.check(self.name, format, journal)
         self._reads_pickles = self._reads_pickles or format == "pickle"
 
-    # --- what it is -----------------------------------------------------------------------------
+    # --- properties
+    # ---------------------------------------------------------------------------------
 
     @property
     def settings(self) -> MapSettings:
@@ -110,7 +111,7 @@ class JetMap:
 
     @property
     def log(self) -> MapLog:
-        """The log that all writes go through; for connectors.
+        """The log of all writes; for connectors.
 
         Raises:
             ConfigurationError: in a Spark task.
@@ -124,16 +125,16 @@ class JetMap:
 
     @property
     def store(self) -> AnyStore:
-        """The store it is kept in, or a handle of it."""
+        """The store that holds the map, or a handle of it."""
         return self._store
 
     @property
     def partition_count(self) -> int:
-        """How many partitions keys are spread over."""
+        """Number of partitions that keys are distributed over."""
         return self._store.partition_count
 
     def create(self) -> LogState:
-        """Create the map with its settings if it does not exist, and return its log's state."""
+        """Create the map with its settings if it does not exist; return the state of its log."""
         state = self.log.create(self.settings)
         self._settings = state.settings
         return state
@@ -144,16 +145,16 @@ class JetMap:
         """Return the value of a key, or ``default`` if there is none.
 
         Raises:
-            ConfigurationError: the key is of a type that no key has, or values are pickled and the
-                map was opened without ``format="pickle"``.
+            ConfigurationError: the key's type is not supported, or values are pickled and the map
+                was opened without ``format="pickle"``.
             StoreUnavailableError: too few members answer.
         """
         return self.get_all([key]).get(key, default)
 
     def get_all(self, keys: Iterable[Key]) -> dict[Key, Any]:
-        """Return the values of those keys that have one, in one round trip per member.
+        """Return the values of the keys that have one, with one round trip per member.
 
-        Raises as ``get``.
+        Raises the errors of ``get``.
         """
         wanted = list(dict.fromkeys(_distinct(key) for key in keys))
         stored = self._read([self._entry(key) for _, key in wanted])
@@ -165,7 +166,8 @@ class JetMap:
         return found
 
     def _readable_format(self) -> str:
-        """The format, unless reading values would run what the store's members say unasked."""
+        """Returns the format; refuses pickles unless requested, as reading one runs code in the
+        store."""
         format = self.settings.format
         if format == "pickle" and not self._reads_pickles:
             raise ConfigurationError(
@@ -180,31 +182,31 @@ class JetMap:
         return key in self.get_all([key])
 
     def items(self, partitions: Iterable[int] | None = None) -> Iterator[tuple[Key, Any]]:
-        """Yield all keys and values, a partition at a time, 1,000 entries in memory at once.
+        """Yield all keys and values, one partition at a time, with at most 1,000 entries in memory.
 
-        They are not a cut at one moment: what is written meanwhile may be seen or not.
+        The result is not a consistent cut: concurrent writes may or may not be included.
 
         Args:
-            partitions: only these; by default all.
+            partitions: partitions to read; by default all.
 
         Raises:
-            ConfigurationError, StoreUnavailableError: as ``get``.
+            ConfigurationError, StoreUnavailableError: as for ``get``.
         """
         format = self._readable_format()
         for record in self.records(partitions):
             yield decode_key(record.key), decode_value(format, record.value)
 
     def keys(self, partitions: Iterable[int] | None = None) -> Iterator[Key]:
-        """Yield all keys, in the way of ``items``."""
+        """Yield all keys, like ``items``."""
         for record in self.records(partitions):
             yield decode_key(record.key)
 
     def size(self) -> int:
-        """Return the number of keys. It reads all entries, to leave out deleted keys."""
+        """Return the number of keys. Reads all entries, in order to skip deleted keys."""
         return sum(1 for _ in self.records())
 
     def records(self, partitions: Iterable[int] | None = None) -> Iterator[Record]:
-        """Yield the entries as they are stored, in the way of ``items``; for connectors."""
+        """Yield the entries as they are stored, like ``items``; for connectors."""
         for partition in range(self.partition_count) if partitions is None else partitions:
             keys = iter(self._keys_in(partition))
             while some := list(islice(keys, READ_AT_ONCE)):
@@ -226,36 +228,37 @@ class JetMap:
     # --- writing --------------------------------------------------------------------------------
 
     def put(self, key: Key, value: Any) -> None:
-        """Set the value of a key. Raises as ``put_all``."""
+        """Set the value of a key. Raises the errors of ``put_all``."""
         self.put_all([(key, value)])
 
     def put_all(self, items: Mapping[Key, Any] | Iterable[tuple[Key, Any]]) -> None:
-        """Set many values in a few round trips, in the order given.
+        """Set many values in a few round trips, in the given order.
 
         Raises:
-            ConfigurationError: a key or value that the map cannot keep; nothing was written.
+            ConfigurationError: the map cannot hold a key or value; nothing was written.
             StoreUnavailableError: members do not answer. Each batch was decided as a whole or not
-                at all; one that was decided is seen after the next write at the latest. Put again.
+                at all; a decided batch is visible after the next write at the latest. Repeat the
+                call.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         self._write([self.change(PUT, key, value) for key, value in pairs])
 
     def delete(self, key: Key) -> None:
-        """Remove a key; an unknown one is no error. Raises as ``put_all``."""
+        """Remove a key; an unknown key is not an error. Raises the errors of ``put_all``."""
         self.delete_all([key])
 
     def delete_all(self, keys: Iterable[Key]) -> None:
-        """Remove many keys, in batches. Batches and errors are those of ``put_all``."""
+        """Remove many keys. Batches and errors are those of ``put_all``."""
         self._write([self.change(DELETE, key) for key in keys])
 
     def change(self, kind: str, key: Key, value: Any = None) -> MapChange:
-        """Return a change as it is written; for connectors. Raises as ``put_all``."""
-        text = encode_key(key)  # first: it says what is wrong with a key
+        """Return the encoded change; for connectors. Raises the errors of ``put_all``."""
+        text = encode_key(key)  # first, because it reports invalid keys
         data = b"" if kind == DELETE else encode_value(self.settings.format, value)
         return MapChange(kind, partition_of(key, self.partition_count), text, data)
 
     def apply(self, changes: list[MapChange], producer: Producer | None = None) -> None:
-        """Write one batch as it is; for connectors. Raises as ``put_all``."""
+        """Write one batch unchanged; for connectors. Raises the errors of ``put_all``."""
         self.log.append(changes, self.settings, producer)
 
     def _write(self, changes: list[MapChange]) -> None:
@@ -266,7 +269,8 @@ class JetMap:
         partition = partition_of(key, self.partition_count)
         return entry_key(encode_key(key), partition, self._parts.name_bytes_max)
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- representation
+    # -----------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         handle = self._store.handle() if isinstance(self._store, Store) else self._store
@@ -277,7 +281,7 @@ class JetMap:
 
 
 def batches_of(changes: Iterable[MapChange]) -> Iterator[list[MapChange]]:
-    """Yield the changes in batches that are small enough to be decided as a whole."""
+    """Split the changes into batches that are small enough to be decided atomically."""
     batch: list[MapChange] = []
     size = 0
     for change in changes:
@@ -291,5 +295,5 @@ def batches_of(changes: Iterable[MapChange]) -> Iterator[list[MapChange]]:
 
 
 def _distinct(key: Key) -> tuple[str, Key]:
-    """For Python 1 and True are one key; for the map they are two."""
+    """Distinguishes 1 from True, which are equal in Python but different keys of the map."""
     return encode_key(key), key

@@ -1,5 +1,4 @@
-"""How values of a user map become bytes. Pickle only where it is asked for by name: reading it
-runs whatever was written."""
+"""Encodes values of user maps. Pickle only on request: reading a pickle runs code in it."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ def encode_value(format: str, value: Any) -> bytes:
     """Return the bytes of a value.
 
     Raises:
-        ConfigurationError: None, or not a value of this format.
+        ConfigurationError: the value is None or does not fit the format.
     """
     if value is None:
         raise ConfigurationError("None is not a value.", cure="Use delete() to remove a key.")
@@ -31,7 +30,7 @@ def encode_value(format: str, value: Any) -> bytes:
 
 
 def decode_value(format: str, data: bytes) -> Any:
-    """Return the value whose bytes these are."""
+    """Return the value with these bytes."""
     return _DECODERS[format](data)
 
 
