@@ -1,4 +1,4 @@
-"""Where streams go to. A connector is loaded when it is asked for."""
+"""Sinks of streams. Connectors are imported on demand."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def files(
     storage_options: Mapping[str, str | Secret] | None = None,
     shared: bool = False,
 ) -> FilesSink:
-    """Return a sink that writes files into a folder, exactly once: staged first, then committed.
+    """Return a sink that writes files into a folder, exactly once: staged, then committed.
 
     `_epochs/<epoch>.json` in the folder lists the files of each committed epoch. Readers may move
-    or delete the files that are listed, and no others.
+    or delete listed files only.
 
     Args:
-        path: a folder for this sink alone: local (also as `file:///` URL), or in a bucket:
+        path: a folder used by this sink only: local (also as `file:///` URL), or in a bucket:
             `s3://bucket/folder`. A relative path is made absolute when the pipeline is built.
         format: "json" (one object per line), "csv" (with header) or "parquet".
-        guarantee: of this sink. With "at-least-once" rows are visible after their epoch, not only
-            after the next snapshot, and may appear again after a restart.
-        storage_options: of a bucket: `region`; `endpoint_url`, for a server that is not AWS's;
+        guarantee: guarantee of this sink. With "at-least-once" rows are visible after their epoch
+            instead of after the next snapshot, and may be repeated after a restart.
+        storage_options: options of a bucket: `region`; `endpoint_url` for a server other than AWS;
             `connect_timeout` and `timeout` in seconds; and `access_key_id`, `secret_access_key` and
-            `session_token`, each as `Secret(env=...)`. Without these boto3 finds the keys.
-        shared: a local folder is the same one on every machine of a cluster.
+            `session_token`, each as `Secret(env=...)`. By default boto3 determines the credentials.
+        shared: whether a local folder is the same on every machine of a cluster.
 
     Raises:
-        ConfigurationError: a path, format, guarantee or option is not known.
+        ConfigurationError: a path, format, guarantee or option is not valid.
 
     Example:
         >>> hourly = files("/out/hourly", format="parquet")
@@ -61,20 +61,19 @@ def map(
 ) -> MapSink:
     """Return a sink that writes to a map of the job's own store (`jet.map(name)`), exactly once.
 
-    Later epochs overwrite the values of earlier ones. A row whose value is null (with several
-    columns: all of them) deletes its key.
+    Later epochs overwrite the values of earlier ones. A row whose value is null (all columns, if
+    there are several) deletes its key.
 
     Args:
-        name: of the map; it is created with JSON values if it does not exist.
-        key: the column of the key (text, integer, boolean, bytes), or several for a tuple.
-        value: the column of the value, or several for an object; by default all columns except the
-            key's.
-        order_by: if several rows of an epoch have one key, the row with the highest value of this
-            column counts; by default any of them.
+        name: name of the map. A missing map is created, with JSON values.
+        key: the key column (text, integer, boolean, bytes), or several columns for a tuple.
+        value: the value column, or several for an object; by default all except the key columns.
+        order_by: if several rows of an epoch have the same key, the row with the highest value of
+            this column is written; by default an arbitrary one.
         guarantee: as for `files`.
 
     Raises:
-        ConfigurationError: the guarantee is not known, or no key column is named.
+        ConfigurationError: the guarantee is not valid, or no key column is named.
 
     Example:
         >>> alerts = map("alerts", key="symbol", value="price", order_by="sequence")
@@ -104,31 +103,31 @@ def kafka(
 ) -> KafkaSink | HeldKafkaSink:
     """Return a sink that produces messages to a topic, exactly once.
 
-    Each epoch is one transaction, with a marker in a compacted topic: consumers that read committed
-    messages only (``isolation.level=read_committed``) see epochs whole, once.
+    Each epoch is one transaction, with a marker in a compacted topic. Consumers with
+    ``isolation.level=read_committed`` see each epoch completely and once.
 
     Args:
-        servers: "host:port", or several with commas.
-        topic: its name; it exists.
-        key: the column of the key (text and bytes as they are, others as text), or several for a
-            JSON object; by default messages have none.
-        value: "json" (an object of all columns but those of headers, partition and timestamp) or
+        servers: "host:port", or several separated by commas.
+        topic: name of the topic, which must exist.
+        key: the key column (text and bytes unchanged, other types as text), or several for a JSON
+            object; by default messages have no key.
+        value: "json" (an object of all columns except those of headers, partition and timestamp) or
             "raw" (the column ``value``, binary or string).
         headers: a column of type ``map<string,string>`` or ``map<string,binary>``.
-        partition: a column with the number of the partition; by default the key decides, by the
-            hash of Java's clients (librdkafka's option ``partitioner`` names another).
-        timestamp: a column with the message's time; by default that of producing it.
+        partition: a column with the partition number; by default the key's hash as in Java clients
+            (librdkafka's option ``partitioner`` selects another).
+        timestamp: a column with the message's time; by default the time of producing.
         transactions: "roll-forward" stages rows in the job's store; the driver produces them in
-            phase 2, in one transaction. "held" produces them in phase 1 as well, in tasks, in
+            phase 2, in one transaction. "held" also produces them in phase 1, in tasks, in
             transactions that stay open until phase 2 commits them. Needs kafka-python.
-        writers: of held transactions, how many an epoch has; each becomes visible by itself.
-        guarantee: with "at-least-once" epochs are produced when they are over, and may come again.
-        marker_topic: is created, compacted, if it is not there. All jobs may have the same. Held
-            transactions have another one beside it, whose name ends in ``-held``.
-        options: librdkafka's settings, as for `sources.kafka`.
+        writers: number of held transactions per epoch; each becomes visible separately.
+        guarantee: with "at-least-once" an epoch is produced at its end and may be repeated.
+        marker_topic: compacted topic for markers, created if missing; jobs may share it. Held
+            transactions use a second topic with the suffix ``-held``.
+        options: settings of librdkafka, as for `sources.kafka`.
 
     Raises:
-        ConfigurationError: an argument is not known, or a password is written out.
+        ConfigurationError: an argument is not valid, or a password is written out.
         MissingEnvironmentError: a package is missing; names the extra.
 
     Example:
@@ -165,32 +164,33 @@ def sql(
     writers: int = 2,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
 ) -> SqlSink | HeldSqlSink:
-    """Return a sink that writes a table of a database, exactly once.
+    """Return a sink that writes to a database table, exactly once.
 
     An epoch's rows and its marker are written in one transaction. Markers are in the table
     `dagster_jet_epochs`, which the sink creates beside the table. PostgreSQL gets the rows by
     `COPY`, MariaDB and SQLite by statements; other databases are refused.
 
     Args:
-        url: of the database, as SQLAlchemy takes it; with a password it is a `Secret(env=...)`.
+        url: SQLAlchemy URL of the database; a `Secret(env=...)` if it has a password.
         table: `table` or `schema.table`.
-        mode: "append" inserts every row. "upsert" inserts a row or changes the one with its key.
-            "delete" deletes the row with its key. "mirror" applies the changes that
-            `sources.postgres_changes` reads, in their order: the table becomes as the source's is.
-        key: of all but "append", the column or columns of a unique index that compares exactly; of
-            "mirror" also the replica identity of the source's table.
-        order_by: if several rows of an epoch have one key, the row with the highest value of this
-            column counts; by default any of them.
-        create_table: a table that is missing is created with the columns of the rows, with the key
-            as its primary key.
+        mode: "append" inserts every row. "upsert" inserts a row or updates the row with its key.
+            "delete" deletes the row with its key. "mirror" applies the changes read by
+            `sources.postgres_changes` in order, so that the table becomes a copy of the source's
+            table.
+        key: column or columns of a unique index that compares exactly; for all modes except
+            "append". For "mirror" also the replica identity of the source's table.
+        order_by: if several rows of an epoch have the same key, the row with the highest value of
+            this column is written; by default an arbitrary one.
+        create_table: create a missing table with the columns of the rows and the key as primary
+            key.
         transactions: "roll-forward" stages rows in the job's store and writes them in phase 2.
-            "held" writes them in phase 1, into transactions that PostgreSQL, or MariaDB, keeps
-            prepared until phase 2; for "append" only, because prepared rows stay locked.
-        writers: of held transactions, how many an epoch has.
+            "held" writes them in phase 1, in transactions that PostgreSQL or MariaDB keeps prepared
+            until phase 2; for "append" only, because prepared rows stay locked.
+        writers: number of held transactions per epoch.
         guarantee: as for `files`.
 
     Raises:
-        ConfigurationError: the URL, the mode, the key or the guarantee is not known.
+        ConfigurationError: the URL, mode, key or guarantee is not valid.
         MissingEnvironmentError: a package is missing; names the extra.
 
     Example:
@@ -211,10 +211,10 @@ def collect(name: str) -> CollectSink:
     """Return a sink that keeps rows in the memory of the process that runs the job.
 
     `dagster_jet.testing.collected(name)` returns them as an Arrow table. For tests and notebooks:
-    all rows stay in memory, and end with the process.
+    all rows stay in memory and are lost with the process.
 
     Args:
-        name: under which they are kept; sinks of one name add to one table.
+        name: name of the table; sinks with the same name add to the same table.
 
     Raises:
         ConfigurationError: the name is empty.
@@ -228,12 +228,12 @@ def collect(name: str) -> CollectSink:
 
 
 def console(*, rows: int = 20) -> ConsoleSink:
-    """Return a sink that prints each epoch's rows as a table where the job runs.
+    """Return a sink that prints each epoch's rows as a table on the console of the job's process.
 
-    At least once: after a crash a table may be printed again.
+    The guarantee is at-least-once: after a crash a table may be printed again.
 
     Args:
-        rows: at most so many of an epoch are shown; the title says how many there are.
+        rows: largest number of rows shown per epoch; the title has the total.
 
     Raises:
         ConfigurationError: `rows` is below 0.

@@ -1,4 +1,4 @@
-"""Where streams come from. A connector is loaded when it is asked for."""
+"""Sources of streams, and tables for `enrich`. Connectors are imported on demand."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ def files(
     remember: str | timedelta = "7 days",
     horizon: str | timedelta | None = None,
 ) -> FilesSource:
-    """Return a source that reads the finished files of a folder, by modification time, then name.
+    """Return a source that reads the complete files of a folder, by modification time, then name.
 
-    A file must be complete when it appears: write it elsewhere on the same file system, then
-    rename it.
+    A file must be complete when it appears: write it elsewhere on the same file system, then rename
+    it.
 
     Args:
         path: a folder, or a glob pattern: local (also as `file:///` URL), or in a bucket:
-            `s3://bucket/folder`. A relative path is made absolute when the pipeline is built. A
-            file that was read is known by its absolute path.
+            `s3://bucket/folder`. A relative path is made absolute when the pipeline is built. Files
+            that were read are identified by their absolute paths.
         format: "json" (lines of objects), "csv" or "parquet".
         schema: column names and types as DDL: "id long, at timestamp". The header of a CSV file
             must have these names in this order, unless `options` say otherwise
-            (``{"enforceSchema": "true"}``: by position). Parquet files need none:
-            the first file that is there at the start decides, and all others must agree.
-        options: for Spark's reader, for example ``{"header": "true"}``.
+            (``{"enforceSchema": "true"}``: by position). Optional for Parquet: the first file found
+            at the start defines it, and all others must match.
+        options: options of Spark's reader, for example ``{"header": "true"}``.
         asset: the key of the Dagster asset that writes these files ("raw/flights"); the lineage
-            begins there.
-        storage_options: of a bucket, as for `sinks.files`.
-        shared: a local folder is the same one on every machine of a cluster.
-        remember: for how long a file is remembered after it was read and is gone. Until then it is
-            not read again if it comes back. A file that comes later, and is as old as forgotten
-            ones, ends the job: it may have been read before.
-        horizon: for folders from which nothing is deleted: files whose modification time is longer
-            ago are neither remembered nor read. By default all are.
+            starts there.
+        storage_options: options of a bucket, as for `sinks.files`.
+        shared: whether a local folder is the same on every machine of a cluster.
+        remember: how long a file is remembered after it was read and has disappeared. During that
+            time it is not read again if it comes back. A new file that is as old as forgotten files
+            fails the job, because it may have been read before.
+        horizon: for folders from which nothing is deleted: files with an older modification time
+            than this are neither remembered nor read. By default unlimited.
 
     Raises:
         ConfigurationError: a path, format or option is not known, or the schema is missing.
@@ -84,19 +84,19 @@ def files(
 def map_journal(
     name: str, *, schema: str | None = None, start: Literal["oldest", "newest"] = "oldest"
 ) -> MapJournalSource:
-    """Return a source of the changes of a map of the job's own store, read from its journal.
+    """Return a source of the changes of a map of the job's own store, read from the map's journal.
 
     Columns: kind ("put" or "delete"), key (text; keys of other types as JSON), value (null for a
-    delete), partition, sequence, timestamp. Rows of one partition, so also of one key, come in
-    order. Events that the journal drops before they are read are counted as lost, and the event
-    `ItemsLost` reports them.
+    delete), partition, sequence, timestamp. Rows of one partition, and so of one key, are in order.
+    Events that the journal drops before they are read are counted as lost and reported by the event
+    `ItemsLost`.
 
     Args:
-        name: of the map; it must exist and have a journal when the job starts.
-        schema: of JSON values, as DDL: an object's fields ("price double, at timestamp"), or one
+        name: name of the map, which must exist and have a journal when the job starts.
+        schema: DDL of JSON values: an object's fields ("price double, at timestamp"), or a single
             type ("double"). By default `value` is the JSON text, or the bytes of other formats.
-        start: where a new job begins: at the "oldest" event that is still there, or at the
-            "newest", so that it reads only what comes next.
+        start: start position of a new job: "oldest" is the oldest event still in the journal,
+            "newest" reads later events only.
 
     Example:
         >>> changes = map_journal("prices", schema="price double", start="newest")
@@ -109,11 +109,11 @@ def map_journal(
 def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
     """Return a source that reads the content of a map of the job's own store once, and ends.
 
-    Columns: key (text; keys of other types as JSON), value. Each partition is read as it is at
-    that moment; later changes are not seen.
+    Columns: key (text; keys of other types as JSON), value. Each partition is read once, as it is
+    at that time; later changes are not seen.
 
     Args:
-        name: of the map; it must exist when the job starts.
+        name: name of the map, which must exist when the job starts.
         schema: as for `map_journal`.
 
     Example:
@@ -127,12 +127,12 @@ def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
 def map_table(name: str, *, key: str = "key", schema: str | None = None) -> MapTable:
     """Return a map of the job's own store as a table, for `enrich`.
 
-    Columns: the key (text) under the name `key`, then the value: the fields of `schema`, or one
-    column `value`.
+    Columns: the key (text), named by `key`, then the value: the fields of `schema`, or a column
+    `value`.
 
     Args:
-        name: of the map; it must exist when the job starts.
-        key: the name of the key's column, which `enrich(on=...)` joins on.
+        name: name of the map, which must exist when the job starts.
+        key: name of the key column, which `enrich(on=...)` joins on.
         schema: as for `map_journal`.
 
     Example:
@@ -159,14 +159,14 @@ def table(
         path: a file or folder: local (also as `file:///` URL), or in a bucket:
             `s3://bucket/folder`.
         format: "json" (one object per line), "csv" or "parquet".
-        schema: column names and types as DDL; by default those of the files. A CSV file must have a
-            header with these names in this order, unless `options` say otherwise
+        schema: column names and types as DDL; by default taken from the files. A CSV file must have
+            a header with these names in this order, unless `options` say otherwise
             (``{"enforceSchema": "true"}``: by position, ``{"header": "false"}``).
-        options: for Spark's reader.
-        asset: the key of the Dagster asset that this table is ("dim/airports"); later stages depend
-            on it in the lineage.
-        storage_options: of a bucket, as for `sinks.files`.
-        shared: a local path is the same one on every machine of a cluster.
+        options: options of Spark's reader.
+        asset: the key of the table's Dagster asset ("dim/airports"); later stages depend on it in
+            the lineage.
+        storage_options: options of a bucket, as for `sinks.files`.
+        shared: whether a local path is the same on every machine of a cluster.
 
     Raises:
         ConfigurationError: a path, format or option is not known.
@@ -200,40 +200,39 @@ def kafka(
     options: Mapping[str, str | Secret] | None = None,
     asset: str | Sequence[str] | None = None,
 ) -> KafkaSource:
-    """Return a source of the messages of Kafka topics, committed ones only (`read_committed`).
+    """Return a source of the committed messages of Kafka topics (`read_committed`).
 
-    Offsets are in the snapshot; no consumer group is joined. Each partition has a watermark of its
-    own. New partitions, and new topics of a pattern, are read from their beginning.
+    Offsets are kept in the snapshot; no consumer group is joined. Each partition has its own
+    watermark. New partitions, and new topics that match a pattern, are read from their beginning.
 
     Args:
-        servers: "host:port", or several with commas.
-        topics: their names; or give a pattern.
-        pattern: a regular expression that a topic's whole name matches.
+        servers: "host:port", or several separated by commas.
+        topics: names of topics; alternative to `pattern`.
+        pattern: regular expression that matches whole names of topics.
         value: "json" (an object per message), "avro" (a record per message) or "raw" (a column
             ``value binary``).
-        schema: of JSON and Avro values, as DDL: the fields that become columns.
-        avro_schema: what all messages were written with, as Avro's JSON.
-        registry: the URL of a schema registry (Confluent's protocol), where each message begins
-            with the number of its schema. With a password it is a `Secret`.
-        start: where a job begins that has no snapshot yet: "earliest", "latest", a time (as
-            `datetime` or ISO text: the first message that is as new), or {topic: {partition:
-            offset}}.
+        schema: DDL of JSON and Avro values: the fields that become columns.
+        avro_schema: writer schema of all messages, as Avro JSON.
+        registry: URL of a schema registry (Confluent's protocol); each message then begins with its
+            schema id. A URL with a password is a `Secret`.
+        start: start position of a job without a snapshot: "earliest", "latest", a time (`datetime`
+            or ISO text; the first message at or after it), or {topic: {partition: offset}}.
         metadata: adds ``_key binary, _headers array<struct<name string, value binary>>, _topic
             string, _partition int, _offset long, _timestamp timestamp``.
-        lost: what follows when retention has removed messages that were not read: "fail" ends the
-            job, "skip" goes on, counts them and reports `ItemsLost`.
-        tombstones: what becomes of messages without a value, which delete their key in a compacted
-            topic: "skip" leaves them out, "pass" makes them rows whose columns are null (`metadata`
-            has the key), "dead-letter" takes them for bad rows. By default JSON and Avro skip them;
-            raw values pass them.
-        group: whose offsets are written after each snapshot, for dashboards only; by default
-            ``dagster_jet.<job>.<stage>``, and "" for none.
-        options: librdkafka's settings: ``{"security.protocol": "SASL_SSL", "sasl.password":
+        lost: reaction if retention has removed unread messages: "fail" ends the job, "skip"
+            continues, counts them and reports `ItemsLost`.
+        tombstones: treatment of messages without a value, which delete their key in a compacted
+            topic: "skip" ignores them, "pass" turns them into rows whose columns are null
+            (`metadata` has the key), "dead-letter" treats them as bad rows. Default: "skip" for
+            JSON and Avro, "pass" for raw values.
+        group: consumer group whose offsets are written after each snapshot, for dashboards only.
+            Default: ``dagster_jet.<job>.<stage>``; "": none.
+        options: settings of librdkafka: ``{"security.protocol": "SASL_SSL", "sasl.password":
             Secret(env="KAFKA_PASSWORD")}``.
-        asset: the key of the Dagster asset that these messages are.
+        asset: the key of the Dagster asset of these messages.
 
     Raises:
-        ConfigurationError: an argument is not known, or a password is written out.
+        ConfigurationError: an argument is not valid, or a password is written out.
         MissingEnvironmentError: confluent-kafka, or fastavro for Avro, is not installed.
 
     Example:
@@ -268,31 +267,33 @@ def postgres_changes(
     renamed: Mapping[str, str | None] | None = None,
     asset: str | Sequence[str] | None = None,
 ) -> ChangesSource:
-    """Return a source of the changes of a table of PostgreSQL, exactly once, by logical decoding.
+    """Return a source of the changes of a PostgreSQL table, exactly once, by logical decoding.
 
-    Columns: ``op`` ("insert", "update", "delete" or "truncate"), then those of the table that are
-    not generated, as they are when the job starts. A deleted row has the columns of the table's
-    replica identity, by default its primary key; the others are null. Times without a zone are UTC;
-    what Spark has no type for is text. Rows of a transaction come in order, one transaction after
-    the other.
+    Columns: ``op`` ("insert", "update", "delete" or "truncate"), then the table's columns, without
+    generated ones, as of the start of the job. A deleted row has the columns of the table's replica
+    identity, by default its primary key; the others are null. Times without a zone are taken as
+    UTC. Types that Spark lacks become text. Transactions are read one after the other, with their
+    rows in order.
 
-    Then ``_lsn bigint`` (the position behind the transaction's commit) and ``_row bigint`` (the
-    change in its transaction), which together grow from row to row; ``_old struct<...>``, a table's
-    columns before an update, as far as the log has them: the old key, if that has changed, or all
-    of them with ``replica identity full``; ``_unchanged array<string>``, the large columns that an
-    update left alone, which the log does not repeat: they are null.
+    Additional columns: ``_lsn bigint`` (the position after the transaction's commit) and ``_row
+    bigint`` (the change's number in its transaction), which together increase from row to row.
+    ``_old struct<...>`` has the columns before an update as far as the log contains them: the old
+    key if it changed, or all columns with ``replica identity full``. ``_unchanged array<string>``
+    names large columns that an update left unchanged; the log does not repeat them, and they are
+    null.
 
     Args:
-        url: of the database; with a password it is a `Secret(env=...)`. The user needs REPLICATION.
-        slot: the name of a logical replication slot for this job alone; made if there is none: what
-            is committed from then on is read.
-        publication: of one table: ``create publication p for table t``.
-        renamed: what became of columns that were renamed or dropped while the job was down: by
-            former name the name of today, or None, which leaves the values out.
-        asset: the key of the Dagster asset that the table is.
+        url: URL of the database; a `Secret(env=...)` if it has a password. The user needs
+            REPLICATION.
+        slot: name of a logical replication slot used by this job only. A missing slot is created;
+            changes committed after that are read.
+        publication: name of a publication of one table: ``create publication p for table t``.
+        renamed: columns that were renamed or dropped while the job was down: current name by former
+            name; None leaves the values out.
+        asset: the key of the table's Dagster asset.
 
     Raises:
-        ConfigurationError: the URL or a name is none.
+        ConfigurationError: the URL or a name is not valid.
         MissingEnvironmentError: a package is missing; names the extra.
 
     Example:
@@ -309,22 +310,22 @@ def postgres_changes(
 def table_rows(
     url: str | Secret, *, table: str, column: str, asset: str | Sequence[str] | None = None
 ) -> TableRowsSource:
-    """Return a source of the new rows of a table of any SQL database, by a column that grows.
+    """Return a source of the new rows of a table of any SQL database, by an increasing column.
 
-    Each row that it sees is read exactly once, as it was when it was read. It does not see updates
-    and deletions, and not a row that is committed after one with a higher value was read: numbers
-    of a sequence are given out before they are committed. Use it for tables that one writer
-    appends to; for others `postgres_changes`.
+    Each row that it sees is read exactly once, with its values at that time. Updates and deletions
+    are not seen, nor is a row that is committed after a row with a higher value was read: sequence
+    numbers are assigned before the commit. Use it for tables with a single appending writer;
+    otherwise use `postgres_changes`.
 
     Args:
-        url: of the database, as SQLAlchemy takes it; with a password it is a `Secret(env=...)`.
-        table: `table` or `schema.table`; its columns are those of the rows, as they are when the
-            job starts. What Spark has no type for is text.
-        column: of whole numbers or times, with a unique index of its own.
-        asset: the key of the Dagster asset that the table is.
+        url: SQLAlchemy URL of the database; a `Secret(env=...)` if it has a password.
+        table: `table` or `schema.table`; its columns as of the start of the job are read. Types
+            that Spark lacks become text.
+        column: a column of whole numbers or times, with its own unique index.
+        asset: the key of the table's Dagster asset.
 
     Raises:
-        ConfigurationError: the URL or a name is none.
+        ConfigurationError: the URL or a name is not valid.
         MissingEnvironmentError: a package is missing; names the extra.
 
     Example:
@@ -347,26 +348,26 @@ def rabbitmq(
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     asset: str | Sequence[str] | None = None,
 ) -> RabbitSource:
-    """Return a source of a queue of RabbitMQ; messages are acknowledged once a snapshot has them.
+    """Return a source of a RabbitMQ queue; messages are acknowledged once a snapshot has them.
 
-    The queue is read by this job alone. A message that is delivered again is known by its
-    ``message_id``, and counts once.
+    Only this job may read the queue. A redelivered message is recognized by its ``message_id`` and
+    counts once.
 
     Args:
-        url: ``amqp://user@host:5672/vhost``; with a password it is a `Secret(env=...)`.
-        queue: its name; it exists.
+        url: ``amqp://user@host:5672/vhost``; a `Secret(env=...)` if it has a password.
+        queue: name of the queue, which must exist.
         value: "json" (an object per message) or "raw" (a column ``value binary``).
-        schema: of JSON values, as DDL.
+        schema: DDL of JSON values.
         metadata: adds ``_message_id string, _exchange string, _routing_key string, _redelivered
             boolean, _timestamp timestamp, _headers map<string,string>``.
-        prefetch: how many messages the server hands out before they are acknowledged: as many as
-            come between two snapshots, or more. They are held in the driver's memory.
-        guarantee: "at-least-once" takes messages without ``message_id``; after a crash some count
+        prefetch: number of unacknowledged messages that the server delivers; at least as many as
+            arrive between two snapshots. They are held in the driver's memory.
+        guarantee: "at-least-once" accepts messages without ``message_id``; after a crash some count
             twice.
-        asset: the key of the Dagster asset that these messages are.
+        asset: the key of the Dagster asset of these messages.
 
     Raises:
-        ConfigurationError: an argument is not known, or the URL is none.
+        ConfigurationError: an argument or the URL is not valid.
         MissingEnvironmentError: pika is not installed.
 
     Example:
@@ -400,37 +401,37 @@ def sqs(
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     asset: str | Sequence[str] | None = None,
 ) -> SqsSource:
-    """Return a source of a queue of Amazon SQS; messages are deleted once a snapshot has them.
+    """Return a source of an Amazon SQS queue; messages are deleted once a snapshot has them.
 
-    The queue is read by this job alone. A message that is delivered again is known by its id, and
-    counts once.
+    Only this job may read the queue. A redelivered message is recognized by its id and counts once.
 
     Args:
-        queue_url: ``https://sqs.<region>.amazonaws.com/<account>/<queue>``; the queue exists.
+        queue_url: ``https://sqs.<region>.amazonaws.com/<account>/<queue>``; the queue must exist.
         value: "json" (an object per message) or "raw" (a column ``value binary``).
-        schema: of JSON values, as DDL.
+        schema: DDL of JSON values.
         metadata: adds ``_message_id string, _sent timestamp, _receive_count int, _group string,
             _sequence_number string, _attributes map<string,string>``.
-        message_id: the name of a message attribute by which a message is known, set by its
-            publisher: what it sends twice counts once. By default SQS's own id, which is another
-            one for each sending.
-        prefetch: how many messages are received before they are deleted: as many as come between
-            two snapshots, or more. They are held in the driver's memory.
-        receivers: how many threads receive while messages come in, 10 messages a call.
-        visibility_timeout: for how long a received message is hidden from others; renewed at half
-            time. After a crash messages come again once it is over. By default the queue's.
-        region: by default the one in the URL, else as boto3 finds it.
-        endpoint_url: of a server that is not AWS's; by default that of the URL.
-        access_key_id: with the two that follow; by default as boto3 finds them (environment,
-            profile, role).
-        secret_access_key: belongs to it.
-        session_token: if the credentials have one.
-        guarantee: "at-least-once" remembers no ids: snapshots are smaller, and after a crash some
-            messages count twice.
-        asset: the key of the Dagster asset that these messages are.
+        message_id: name of a message attribute, set by the publisher, that identifies a message: a
+            message that is published twice counts once. By default SQS's own id, which differs each
+            time a message is sent.
+        prefetch: number of messages received before they are deleted; at least as many as arrive
+            between two snapshots. They are held in the driver's memory.
+        receivers: number of receiving threads while messages arrive, 10 messages per call.
+        visibility_timeout: time for which a received message is hidden from other receivers;
+            renewed after half of it. After a crash messages are redelivered when it has passed. By
+            default the queue's.
+        region: by default taken from the URL, else determined by boto3.
+        endpoint_url: endpoint of a server other than AWS; by default taken from the URL.
+        access_key_id: credentials, together with the next two; by default determined by boto3
+            (environment, profile, role).
+        secret_access_key: see `access_key_id`.
+        session_token: only if the credentials have one.
+        guarantee: "at-least-once" does not remember ids: snapshots are smaller, but after a crash
+            some messages count twice.
+        asset: the key of the Dagster asset of these messages.
 
     Raises:
-        ConfigurationError: an argument is not known, or the URL is none.
+        ConfigurationError: an argument or the URL is not valid.
 
     Example:
         >>> orders = sqs("https://sqs.eu-west-1.amazonaws.com/12/orders", schema="id long")
@@ -468,16 +469,16 @@ def items(
     schema: str,
     rate: float | None = None,
 ) -> ItemsSource:
-    """Return a source of rows that are given here, in order: for trials and tests.
+    """Return a source of the given rows, in order, for experiments and tests.
 
     Args:
-        rows: each a mapping by column, its values in order, or the text of a JSON object as a
-            message might bring it, broken or not. Times as `datetime` or ISO text.
+        rows: each is a mapping by column, a sequence of values, or the text of a JSON object as in
+            a message, valid or not. Times are `datetime` or ISO text.
         schema: column names and types as DDL.
-        rate: rows per second from the start of the job on; by default all are there at once.
+        rate: rows per second from the start of the job; by default all rows are available at once.
 
     Raises:
-        ConfigurationError: a row has other columns than the schema, or the rate is not above 0.
+        ConfigurationError: a row's columns differ from the schema, or the rate is not above 0.
 
     Example:
         >>> trades = items([{"symbol": "A", "price": 1.5}], schema="symbol string, price double")
@@ -490,12 +491,12 @@ def items(
 def sequence(*, rate: float, count: int | None = None) -> SequenceSource:
     """Return a source of the numbers 0, 1, 2, ...: columns ``value long, timestamp timestamp``.
 
-    The first comes when the job starts for the first time. What came while the job was down is read
-    when it is back, with the times at which it came.
+    The first number is emitted when the job starts for the first time. Numbers that were due while
+    the job was down are read afterwards, with their original times.
 
     Args:
         rate: rows per second.
-        count: how many there are; by default they do not end.
+        count: number of rows; by default unlimited.
 
     Raises:
         ConfigurationError: the rate is not above 0.
@@ -515,17 +516,18 @@ def nexmark(
     events_per_second: int = 1_000,
     seed: int = 2026,
 ) -> NexmarkSource:
-    """Return a source of the events of an auction house, after the NEXMark benchmark.
+    """Return a source of the auction events of the NEXMark benchmark.
 
     Columns: ``number long, event_type int`` (0 a person, 1 an auction, 2 a bid), ``date_time``, and
-    of the structs ``person``, ``auction`` and ``bid`` the one that the event is; the others are
-    null. Events of one tenth of a second come out of order. Equal arguments are equal streams.
+    the structs ``person``, ``auction`` and ``bid``, of which the one for the event is set and the
+    others are null. Events within one tenth of a second are out of order. Equal arguments give
+    equal streams.
 
     Args:
-        events: how many there are.
-        rate: rows per second from the start of the job on; by default all are there at once.
-        events_per_second: of event time, from 2026-07-15 18:59 UTC on.
-        seed: of what is drawn.
+        events: number of events.
+        rate: rows per second from the start of the job; by default all rows are available at once.
+        events_per_second: events per second of event time, which starts at 2026-07-15 18:59 UTC.
+        seed: seed of the random numbers.
 
     Raises:
         ConfigurationError: a number is not above 0.
@@ -541,5 +543,5 @@ def nexmark(
 
 
 def _key(asset: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The path of an asset's key."""
+    """Splits an asset key into its path."""
     return tuple(asset.split("/")) if isinstance(asset, str) else tuple(asset or ())

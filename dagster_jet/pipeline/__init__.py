@@ -1,4 +1,4 @@
-"""What users write: frozen definitions. Nothing here imports Spark."""
+"""Pipeline definitions: frozen data written by users. Nothing here imports Spark."""
 
 from dagster_jet.pipeline import aggregates, windows
 from dagster_jet.pipeline.graph import Graph

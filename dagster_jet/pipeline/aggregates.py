@@ -1,11 +1,11 @@
-"""Aggregates with mergeable partials: what Spark computes per batch, the state keeps merging.
+"""Aggregates with mergeable partials: Spark computes them per epoch, and the state merges them.
 
-An aggregate is a definition, frozen data; the operators know the partial columns it needs and how
-its result is finished from them when a window closes. Aggregates of one stage share equal partials.
+An aggregate is a frozen definition. Operators know the partial columns it needs and compute its
+result from them when a window closes. Aggregates of one stage share equal partials.
 
-Nulls in the column are ignored, as in SQL. Without any value the result is null, a count 0.
+Nulls in the column are ignored, as in SQL. Without any value the result is null; a count is 0.
 
-Example, in `aggregate(...)` and `rolling_aggregate(...)`, under the names of the result columns:
+Example for `aggregate(...)` and `rolling_aggregate(...)`, with the names of the result columns:
     >>> columns = {"n": count(), "mean": mean("delay"), "worst": top_n(3, "flight", by="delay")}
 """
 
@@ -44,15 +44,15 @@ def sum(column: str) -> Aggregate:
     """Return the sum, in Spark's result type (bigint for integers).
 
     Sums of integers and decimals are exact. A sum that does not fit the result type fails the job
-    (within one epoch Spark adds, and does not fail if `spark.sql.ansi.enabled` is off). If a sum
-    may grow so large, cast the column to decimal or double before. The last digits of a sum of
-    floats may depend on the order of merging.
+    (except within one epoch if `spark.sql.ansi.enabled` is off, because Spark adds there). Cast the
+    column to decimal or double if a sum may grow so large. The last digits of a sum of floats may
+    depend on the order of merging.
     """
     return SimpleAggregate(column, SimpleKind.SUM)
 
 
 def mean(column: str) -> Aggregate:
-    """Return the arithmetic mean as double, from a `sum`, which must fit its type, and a count."""
+    """Return the arithmetic mean as double, from a count and a `sum`, which must fit its type."""
     return SimpleAggregate(column, SimpleKind.MEAN)
 
 
@@ -67,16 +67,16 @@ def max(column: str) -> Aggregate:
 
 
 def count_distinct(column: str) -> Aggregate:
-    """Return the number of different values, exactly: the state keeps every one of them."""
+    """Return the exact number of distinct values; the state keeps all of them."""
     return SimpleAggregate(column, SimpleKind.COUNT_DISTINCT)
 
 
 def approx_count_distinct(column: str, *, lg_k: int = 12) -> Aggregate:
-    """Return roughly the number of different values, in bounded space (extra ``sketches``).
+    """Return the approximate number of distinct values, in bounded space (extra ``sketches``).
 
     Args:
-        lg_k: 4 to 21. The relative standard error is about 1.04 / sqrt(2^lg_k), 1.6 % by default;
-            a sketch has 2^lg_k bytes at most.
+        lg_k: 4 to 21. The relative standard error is about 1.04 / sqrt(2^lg_k), 1.6 % by default; a
+            sketch has at most 2^lg_k bytes.
 
     Raises:
         ConfigurationError: `lg_k` is outside its range.
@@ -89,15 +89,15 @@ def approx_count_distinct(column: str, *, lg_k: int = 12) -> Aggregate:
 
 
 def quantile(column: str, fraction: float, *, k: int = 200) -> Aggregate:
-    """Return roughly the value below which `fraction` of the values lie (extra ``sketches``).
+    """Return the approximate value below which `fraction` of the values lie (extra ``sketches``).
 
-    The result is one of the values, as a double. Its rank is wrong by about 1.3 % of the count by
-    default. The sketch uses random numbers, so two runs over the same rows may give different
-    results within that error. Several quantiles of one column share their sketch.
+    The result is one of the values, as a double. The default rank error is about 1.3 % of the
+    count. The sketch uses random numbers, so two runs over the same rows may give different results
+    within that error. Several quantiles of one column share their sketch.
 
     Args:
         fraction: 0 to 1; 0.5 is the median.
-        k: 8 to 65535; the error shrinks about as 1 / k.
+        k: 8 to 65535; the error is roughly proportional to 1 / k.
 
     Raises:
         ConfigurationError: `fraction` or `k` is outside its range.
@@ -115,12 +115,12 @@ def quantile(column: str, fraction: float, *, k: int = 200) -> Aggregate:
 
 
 def first(column: str) -> Aggregate:
-    """Return the value of the earliest event that has one; if several events do, the smallest."""
+    """Return the value of the earliest event that has one; the smallest in case of a tie."""
     return SimpleAggregate(column, SimpleKind.FIRST)
 
 
 def last(column: str) -> Aggregate:
-    """Return the value of the latest event that has one; if several events do, the largest."""
+    """Return the value of the latest event that has one; the largest in case of a tie."""
     return SimpleAggregate(column, SimpleKind.LAST)
 
 
@@ -129,7 +129,7 @@ def top_n(n: int, column: str, *, by: str | None = None, smallest: bool = False)
 
     Args:
         n: at least 1.
-        column: its values are listed.
+        column: column of the listed values.
         by: rank the rows by this column instead: ``top_n(3, "flight", by="delay")`` lists the
             flights with the three longest delays. If ranks are equal, the larger value comes first.
         smallest: list the smallest values instead, smallest first.
@@ -143,7 +143,7 @@ def top_n(n: int, column: str, *, by: str | None = None, smallest: bool = False)
 
 
 def collect_list(column: str) -> Aggregate:
-    """Return a list of all values, by event time, then by value. The state keeps them all."""
+    """Return a list of all values, by event time, then by value. The state keeps all of them."""
     return SimpleAggregate(column, SimpleKind.COLLECT_LIST)
 
 
@@ -157,24 +157,24 @@ def custom(
     result_type: str | pa.DataType,
     state_format: Literal["plain", "pickle"] = "plain",
 ) -> Aggregate:
-    """Return an aggregate of your own, in Python: rows are collected and visited one by one.
+    """Return a user-defined aggregate in Python: rows are collected and visited one by one.
 
-    The four functions may change nothing but their own accumulator. The result must not depend on
-    the order of rows, nor on how they are divided among accumulators: batches, shards and restarts
-    divide them differently.
+    The four functions may modify only their own accumulator. The result must not depend on the
+    order of rows or on their division among accumulators, which varies with batches, shards and
+    restarts.
 
     Args:
-        create: returns a new accumulator; see `state_format` for what it may be.
+        create: returns a new accumulator, of a type that `state_format` allows.
         accumulate: takes an accumulator and a row (a dict of `columns`); returns the accumulator.
-        combine: merges two accumulators, into one of them or a new one, and returns it.
+        combine: merges two accumulators into one of them, or into a new one, and returns it.
         finish: returns the result; None for null.
-        columns: the columns that `accumulate` receives. Rows with nulls come too.
+        columns: the columns that `accumulate` receives. Rows with nulls are included.
         result_type: an Arrow type, or one of "boolean", "int", "bigint", "double", "string",
             "binary", "date", "timestamp".
-        state_format: how accumulators are saved, as in `map_stateful`.
+        state_format: format of saved accumulators, as in `map_stateful`.
 
-    The next start finds the accumulators of a stage by the name of the result column, so this name
-    must stay (the names of other aggregates may change).
+    Saved accumulators are matched by the name of the result column, so this name must not change
+    (the names of other aggregates may).
 
     Raises:
         ConfigurationError: no columns, or an unknown type or format.
@@ -213,13 +213,13 @@ def custom(
 
 
 def _is_arrow_type(given: object) -> bool:
-    """Whoever has one has loaded Arrow: for a name it is not loaded."""
+    """For an Arrow type, Arrow is loaded already; for the name of a type it is not loaded."""
     arrow = sys.modules.get("pyarrow")
     return arrow is not None and isinstance(given, arrow.DataType)
 
 
 def _require_sketches() -> None:
-    """Look for the package of the extra ``sketches``, without loading it."""
+    """Check for the package of the extra ``sketches`` without loading it."""
     if find_spec("datasketches") is None:
         raise MissingEnvironmentError(
             "approx_count_distinct and quantile need the package 'datasketches', also on Spark's "

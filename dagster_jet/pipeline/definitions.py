@@ -1,4 +1,4 @@
-"""What a pipeline knows about sources, tables and sinks; the rest is their connectors' business."""
+"""Minimal interfaces of connectors that a pipeline requires."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dagster_jet.errors import PipelineError
 
 class ConnectorDefinition(Protocol):
     def describe(self) -> dict[str, str]:
-        """Returns kind, place and format: for people, lineage and the plan's fingerprint. No
+        """Returns kind, place and format for users, lineage and the plan's fingerprint, no
         secrets."""
         ...
 
 
 class SourceDefinition(ConnectorDefinition, Protocol):
-    """What `read_from` takes: made by `dagster_jet.sources`, or a `dagster_jet.Source` of your own,
-    which says in full what a source owes."""
+    """Argument of `read_from`: made by `dagster_jet.sources`, or a `dagster_jet.Source`, which
+    documents the full contract."""
 
     @property
     def schema(self) -> str | None: ...
@@ -27,13 +27,13 @@ class SourceDefinition(ConnectorDefinition, Protocol):
 
 
 class TableDefinition(ConnectorDefinition, Protocol):
-    """What `enrich` takes: a `dagster_jet.Table`."""
+    """Argument of `enrich`: a `dagster_jet.Table`."""
 
     def frame(self, *arguments: Any, **named: Any) -> Any: ...
 
 
 class SinkDefinition(ConnectorDefinition, Protocol):
-    """What `write_to` takes: made by `dagster_jet.sinks`, or a `dagster_jet.Sink` of your own."""
+    """Argument of `write_to`: made by `dagster_jet.sinks`, or a `dagster_jet.Sink`."""
 
     @property
     def max_guarantee(self) -> Any: ...
@@ -52,12 +52,12 @@ _ABSENT = object()
 
 
 def check_definition(definition: object, owed: Iterable[str], *, job: str, stage: str) -> None:
-    """Checks that a connector has all that its kind owes.
+    """Checks that a connector has all required attributes of its kind.
 
     Raises:
-        PipelineError: names what is missing.
+        PipelineError: names the missing attributes.
     """
-    # Static: a property may ask the outside system, which may not be there yet.
+    # Static lookup: a property may call the outside system, which may not be reachable yet.
     missing = [name for name in owed if getattr_static(definition, name, _ABSENT) is _ABSENT]
     if missing:
         raise PipelineError(

@@ -1,25 +1,25 @@
-"""Where the rows of a stream have their event time."""
+"""Location of event time in the rows of a stream."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 RESULT_LAG_MS = 1
-"""The event time of a window's result lies inside of the window: so long before its end."""
+"""A window's result has its event time inside the window, this many ms before its end."""
 
 
 @dataclass(frozen=True)
 class EventTime:
-    """A column of the rows, and how it is read."""
+    """Event-time column of the rows, and its interpretation."""
 
     column: str
-    """A timestamp, or milliseconds since 1970."""
+    """Name of a column with a timestamp, or with milliseconds since 1970."""
     is_window_end: bool = False
-    """It is the exclusive end of the window that the row is the result of."""
+    """Whether the column is the exclusive end of the window that the row is the result of."""
 
     @property
     def lag_ms(self) -> int:
-        """How long before what the column says."""
+        """Subtracted from the column's value to get the event time, in ms."""
         return RESULT_LAG_MS if self.is_window_end else 0
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a pipeline is once written: frozen nodes that point upstream. Building runs nothing."""
+"""Graph of a pipeline: frozen nodes that refer to their upstream nodes. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dagster_jet.pipeline.stateful import StatefulNode
 
 @dataclass(frozen=True)
 class Timestamps:
-    """How event time is read from a stream."""
+    """Settings for reading event time from a stream."""
 
     column: str
     allowed_lag_ms: int
     idle_timeout_ms: int
     max_lull_ms: int = 0
-    """After so long without events watermarks go on by wall clock; 0: never."""
+    """Time without events after which watermarks follow the wall clock, in ms; 0: never."""
     of_ingestion: bool = False
-    """The engine adds the column, with the time at which the epoch was planned."""
+    """Whether the engine adds the column, with the planning time of the epoch."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SourceNode:
 
 @dataclass(frozen=True)
 class TimestampsNode:
-    """Observes event time: before anything downstream filters rows away."""
+    """Observes event time before downstream stages filter rows."""
 
     name: str
     upstream: tuple[str, ...]
@@ -48,23 +48,23 @@ class TimestampsNode:
 
 @dataclass(frozen=True)
 class TransformNode:
-    """Stateless: a DataFrame in, a DataFrame out. Spark compiles it with its neighbours."""
+    """Stateless function from DataFrame to DataFrame. Spark compiles it with adjacent stages."""
 
     name: str
     upstream: tuple[str, ...]
     function: Callable[..., Any]
     is_projection: bool = False
-    """`function` may be called with the names of further columns to keep."""
+    """Whether `function` accepts names of additional columns to keep."""
     per_epoch: bool = False
-    """`function` may look at several rows at once, although it sees one epoch only."""
+    """Whether `function` may combine several rows, although it sees only one epoch."""
     is_constant: bool = False
-    """`function` does the same in every epoch: its frames may be run again for other rows."""
+    """Whether `function` is the same in every epoch, so its frames can be reused for other rows."""
     kind: ClassVar = StageKind.TRANSFORM
 
 
 @dataclass(frozen=True)
 class MergeNode:
-    """Union by column name of several streams."""
+    """Union of several streams, by column name."""
 
     name: str
     upstream: tuple[str, ...]
@@ -81,25 +81,25 @@ class EnrichNode:
     on: tuple[str, ...]
     how: str
     refresh_ms: int | None = None
-    """The table is read anew when what is known of it is older; None: once per execution."""
+    """Maximum age of the read table in ms; None: read once per execution."""
     suffix: str = "_right"
-    """Of the table's columns whose names the stream has, too."""
+    """Suffix of the table's columns whose names the stream has, too."""
     kind: ClassVar = StageKind.ENRICH
 
 
 @dataclass(frozen=True)
 class SinkNode:
-    """Writes a stream out, or the late rows or dead letters of its upstream node."""
+    """Writes a stream, or its upstream node's late rows or dead letters, to a sink."""
 
     name: str
     upstream: tuple[str, ...]
     sink: Any
     of_dead_letters: bool = False
-    """Takes the bad rows of its upstream source, or of its stateful stage, instead."""
+    """Whether it receives the bad rows of its upstream source or stateful stage instead."""
     of_late: bool = False
-    """Takes the rows that came too late for its upstream stage instead."""
+    """Whether it receives the late rows of its upstream stage instead."""
     late_input: int = 0
-    """Of which of the stage's inputs."""
+    """Index of the stage's input whose late rows it receives."""
     kind: ClassVar = StageKind.SINK
 
 
@@ -126,7 +126,6 @@ class Graph:
 
     @property
     def stages(self) -> tuple[StatefulNode, ...]:
-        """The stateful stages."""
         return tuple(n for n in self if isinstance(n, StatefulNode))
 
     @property
@@ -137,11 +136,11 @@ class Graph:
         return tuple(n for n in self if name in n.upstream)
 
     def is_named(self, name: str) -> bool:
-        """Worth showing to people: sources, stateful stages and sinks."""
+        """Whether the node is shown to users: sources, stateful stages and sinks."""
         return isinstance(self.nodes[name], SourceNode | StatefulNode | SinkNode)
 
     def named_upstreams(self, name: str) -> tuple[str, ...]:
-        """The nearest named nodes upstream of `name`, in order, each once."""
+        """Returns the nearest named nodes upstream of `name`, in order, without duplicates."""
         found: dict[str, None] = {}
         pending = list(self.nodes[name].upstream)
         while pending:
@@ -153,14 +152,14 @@ class Graph:
         return tuple(found)
 
     def upstream_sources(self, name: str) -> frozenset[str]:
-        """All sources that reach `name`, through whatever is in between."""
+        """Returns all direct and indirect sources of `name`."""
         node = self.nodes[name]
         if isinstance(node, SourceNode):
             return frozenset({name})
         return frozenset().union(*(self.upstream_sources(upstream) for upstream in node.upstream))
 
     def upstream_tables(self, name: str) -> tuple[Any, ...]:
-        """The tables that enrich what reaches `name`, as far as the nearest named stages."""
+        """Returns the tables that enrich the input of `name`, up to the nearest named stages."""
         found = []
         pending = list(self.nodes[name].upstream)
         while pending:
@@ -172,10 +171,10 @@ class Graph:
         return tuple(found)
 
     def upstream_timestamps(self, name: str) -> tuple[tuple[TimestampsNode, int], ...]:
-        """Where the event time of `name` comes from, across stateful stages.
+        """Returns the timestamps nodes that define the event time of `name`, across stages.
 
-        With each: by how much the stages in between hold results back, in ms. A node that is
-        reached on several ways counts with its longest delay.
+        Each comes with the delay of results by the stages in between, in ms. A node that is reached
+        on several paths has its longest delay.
         """
         found: dict[str, int] = {}
         pending = [(upstream, 0) for upstream in self.nodes[name].upstream]
@@ -192,8 +191,8 @@ class Graph:
         return tuple((node, delay) for node, delay in nodes if isinstance(node, TimestampsNode))
 
     def way_from_source(self, name: str) -> tuple[Node, ...]:
-        """The nodes from the one source of a timestamps node up to it, if all between are
-        transforms; else empty."""
+        """Returns the nodes from a source up to a timestamps node; empty unless all nodes between
+        are transforms."""
         node, way = self.nodes[self.nodes[name].upstream[0]], []
         while isinstance(node, TransformNode):
             way.append(node)
@@ -201,7 +200,8 @@ class Graph:
         return (node, *reversed(way)) if isinstance(node, SourceNode) else ()
 
     def plan(self) -> dict[str, Any]:
-        """What the saved state of every source and stateful stage means (`snapshot.plan`)."""
+        """Returns the meaning of the saved state of sources and stateful stages
+        (`snapshot.plan`)."""
         plan: dict[str, Any] = {
             source.name: {"kind": StageKind.SOURCE.value} for source in self.sources
         }
@@ -214,9 +214,9 @@ class Graph:
         return plan
 
     def fingerprint(self) -> str:
-        """Names, kinds, edges, what states depend on; not the bodies of functions.
+        """Hashes names, kinds, edges and what states depend on, but not the bodies of functions.
 
-        Equal fingerprints mean that state and positions fit; it is stored with every snapshot.
+        Equal fingerprints mean that state and positions fit. Every snapshot stores its fingerprint.
         """
         shape = [
             [

@@ -1,4 +1,4 @@
-"""The fluent face of a pipeline: every call adds a frozen node to the graph and runs nothing."""
+"""Fluent interface of pipelines: every call adds a frozen node to the graph and runs nothing."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ IS_EARLY = "is_early"
 
 _N = TypeVar("_N", bound=Node)
 OnError: TypeAlias = Literal["fail", "dead-letter"]
-"""What becomes of a row that a user's function cannot take."""
+"""Treatment of a row that fails in a user's function."""
 StateFormatName: TypeAlias = Literal["plain", "pickle"]
-"""How what a user's code keeps is saved; see `KeyedStage.map_stateful`."""
+"""Format of the saved data of a user's code; see `KeyedStage.map_stateful`."""
 
 S = TypeVar("S")
 Row: TypeAlias = dict[str, Any]
 """A row by column name."""
 Rows: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
-"""What a user's function returns: a row, rows, or none."""
+"""Return type of a user's function: a row, rows, or None."""
 TableFunction: TypeAlias = "Callable[[pa.Table, pa.Table], tuple[pa.Table | None, pa.Table | None]]"
 """(states, rows) -> (results, changed states); see `KeyedStage.map_stateful`."""
 OnEvictTable: TypeAlias = "Callable[[pa.Table, pa.Array], pa.Table | None]"
@@ -76,16 +76,16 @@ OnEvictTable: TypeAlias = "Callable[[pa.Table, pa.Array], pa.Table | None]"
 
 
 class Pipeline:
-    """A streaming job as a graph of stages under a name. Building it runs nothing.
+    """A streaming job as a named graph of stages. Building it runs nothing.
 
-    State and positions are found by stage name from one run to the next, also after the code has
-    changed. So the names of sources, stateful stages and sinks are unique, and should stay.
+    State and positions are matched by stage name, also after the code has changed. So the names of
+    sources, stateful stages and sinks must be unique and should not change.
 
     Args:
-        name: of the job; it becomes part of store keys.
+        name: name of the job; it becomes part of store keys.
 
     Raises:
-        PipelineError: the name is empty, or has a character that keys and paths cannot have.
+        PipelineError: the name is empty, or has a character not allowed in keys and paths.
 
     Example:
         >>> p = Pipeline("copy")
@@ -107,11 +107,11 @@ class Pipeline:
 
         Args:
             source: from `dagster_jet.sources`, or a connector of your own.
-            name: unique in the pipeline; the next start finds positions by it.
+            name: name of the source, unique in the pipeline; saved positions are matched by it.
 
         Raises:
-            PipelineError: the name is taken, or cannot be part of a path; or the connector lacks
-                what `dagster_jet.Source` owes.
+            PipelineError: the name is taken or not valid in a path, or the connector lacks
+                attributes of `dagster_jet.Source`.
 
         Example:
             >>> source = sources.files("/in", format="json", schema="id long, at timestamp")
@@ -124,8 +124,8 @@ class Pipeline:
         """The finished graph of all stages.
 
         Raises:
-            PipelineError: nothing is read, nothing is written, or a stage keeps dead letters and
-                has no sink for them.
+            PipelineError: there is no source, no sink, or no dead-letter sink of a stage that keeps
+                dead letters.
         """
         graph = Graph(dict(self._nodes))
         if not graph.sources:
@@ -152,14 +152,14 @@ class Pipeline:
         sources: Mapping[str, SourceDefinition] | None = None,
         sinks: Mapping[str, SinkDefinition] | None = None,
     ) -> Pipeline:
-        """Returns a copy that reads and writes elsewhere: to try it out, or to test it.
+        """Returns a copy with other sources and sinks, for experiments and tests.
 
         Args:
-            sources: by the names of sources of this pipeline, what is read in their place.
-            sinks: by the names of its sinks, what is written in their place.
+            sources: replacements of sources, by name of the source.
+            sinks: replacements of sinks, by name of the sink.
 
         Raises:
-            PipelineError: there is no source, or no sink, of that name.
+            PipelineError: there is no source or sink of that name.
 
         Example:
             >>> numbers = p.read_from(sources.sequence(rate=10), name="numbers")
@@ -177,16 +177,16 @@ class Pipeline:
         return changed
 
     def renamed(self, name: str) -> Pipeline:
-        """Returns the same stages as another job: with a record, state and positions of its own.
+        """Returns the same stages as another job with its own record, state and positions.
 
-        To run it beside this one, over other input. Its sinks must write elsewhere: what one job
-        writes belongs to it.
+        The job can run beside this one, over other input. Its sinks must write elsewhere, because a
+        sink's place belongs to one job.
 
         Args:
-            name: of the other job.
+            name: name of the other job.
 
         Raises:
-            PipelineError: the name is empty, or has a character that keys and paths cannot have.
+            PipelineError: the name is empty, or has a character not allowed in keys and paths.
 
         Example:
             >>> p.renamed("copy@2024-01-01").name
@@ -257,20 +257,20 @@ class Stage:
         idle_timeout: Duration = "60 seconds",
         max_lull: Duration = "0 ms",
     ) -> Stage:
-        """Names the event-time column: a timestamp, or milliseconds since 1970 as long.
+        """Defines the event-time column: a timestamp, or milliseconds since 1970 as long.
 
         Args:
             column: must not be null; a row without event time is a bad row.
-            allowed_lag: how far an event may be behind the newest one before it is late.
-            idle_timeout: a source, or a partition of it, that has no events for so long does not
-                hold the watermark back any more; 0: it always does.
-            max_lull: if a source, or a partition of it, has no events for so long, its watermark
-                follows the wall clock (unless it is idle), so that windows close although nothing
-                follows. Events that come later with older times are late. 0: never.
+            allowed_lag: lag behind the newest event above which an event is late.
+            idle_timeout: time without events after which a source, or a partition of it, is idle
+                and no longer holds the watermark back; 0: never.
+            max_lull: time without events after which the watermark of a source, or of a partition
+                of it, follows the wall clock (unless it is idle), so that windows close without
+                further events. Later events with older times are late. 0: never.
 
         Raises:
             ConfigurationError: a duration is negative or cannot be read; names the argument.
-            PipelineError: the stream has been given timestamps at this point before.
+            PipelineError: the stream already has timestamps at this point.
 
         Example:
             >>> flights = source.with_timestamps("at", allowed_lag="5 minutes")
@@ -292,20 +292,20 @@ class Stage:
         idle_timeout: Duration = "60 seconds",
         max_lull: Duration = "0 ms",
     ) -> Stage:
-        """Adds a column with the wall-clock time at which the row was read, as event time.
+        """Adds a column with the time of reading a row, by wall clock, as event time.
 
-        All rows of an epoch have the same time, and it never goes back, so no row is late. Rows
-        that are read again after a crash get a new time: the guarantee holds for the rows, not
-        for their times. Windows close when more rows come, or by `max_lull`.
+        All rows of an epoch have the same time, which never decreases, so no row is late. Rows that
+        are read again after a crash get a new time: the guarantee covers the rows, not their times.
+        Windows close when more rows arrive, or by `max_lull`.
 
         Args:
-            column: the new column, a timestamp; the stream must not have it yet.
+            column: name of the new timestamp column; the stream must not have it yet.
             idle_timeout: as in `with_timestamps`.
             max_lull: as in `with_timestamps`.
 
         Raises:
             ConfigurationError: a duration is negative or cannot be read; names the argument.
-            PipelineError: the stream has been given timestamps at this point before.
+            PipelineError: the stream already has timestamps at this point.
 
         Example:
             >>> read = untimed.with_ingestion_timestamps(max_lull="10 seconds")
@@ -330,20 +330,20 @@ class Stage:
     ) -> Stage:
         """Applies a stateless function from DataFrame to DataFrame.
 
-        The function receives the rows of one epoch, and an epoch may begin anywhere. So a function
-        that looks at several rows at once (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a
-        join of the stream with itself) is refused when the job starts; the error names the stage
-        to use instead.
+        The function receives the rows of one epoch, and epoch boundaries are arbitrary. So a
+        function that combines several rows (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a
+        join of the stream with itself) is refused when the job starts; the error names the stage to
+        use instead.
 
         Args:
-            function: called when the job starts, on empty rows, and once in each epoch. It returns
-                the same columns each time; else the job fails.
-            name: by default "transform_1" and so on.
-            per_epoch: allow several rows at once; the output may then differ from run to run.
+            function: called with an empty DataFrame when the job starts, and once per epoch. It
+                must always return the same columns; otherwise the job fails.
+            name: name of the stage; by default "transform_1" and so on.
+            per_epoch: allow combining several rows; the output may then differ between runs.
 
         Raises:
-            PipelineError: the name is taken. When the job starts: the function looks at several
-                rows at once.
+            PipelineError: the name is taken. When the job starts: the function combines several
+                rows.
 
         Example:
             >>> hours = rows.transform(lambda df: df.withColumn("hour", F.hour("at")))
@@ -356,7 +356,7 @@ class Stage:
 
         Args:
             condition: a SQL expression ("delay > 15"), or a Column.
-            name: by default "filter_1" and so on.
+            name: name of the stage; by default "filter_1" and so on.
 
         Raises:
             PipelineError: the name is taken.
@@ -379,7 +379,7 @@ class Stage:
 
         Args:
             columns: names, SQL expressions ("price * 2 as twice") or Columns.
-            name: by default "select_1" and so on.
+            name: name of the stage; by default "select_1" and so on.
 
         Raises:
             PipelineError: the name is taken.
@@ -403,11 +403,11 @@ class Stage:
     def merge(self, *others: Stage, name: str | None = None) -> Stage:
         """Merges this stream and `others` into one. Columns are matched by name.
 
-        The watermark is the least of the streams' watermarks.
+        The watermark is the minimum of the streams' watermarks.
 
         Args:
             others: streams of the same pipeline with the same columns.
-            name: by default "merge_1" and so on.
+            name: name of the stage; by default "merge_1" and so on.
 
         Raises:
             PipelineError: the streams have different event-time columns, or belong to different
@@ -439,22 +439,23 @@ class Stage:
     ) -> Stage:
         """Adds the columns of a batch table by key (a hash join).
 
-        Columns: this stream's, then the table's; a table's column whose name the stream has too
-        gets `suffix`. A row of the table that does not fit its schema fails the job; so does a CSV
-        file whose header names other columns than the schema.
+        Columns: the stream's, then the table's. A table column with a name of a stream column gets
+        `suffix`. A table row that does not fit the schema fails the job; so does a CSV file whose
+        header differs from the schema.
 
         Args:
             table: from `sources.table` or `sources.map_table`.
-            on: the columns that both have and that must be equal.
+            on: columns of both sides that must be equal.
             how: "left" keeps rows without a match, "inner" drops them.
-            refresh: read the table again when an epoch begins and the table was read longer ago
-                than this; by default it is read once, when an execution starts. Each row is in the
-                output exactly once, enriched with what the table held in the epoch that counts.
-            name: by default "enrich_1" and so on.
-            suffix: added to the names of such columns of the table.
+            refresh: maximum age of the table at the start of an epoch; an older table is read
+                again. By default it is read once, when an execution starts. Each row is in the
+                output exactly once, enriched with the table as read in the epoch that was
+                committed.
+            name: name of the stage; by default "enrich_1" and so on.
+            suffix: suffix of table columns whose names the stream has, too.
 
         Raises:
-            PipelineError: `how` is not known, or the name is taken.
+            PipelineError: `how` is not valid, or the name is taken.
             ConfigurationError: `refresh` is negative or cannot be read.
 
         Example:
@@ -481,24 +482,24 @@ class Stage:
         how: Literal["inner", "left", "right", "outer"] = "inner",
         suffix: str = "_right",
     ) -> Stage:
-        """Pairs this stream's rows with `other`'s of equal keys and times at most `within` apart.
+        """Joins rows of two streams with equal keys and event times at most `within` apart.
 
-        Columns: the keys, this stream's, the other's; a column of the other whose name this stream
-        has too gets `suffix`. The event time of a result is that of this stream's row; with "right"
-        and "outer" the result has no event time.
+        Columns: the keys, this stream's, the other's. A column of the other stream with a name of
+        this stream's gets `suffix`. The event time of a result is that of this stream's row; with
+        "right" and "outer" results have no event time.
 
         Args:
             other: a stream of the same pipeline.
-            on: the columns that both have and that must be equal.
-            within: how far apart in event time two rows of a pair may be; also how long rows are
-                kept in state.
-            name: unique in the pipeline; the next start finds the state by it.
-            how: "inner", "left", "right" or "outer". A row without a partner is emitted, with
-                nulls, when the watermark shows that no partner can come any more.
-            suffix: added to the names of such columns of the other stream.
+            on: columns of both streams that must be equal.
+            within: largest difference in event time of a pair; also the time that rows are kept in
+                state.
+            name: name of the stage, unique in the pipeline; saved state is matched by it.
+            how: "inner", "left", "right" or "outer". A row without a partner is emitted with nulls
+                when the watermark shows that no partner can arrive any more.
+            suffix: suffix of the other stream's columns whose names this stream has, too.
 
         Raises:
-            PipelineError: a stream has no event time, `how` is not known, or the streams belong to
+            PipelineError: a stream has no event time, `how` is not valid, or the streams belong to
                 different pipelines.
             ConfigurationError: `within` is negative or cannot be read.
 
@@ -524,10 +525,10 @@ class Stage:
         return joined if how in ("inner", "left") else replace_time(joined, None)
 
     def group_by(self, *keys: str) -> KeyedStage:
-        """Groups the stream by key columns: the next stage has a state for each key.
+        """Groups the stream by key columns; the next stage has a state per key.
 
         Raises:
-            PipelineError: no key, or one named twice.
+            PipelineError: no key, or a duplicate key.
 
         Example:
             >>> by_origin = rows.group_by("origin")
@@ -538,7 +539,7 @@ class Stage:
         return KeyedStage(self, keys)
 
     def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
-        """Cuts the stream into windows over all rows; `KeyedStage.window` does it per key.
+        """Divides the stream into windows over all rows; `KeyedStage.window` does it per key.
 
         Args:
             window: from `dagster_jet.windows`.
@@ -554,7 +555,7 @@ class Stage:
         return KeyedStage(self, ()).window(window, early_results=early_results)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
-        """Emits, in every epoch that has rows, one row with the totals over all rows so far.
+        """Emits one row with the totals over all rows so far, in every epoch that has rows.
 
         Arguments and errors are those of `KeyedStage.rolling_aggregate`.
 
@@ -566,15 +567,15 @@ class Stage:
     def deduplicate(
         self, *, within: Duration, name: str, on: str | Sequence[str] | None = None
     ) -> Stage:
-        """Lets the first row of each key through, and drops its duplicates within a time.
+        """Passes the first row of each key and drops its duplicates within a time.
 
-        A row is dropped if a row of its key that was let through is at most `within` away in event
-        time. Rows that the watermark has passed are late.
+        A row is dropped if a passed row with its key is at most `within` away in event time. Rows
+        behind the watermark are late.
 
         Args:
-            within: in event time; also how long keys are kept in state.
-            name: unique in the pipeline; the next start finds the state by it.
-            on: the key columns; by default all columns.
+            within: distance in event time; also the time that keys are kept in state.
+            name: name of the stage, unique in the pipeline; saved state is matched by it.
+            on: key columns; by default all columns.
 
         Raises:
             PipelineError: the stream has no event time, or a column is named twice.
@@ -631,7 +632,7 @@ class Stage:
         in_batches: bool = False,
         state_schema: str | None = None,
     ) -> Stage:
-        """Calls `function(state, row)` for every row, with one state for all rows.
+        """Calls `function(state, row)` for every row, with a single state for all rows.
 
         Arguments and errors are those of `KeyedStage.map_stateful`, which has a state per key and
         an example.
@@ -661,7 +662,7 @@ class Stage:
         output_delay: Duration = "0 ms",
         state_format: StateFormatName = "plain",
     ) -> Stage:
-        """Gives all rows to one `dagster_jet.dag.Processor`.
+        """Passes all rows to a single `dagster_jet.dag.Processor`.
 
         Arguments and errors are those of `KeyedStage.apply_processor`, which has an example.
         """
@@ -679,22 +680,22 @@ class Stage:
     ) -> Stage:
         """Writes the late rows of this stage to `sink`, in the same transaction as its results.
 
-        Without it they are only counted. The rows are as the stage received them. After
-        `apply_processor` they are the rows behind the watermark, and the processor does not receive
-        them any more.
+        Without it late rows are only counted. Rows are written as the stage received them. After
+        `apply_processor` rows behind the watermark are written, and the processor does not receive
+        them.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
-            name: of the sink, unique in the pipeline.
-            side: after `join`, and only there: which side's late rows. Those of the other side need
-                a sink of their own, because they have other columns.
+            name: name of the sink, unique in the pipeline.
+            side: side of a `join` whose late rows are written; only after `join`. The other side
+                needs a separate sink, because its columns differ.
 
         Returns:
-            This stage: the next call continues from its results.
+            This stage; the next call continues from its results.
 
         Raises:
-            PipelineError: the stage is not a stateful one, no row can be late for it, or `side`
-                does not fit.
+            PipelineError: the stage is not stateful, no row can be late for it, or `side` does not
+                fit.
 
         Example:
             >>> hourly = hourly.late_to(sinks.files("/out/late", format="json"), name="late_rows")
@@ -722,8 +723,8 @@ class Stage:
         return self
 
     def _is_read_just_now(self, stage: StatefulNode) -> bool:
-        """All its rows come straight from one source whose event time is that of their reading,
-        and never goes back (in a lull the watermark may come before it)."""
+        """Whether all rows come directly from one source with ingestion time, which never
+        decreases, and without `max_lull`, under which the watermark may pass later rows."""
         found: set[TimestampsNode] = set()
         pending = list(stage.upstream)
         while pending:
@@ -741,14 +742,14 @@ class Stage:
         return PipelineError(message, job=self._pipeline.name, stage=self._node, cure=cure)
 
     def write_to(self, sink: SinkDefinition, *, name: str) -> Written:
-        """Writes the stream to a sink. A stream may be written to several sinks.
+        """Writes the stream to a sink. A stream can have several sinks.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
-            name: unique in the pipeline; the next start finds commits by it.
+            name: name of the sink, unique in the pipeline; commits are matched by it.
 
         Returns:
-            What is written: `dead_letter_to` follows, for rows that the sink's place refuses.
+            An object whose `dead_letter_to` adds a sink for rows that this sink refuses.
 
         Raises:
             PipelineError: the name is taken.
@@ -760,24 +761,24 @@ class Stage:
         return Written(name, self._pipeline._add)
 
     def dead_letter_to(self, sink: SinkDefinition, *, name: str) -> Stage:
-        """Writes the bad rows of this source to `sink`, in the same transaction as all others.
+        """Writes the bad rows of this source to `sink`, in the same transaction as other rows.
 
         The sink's columns are source, position, reason and raw. Without a dead-letter sink a bad
         row fails the job.
 
-        After `map_stateful(..., on_error="dead-letter")` it takes the rows that the function cannot
-        take: source is then the stage, position is the row's key and event time, and raw is the row
+        After `map_stateful(..., on_error="dead-letter")` it writes the rows that fail in the
+        function; source is then the stage, position the row's key and event time, and raw the row
         as JSON.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
-            name: of the sink, unique in the pipeline.
+            name: name of the sink, unique in the pipeline.
 
         Returns:
-            This stage: the next call continues from its good rows.
+            This stage; the next call continues from its good rows.
 
         Raises:
-            PipelineError: it is called elsewhere, or the stage's `on_error` is "fail".
+            PipelineError: it does not follow such a stage, or the stage's `on_error` is "fail".
 
         Example:
             >>> rows = rows.dead_letter_to(sinks.files("/out/bad", format="json"), name="bad_rows")
@@ -811,7 +812,7 @@ class Stage:
         return self
 
     def _refuse_other_pipelines(self, others: Sequence[Stage], name: str | None) -> None:
-        """Nodes are found by name: in this pipeline it may be that of something else."""
+        """Refuses streams of other pipelines: their node names may denote other nodes here."""
         for other in others:
             if other._pipeline is not self._pipeline:
                 mine, its = self._pipeline.name, other._pipeline.name
@@ -838,20 +839,20 @@ class Stage:
 
 
 class KeyedStage:
-    """A stream grouped by key: the next stage has a state for each key."""
+    """A stream grouped by key; the next stage has a state per key."""
 
     def __init__(self, stage: Stage, keys: tuple[str, ...]) -> None:
         self._stage, self._keys = stage, keys
 
     def window(self, window: Window, *, early_results: Duration | None = None) -> WindowedStage:
-        """Cuts the stream of each key into windows.
+        """Divides the stream of each key into windows.
 
         Args:
             window: from `dagster_jet.windows`.
-            early_results: also emit what open windows hold so far, about this often in wall-clock
-                time. Rows get a column `is_early`. The guarantee does not cover early rows: after a
-                restart they come at other times, with other values. They go to sinks, also through
-                transforms; stateful stages after the window receive only the final rows.
+            early_results: also emit the current results of open windows, at about this interval of
+                wall-clock time. Rows get a column `is_early`. The guarantee does not cover early
+                rows: after a restart their times and values differ. They go to sinks, also through
+                transforms; stateful stages after the window receive final rows only.
 
         Raises:
             PipelineError: the stream has no event time.
@@ -867,16 +868,16 @@ class KeyedStage:
         return WindowedStage(self._stage, self._keys, window, every)
 
     def rolling_aggregate(self, *, name: str, **aggregates: Aggregate) -> Stage:
-        """Emits one updated row for each key that an epoch touched, with the totals so far.
+        """Emits one row with the totals so far for each key with rows in an epoch.
 
         Columns: keys, the key's newest event time (if the stream has event time), the aggregates.
 
         Args:
-            name: unique in the pipeline; the next start finds the state by it.
-            aggregates: from `dagster_jet.aggregates`, each under the name of its result column.
+            name: name of the stage, unique in the pipeline; saved state is matched by it.
+            aggregates: aggregates from `dagster_jet.aggregates`, by name of the result column.
 
         Raises:
-            PipelineError: no aggregate, or two columns of one name.
+            PipelineError: no aggregate, or duplicate column names.
 
         Example:
             >>> totals = rows.group_by("origin").rolling_aggregate(name="totals", n=agg.count())
@@ -888,7 +889,7 @@ class KeyedStage:
         return stage._append(node)
 
     def deduplicate(self, *, within: Duration, name: str) -> Stage:
-        """Lets the first row of each key through: `Stage.deduplicate` on these keys.
+        """Passes the first row of each key: `Stage.deduplicate` on these keys.
 
         Example:
             >>> first = rows.group_by("flight").deduplicate(within="1 day", name="first")
@@ -938,30 +939,30 @@ class KeyedStage:
     ) -> Stage:
         """Calls `function(state, row)` for every row, with the state of the row's key.
 
-        Rows of one key come in order of event time within an epoch.
+        Within an epoch, rows of one key are in order of event time.
 
         Args:
             function: called with the key's `dagster_jet.State` (`state.value`, `state.clear()`) and
                 the row as a dict; returns a row, an iterable of rows, or None.
-            create: makes the state of a new key. Not with `in_batches`.
-            output_schema: the rows that `function` returns, as DDL ("key string, n bigint").
-            name: unique in the pipeline; the next start finds the state by it.
-            ttl: a state expires when the watermark is more than this behind its last touch.
+            create: returns the state of a new key. Not with `in_batches`.
+            output_schema: DDL of the rows that `function` returns ("key string, n bigint").
+            name: name of the stage, unique in the pipeline; saved state is matched by it.
+            ttl: a state expires when the watermark is more than this past its last touch.
             on_evict: called with the key, its expired state, and a watermark in ms since 1970 under
-                which it has expired; may return rows, too.
-            on_error: what happens to a row for which `function` raises, or returns what does not
+                which the state has expired; may return rows, too.
+            on_error: treatment of a row for which `function` raises, or returns rows that do not
                 fit `output_schema`. "fail": the job fails, and the error names the row.
-                "dead-letter": the row goes to the sink of `dead_letter_to`, which must follow; the
-                key's state stays as it was before the row. `function` may then be called twice
-                with a row, so it must not have side effects.
-            state_format: how states are saved. "plain": as plain values: numbers, text, times, and
-                lists, tuples, dicts and sets of them (docs/operators.md); another value fails the
-                job when it is first saved. "pickle": as anything that can be pickled. Then anybody
-                who can write to a member of the store can run code on the executors.
+                "dead-letter": the row goes to the sink of `dead_letter_to`, which must follow, and
+                the key's state stays as before the row. `function` may then be called twice with a
+                row, so it must not have side effects.
+            state_format: format of saved states. "plain": numbers, text, times, and lists, tuples,
+                dicts and sets of them (docs/operators.md); other values fail the job when they are
+                first saved. "pickle": anything that can be pickled. Then anyone who can write to a
+                member of the store can run code on the executors.
 
         Raises:
-            PipelineError: an option is not known or contradicts another, or there is a `ttl` and
-                no event time.
+            PipelineError: an option is not valid or contradicts another, or there is a `ttl` and no
+                event time.
             ConfigurationError: `ttl` is negative or cannot be read.
 
         Example:
@@ -997,36 +998,35 @@ class KeyedStage:
         output_delay: Duration = "0 ms",
         state_format: StateFormatName = "plain",
     ) -> Stage:
-        """Gives the rows to processors (`dagster_jet.dag.Processor`), one per shard.
+        """Passes the rows to processors (`dagster_jet.dag.Processor`), one per shard.
 
-        All rows of one key go to the same processor. Rows of one epoch come in order of event time.
-        Rows of the same time, and rows of a stream without event time, come in any order; the order
-        may be different when the epoch is run again.
+        All rows of one key go to the same processor. Rows of one epoch are in order of event time.
+        Rows with equal times, and rows of a stream without event time, have an arbitrary order,
+        which may differ when the epoch is run again.
 
-        If the processor overrides `try_process`, it is called in every epoch, and there is an epoch
-        every second even if nothing arrives.
+        If the processor overrides `try_process`, the method is called in every epoch, and there is
+        an epoch every second even without input.
 
-        An instance lives for one epoch: the next one knows only what this one has saved. Every
-        epoch reads and writes the whole saved state, so for much state use `map_stateful` or the
-        aggregates.
+        An instance exists for one epoch; the next instance has only the saved state. Every epoch
+        reads and writes the whole saved state, so use `map_stateful` or aggregates for large state.
 
-        If the processor commits in two phases, every epoch of the job ends in a snapshot, whatever
-        the `snapshot_interval`; a new instance that is restored from the snapshot commits. See
-        docs/operators.md.
+        If the processor commits in two phases, every epoch of the job ends in a snapshot,
+        regardless of `snapshot_interval`, and a new instance that is restored from the snapshot
+        commits. See docs/operators.md.
 
         Args:
-            supplier: makes an instance, for example the class itself; it must be picklable.
-            output_schema: the rows that the processor offers, as DDL.
-            name: unique in the pipeline; the next start finds the state by it.
-            in_batches: items are Arrow record batches instead of dicts, both in and out.
-            output_delay: how far behind the watermark the event time of an offered row may be. The
-                watermark of the next stages is delayed by as much. A processor that keeps rows
-                back, to sort or to pair them, needs it: a row with an older event time is late for
-                the next stages, and dropped.
-            state_format: how keys and values of saved entries are saved, as in `map_stateful`.
+            supplier: returns a new instance, for example the class itself; must be picklable.
+            output_schema: DDL of the rows that the processor emits.
+            name: name of the stage, unique in the pipeline; saved state is matched by it.
+            in_batches: input and output items are Arrow record batches instead of dicts.
+            output_delay: largest lag of an emitted row's event time behind the watermark; the
+                watermark of the next stages is delayed by it. A processor that holds rows back, to
+                sort or to pair them, needs it: rows with older event times are late for the next
+                stages, and dropped.
+            state_format: format of the keys and values of saved entries, as in `map_stateful`.
 
         Raises:
-            PipelineError: the format is not known. When the job starts: the type of a key is not
+            PipelineError: the format is not valid. When the job starts: the type of a key is not
                 boolean, number (except decimal), text, binary, date or timestamp.
             ConfigurationError: `output_delay` is negative or cannot be read.
 
@@ -1053,7 +1053,7 @@ class KeyedStage:
 
 
 class WindowedStage:
-    """A stream cut into windows: `aggregate` says what is computed in each."""
+    """A stream divided into windows; `aggregate` defines the results of each window."""
 
     def __init__(
         self, stage: Stage, keys: tuple[str, ...], window: Window, early_results_ms: int | None
@@ -1065,14 +1065,14 @@ class WindowedStage:
         """Emits one row per key and window: keys, window_start, window_end, then the aggregates.
 
         The event time of a result is the last millisecond of its window, `window_end` minus one. So
-        a window of a day over windows of an hour contains the hours of that day.
+        a daily window over hourly windows contains the hours of that day.
 
         Args:
-            name: unique in the pipeline; the next start finds the state by it.
-            aggregates: from `dagster_jet.aggregates`, each under the name of its result column.
+            name: name of the stage, unique in the pipeline; saved state is matched by it.
+            aggregates: aggregates from `dagster_jet.aggregates`, by name of the result column.
 
         Raises:
-            PipelineError: no aggregate, or two columns of one name.
+            PipelineError: no aggregate, or duplicate column names.
 
         Example:
             >>> delays = rows.group_by("origin").window(windows.tumbling("1 hour")).aggregate(
@@ -1106,7 +1106,7 @@ def _map_stateful(
     state_format: StateFormatName,
     **options: Any,
 ) -> Stage:
-    """Both forms of `map_stateful`, with keys and without; `options` are as in the node's."""
+    """Adds both forms of `map_stateful`, with or without keys; `options` are those of the node."""
     job = stage._pipeline.name
     if on_error not in get_args(OnError):
         raise PipelineError(
@@ -1145,7 +1145,7 @@ def _format_of(stage: Stage, name: str, state_format: str) -> StateFormat:
 
 
 def replace_time(stage: Stage, time: EventTime | None) -> Stage:
-    """Return the same point of the pipeline, read with another event time."""
+    """Return the same stage with another event time."""
     return Stage(stage._pipeline, stage._node, time)
 
 
@@ -1154,7 +1154,7 @@ def _columns(on: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _refuse_twice(stage: Stage, name: str, columns: Sequence[str]) -> None:
-    """Refuse two columns of one name: one of them would be lost without a word."""
+    """Refuse duplicate column names; one of the columns would be lost silently."""
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         raise PipelineError(
@@ -1192,7 +1192,7 @@ def _check_aggregates(
 
 
 def _kept(time: EventTime | None, output_schema: str) -> EventTime | None:
-    """The event time, if the output still has its column."""
+    """Returns the event time if the output still has its column."""
     columns = dict(split_ddl(output_schema))
     return time if time is not None and time.column in columns else None
 
@@ -1201,7 +1201,7 @@ _MOMENT = re.compile(r"""["']\s*(?:now|today|tomorrow|yesterday)\b""", re.IGNORE
 
 
 def _names_a_moment(condition: str | Column) -> bool:
-    """`timestamp'now'` is the time at which Spark reads the text: no plan shows that it was one."""
+    """Whether a text has `timestamp'now'` or the like; Spark evaluates it while parsing."""
     return isinstance(condition, str) and _MOMENT.search(condition) is not None
 
 

@@ -1,4 +1,4 @@
-"""`package.module:name`, in a command or in YAML: a pipeline, or a function that makes one."""
+"""Resolves `package.module:name`, in a command or in YAML, to a pipeline."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def load_pipeline(reference: str, arguments: Mapping[str, Any] | None = None) ->
     """Imports the module (also from the working directory) and returns the pipeline.
 
     Args:
-        reference: `package.module:name`.
-        arguments: for the function of this name.
+        reference: `package.module:name` of a pipeline, or of a function that returns one.
+        arguments: arguments of the function.
 
     Raises:
-        ConfigurationError: there is no such module or name, or it is no pipeline.
+        ConfigurationError: the module or name does not exist, or is not a pipeline.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -41,15 +41,16 @@ def load_pipeline(reference: str, arguments: Mapping[str, Any] | None = None) ->
 def pipeline_in(
     module: ModuleType, name: str, arguments: Mapping[str, Any] | None = None
 ) -> Pipeline:
-    """Returns the pipeline of this name in a module, or what the function of this name makes.
+    """Returns the named pipeline of a module, or the result of the named function.
 
     Args:
-        module: already imported.
-        name: in it.
-        arguments: the function is called with these.
+        module: the imported module.
+        name: name of the pipeline or function.
+        arguments: arguments of the function.
 
     Raises:
-        ConfigurationError: there is no such name, it cannot be called so, or it is no pipeline.
+        ConfigurationError: the name does not exist, cannot be called with the arguments, or is not
+            a pipeline.
     """
     reference = f"{module.__name__}:{name}"
     found: Any = getattr(module, name, None)

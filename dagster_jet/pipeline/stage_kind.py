@@ -1,4 +1,4 @@
-"""The kinds of stages that a pipeline is made of."""
+"""Kinds of pipeline stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class StageKind(str, Enum):
-    """What a node of the graph is. The values are in plans and fingerprints: they stay."""
+    """Kind of a graph node. The values are stored in plans and fingerprints and must not change."""
 
     SOURCE = "source"
     TIMESTAMPS = "timestamps"

@@ -1,4 +1,4 @@
-"""The stateful stages as users wrote them. The engine finds an operator for each kind."""
+"""Definitions of the stateful stages. The engine has an operator for each kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatefulNode:
-    """What all of them share. State is matched by `name` from one run to the next."""
+    """Base class of stateful stages. State is matched by `name` across executions."""
 
     name: str
     upstream: tuple[str, ...]
@@ -28,36 +28,34 @@ class StatefulNode:
 
     @property
     def state_format(self) -> int:
-        """Of what the stage's operator saves. A snapshot of a newer one is refused."""
+        """Version of the saved state's format. A snapshot with a newer version is refused."""
         return 1
 
     def floor_watermark(self, watermark_ms: int) -> int:
-        """The last watermark up to this one that could close something."""
+        """Returns the last watermark up to this one that could close something."""
         return watermark_ms
 
     @property
     def output_delay_ms(self) -> int:
-        """How far behind the watermark a result's event time may be when it is emitted."""
+        """Largest lag of a result's event time behind the watermark at its emission, in ms."""
         return 0
 
     @property
     def never_late(self) -> str | None:
-        """Why no row can be late for the stage; None: one can."""
+        """Reason why no row can be late for the stage; None: rows can be late."""
         return None
 
     def describe(self) -> dict[str, str]:
-        """For people and lineage."""
+        """Returns properties for users and lineage."""
         return {}
 
     def shape(self) -> Mapping[str, Any]:
-        """What the meaning of the saved state depends on, as JSON; functions are left out."""
+        """Returns the properties that the saved state depends on, as JSON; without functions."""
         return {}
 
 
 @dataclass(frozen=True)
 class AggregateNode(StatefulNode):
-    """Windowed aggregation by key."""
-
     keys: tuple[str, ...]
     window: Window
     aggregates: tuple[tuple[str, Aggregate], ...]
@@ -68,12 +66,12 @@ class AggregateNode(StatefulNode):
     @property
     def state_format(self) -> int:
         if isinstance(self.window, SessionWindow) and _aggregation(self.aggregates).grows:
-            return 2  # 1 had the content of a session in its header
+            return 2  # format 1 had the content of a session in its header
         return _format_with(self.time)
 
     @property
     def output_delay_ms(self) -> int:
-        # A session is out when the watermark is past its end, and one whose end it is stays.
+        # A session is emitted once the watermark is past its end, not when it equals the end.
         return RESULT_LAG_MS if isinstance(self.window, SessionWindow) else 0
 
     def floor_watermark(self, watermark_ms: int) -> int:
@@ -89,7 +87,7 @@ class AggregateNode(StatefulNode):
     def shape(self) -> Mapping[str, Any]:
         return {
             "keys": list(self.keys),
-            # A window's size and a session's gap may change: what is open ends by the new one.
+            # Window sizes and session gaps may change: open windows end by the new value.
             "frames": None
             if isinstance(self.window, SessionWindow)
             else [self.window.slide_ms, self.window.offset_ms],
@@ -101,7 +99,7 @@ class AggregateNode(StatefulNode):
 
 @dataclass(frozen=True)
 class RollingNode(StatefulNode):
-    """Aggregation by key over everything so far: one updated row per touched key."""
+    """Aggregation by key over all rows so far; emits one updated row per key with new rows."""
 
     keys: tuple[str, ...]
     aggregates: tuple[tuple[str, Aggregate], ...]
@@ -125,7 +123,7 @@ class RollingNode(StatefulNode):
 
 @dataclass(frozen=True)
 class DeduplicateNode(StatefulNode):
-    """The first row of each key within a time."""
+    """Passes the first row of each key within a time."""
 
     keys: tuple[str, ...]
     within_ms: int
@@ -160,7 +158,7 @@ class JoinNode(StatefulNode):
 
     @property
     def output_delay_ms(self) -> int:
-        # A left row waits for its partner, or for being sure that it has none.
+        # A left row waits for a partner, or until no partner can arrive any more.
         return self.within_ms
 
     def describe(self) -> dict[str, str]:
@@ -176,7 +174,7 @@ class JoinNode(StatefulNode):
 
 @dataclass(frozen=True)
 class StatefulMapNode(StatefulNode):
-    """A user's function with state per key."""
+    """Calls a user's function with state per key."""
 
     keys: tuple[str, ...]
     function: Callable[..., Any]
@@ -186,7 +184,7 @@ class StatefulMapNode(StatefulNode):
     output_schema: str
     time: EventTime | None
     keeps_dead_letters: bool = False
-    """Rows that the function cannot take go to dead-letter sinks; else they fail the job."""
+    """Rows that fail in the function go to dead-letter sinks; otherwise they fail the job."""
     saved_as: StateFormat = StateFormat.PLAIN
     kind: ClassVar = StageKind.MAP_STATEFUL
 
@@ -212,7 +210,7 @@ class StatefulMapNode(StatefulNode):
 
 @dataclass(frozen=True)
 class StatefulMapInBatchesNode(StatefulNode):
-    """A user's function over tables, with a state of columns per key."""
+    """Calls a user's function with tables of rows and states."""
 
     keys: tuple[str, ...]
     function: Callable[..., Any]
@@ -236,13 +234,13 @@ class StatefulMapInBatchesNode(StatefulNode):
         return {"keys": ", ".join(self.keys), "state": self.state_schema, **ttl}
 
     def shape(self) -> Mapping[str, Any]:
-        # The state's columns are compared as the analysis sees them.
+        # The analysis compares the state's columns.
         return {"keys": list(self.keys), "ttl": self.ttl_ms is not None}
 
 
 @dataclass(frozen=True)
 class ProcessorNode(StatefulNode):
-    """A user's `Processor`, one instance per shard."""
+    """Runs a user's `Processor`, one instance per shard."""
 
     keys: tuple[str, ...]
     supplier: Callable[[], Any]
@@ -255,7 +253,7 @@ class ProcessorNode(StatefulNode):
 
     @property
     def state_format(self) -> int:
-        return 2  # 1 had a copy of each entry under a broadcast key in every partition
+        return 2  # format 1 had a copy of each entry under a broadcast key in every partition
 
     @property
     def output_delay_ms(self) -> int:
@@ -273,27 +271,27 @@ class ProcessorNode(StatefulNode):
 
 
 def _read_times(*times: EventTime) -> Mapping[str, Any]:
-    """For `shape`: what is saved has event times in it, or was divided by them."""
+    """Adds window-end event times to `shape`: saved data contains or was divided by them."""
     if not any(time.is_window_end for time in times):
         return {}
     return {EVENT_TIME: [f"{time.lag_ms} ms before" for time in times]}
 
 
 def _format_with(*times: EventTime) -> int:
-    """Format 1 took the end of a window for the event time of its result, too."""
+    """Format 1 also took the end of a window as the event time of its result."""
     return 2 if any(time.is_window_end for time in times) else 1
 
 
 def _aggregation(aggregates: tuple[tuple[str, Aggregate], ...]) -> Aggregation:
-    """What computes them: asked where a plan is made, for it loads Arrow."""
+    """Returns the computation of the aggregates; called late, because it loads Arrow."""
     from dagster_jet.operators.aggregates.aggregation import Aggregation
 
     return Aggregation(aggregates)
 
 
 def _partials(aggregates: tuple[tuple[str, Aggregate], ...]) -> list[str]:
-    """What is saved; results are finished from it, so they may be renamed (not those of
-    `agg.custom`, which give their partials the name), added or left out."""
+    """Returns the names of the saved partials. Results are computed from them and may be renamed
+    (except `agg.custom`, which names its partials), added or removed."""
     return sorted(name for name, _ in _aggregation(aggregates).partials)
 
 

@@ -1,4 +1,4 @@
-"""What `map_stateful` makes of its arguments: a node of one of its two forms, or a refusal."""
+"""Builds the node of `map_stateful`, in one of its two forms."""
 
 from __future__ import annotations
 

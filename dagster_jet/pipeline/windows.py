@@ -1,7 +1,7 @@
-"""Windows over event time: which events are aggregated together.
+"""Event-time windows: definitions of the events that are aggregated together.
 
-Every definition tells the engine by `floor_watermark` which watermark a stage works under, given
-that of its inputs: a step is due when it moves.
+Each definition maps the watermark of the inputs to the watermark of the stage (`floor_watermark`).
+A step runs when the latter advances.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dagster_jet.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class TumblingWindow:
-    """Windows of one size, one after the other, aligned to 1970-01-01 UTC plus an offset."""
+    """Consecutive windows of one size, aligned to 1970-01-01 UTC plus an offset."""
 
     size_ms: int
     offset_ms: int = 0
@@ -23,36 +23,36 @@ class TumblingWindow:
     def __post_init__(self) -> None:
         if self.size_ms <= 0:
             raise ConfigurationError("size: a window must be longer than 0 ms.")
-        self.frames  # noqa: B018  raises what is wrong with the offset
+        self.frames  # noqa: B018 raises an error for a wrong offset
 
     def __str__(self) -> str:
         return f"tumbling, {in_words(self.size_ms)}{_shifted(self.offset_ms)}"
 
     @property
     def slide_ms(self) -> int:
-        """The time from the end of one window to the end of the next, in ms: the size."""
+        """Time from the end of one window to the end of the next, in ms; equal to the size."""
         return self.size_ms
 
     @property
     def frames(self) -> Frames:
-        """The frames that the windows are made of: one each."""
+        """The frames of the windows: one per window."""
         return Frames(self.size_ms, self.size_ms, self.offset_ms)
 
     def floor_watermark(self, watermark_ms: int) -> int:
-        """Return the last end of a window up to the watermark: nothing closes in between."""
+        """Return the last end of a window up to the watermark; nothing closes in between."""
         return self.frames.floor(watermark_ms)
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Windows of `size_ms`, of which one ends every `slide_ms`: an event is in several."""
+    """Windows of `size_ms`, one ending every `slide_ms`; an event is in several windows."""
 
     size_ms: int
     slide_ms: int
     offset_ms: int = 0
 
     def __post_init__(self) -> None:
-        self.frames  # noqa: B018  raises what is wrong
+        self.frames  # noqa: B018 raises an error for wrong values
 
     def __str__(self) -> str:
         slide = in_words(self.slide_ms)
@@ -60,11 +60,11 @@ class SlidingWindow:
 
     @property
     def frames(self) -> Frames:
-        """The frames that the windows are made of, each as long as the slide."""
+        """The frames of the windows, each as long as the slide."""
         return Frames(self.size_ms, self.slide_ms, self.offset_ms)
 
     def floor_watermark(self, watermark_ms: int) -> int:
-        """Return the last end of a window up to the watermark: nothing closes in between."""
+        """Return the last end of a window up to the watermark; nothing closes in between."""
         return self.frames.floor(watermark_ms)
 
 
@@ -82,7 +82,7 @@ class SessionWindow:
         return f"sessions, {in_words(self.gap_ms)} apart"
 
     def floor_watermark(self, watermark_ms: int) -> int:
-        """Return the watermark itself: every millisecond may close a session."""
+        """Return the watermark itself: any millisecond may close a session."""
         return watermark_ms
 
 
@@ -110,16 +110,17 @@ def tumbling(size: Duration, offset: Duration = "0 ms") -> TumblingWindow:
 
 
 def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> SlidingWindow:
-    """Return windows of `size`, one ending every `slide`; an event is in `size / slide` of them.
+    """Return windows of `size`, one ending every `slide`; an event is in `size / slide` windows.
 
     Args:
         size: a `timedelta`, or a text such as "1 hour".
-        slide: the time from the end of one window to the end of the next.
+        slide: time from the end of one window to the end of the next.
         offset: shifts all windows, as in `tumbling`.
 
     Raises:
         ConfigurationError: a duration cannot be read.
-        PipelineError: `size` is not a whole multiple of `slide`, or the offset is not below it.
+        PipelineError: `size` is not a whole multiple of `slide`, or the offset is not below
+            `slide`.
 
     Example:
         >>> sliding("1 hour", slide="10 minutes")
@@ -133,10 +134,10 @@ def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> Slidi
 
 
 def session(gap: Duration) -> SessionWindow:
-    """Return windows of activity per key: each ends when `gap` has passed without an event.
+    """Return session windows per key: each ends when `gap` has passed without an event.
 
     Args:
-        gap: in event time: a `timedelta`, or a text such as "30 minutes".
+        gap: gap in event time, a `timedelta`, or a text such as "30 minutes".
 
     Raises:
         ConfigurationError: `gap` cannot be read, or is not above 0.

@@ -1,4 +1,4 @@
-"""A stream that is written to a sink: what becomes of rows that the sink's place refuses."""
+"""Result of writing a stream to a sink, for adding a dead-letter sink."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dagster_jet.pipeline.graph import SinkNode
 
 @dataclass(frozen=True)
 class Written:
-    """What `Stage.write_to` returns."""
+    """Return value of `Stage.write_to`."""
 
     sink: str
-    """The sink's name."""
+    """Name of the sink."""
     _add: Callable[[SinkNode], Any] = field(repr=False)
 
     def dead_letter_to(self, sink: Any, *, name: str) -> None:
-        """Writes rows that the sink's place never takes to `sink`, in the same transaction.
+        """Writes rows that the sink can never accept to `sink`, in the same transaction.
 
-        Tables of databases and Kafka know such rows: a text with a zero byte for PostgreSQL, a
-        message above the topic's limit. They are found before the epoch is decided. The columns
-        are source (the sink), position (the row's key), reason and raw. Without a dead-letter sink
-        such a row fails the job.
+        Database tables and Kafka have such rows, for example a text with a zero byte for
+        PostgreSQL, or a message above the topic's limit. They are found before the epoch is
+        decided. The columns are source (the sink), position (the row's key), reason and raw.
+        Without a dead-letter sink such a row fails the job.
 
         Args:
-            sink: `sinks.files`, or `sinks.sql` that appends.
-            name: of the dead-letter sink, unique in the pipeline.
+            sink: `sinks.files`, or `sinks.sql` in append mode.
+            name: name of the dead-letter sink, unique in the pipeline.
 
         Raises:
             PipelineError: the name is taken.
