@@ -80,16 +80,14 @@ class JobConfig(BaseModel):
     parallelism: int | None = Field(default=None, ge=1)
     """Shards per stateful stage; default: number of tasks that Spark runs at once."""
     max_items_per_epoch: int | None = Field(default=None, ge=1)
-    """Largest number of rows of one source in one epoch, as far as input can be split: at least one
-    file, or 1 MB of a large file. None: as many as fit into half of Spark's memory for execution
-    and storage."""
+    """Largest number of rows of a source in an epoch, as far as input can be split: at least one
+    file, or 1 MB of a large one. None: as many as fit into half of Spark's execution and storage
+    memory."""
     target_epoch_duration: Duration = timedelta(milliseconds=500)
-    """Largest duration of an epoch while the job keeps up with its input; at least twice the fixed
-    cost of an epoch."""
+    """Largest epoch duration while the job keeps up; at least twice the fixed cost of an epoch."""
     catch_up_epoch_duration: Duration = timedelta(seconds=5)
-    """Largest duration of an epoch during a backlog; at least twice the fixed cost of an epoch.
-    Epochs grow only until the fixed cost is 10 % of their duration. Snapshots and stops wait for
-    the end of an epoch."""
+    """Largest epoch duration during a backlog; at least twice the fixed cost of an epoch. Epochs
+    grow only until the fixed cost is 10 % of them. Snapshots and stops wait for an epoch's end."""
     poll_interval: Duration = timedelta(milliseconds=200)
     """Interval of polling sources for new input while there is none."""
     max_watermark_retention: Duration | None = None

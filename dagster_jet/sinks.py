@@ -175,14 +175,12 @@ def sql(
         table: `table` or `schema.table`.
         mode: "append" inserts every row. "upsert" inserts a row or updates the row with its key.
             "delete" deletes the row with its key. "mirror" applies the changes read by
-            `sources.postgres_changes` in order, so that the table becomes a copy of the source's
-            table.
+            `sources.postgres_changes` in order, which copies that table.
         key: column or columns of a unique index that compares exactly; for all modes except
             "append". For "mirror" also the replica identity of the source's table.
         order_by: if several rows of an epoch have the same key, the row with the highest value of
             this column is written; by default an arbitrary one.
-        create_table: create a missing table with the columns of the rows and the key as primary
-            key.
+        create_table: create a missing table, with the rows' columns and the key as primary key.
         transactions: "roll-forward" stages rows in the job's store and writes them in phase 2.
             "held" writes them in phase 1, in transactions that PostgreSQL or MariaDB keeps prepared
             until phase 2; for "append" only, because prepared rows stay locked.

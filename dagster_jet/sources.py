@@ -36,8 +36,7 @@ def files(
 ) -> FilesSource:
     """Return a source that reads the complete files of a folder, by modification time, then name.
 
-    A file must be complete when it appears: write it elsewhere on the same file system, then rename
-    it.
+    A file must be complete when it appears: write it elsewhere on the file system, then rename it.
 
     Args:
         path: a folder, or a glob pattern: local (also as `file:///` URL), or in a bucket:
@@ -49,8 +48,7 @@ def files(
             (``{"enforceSchema": "true"}``: by position). Optional for Parquet: the first file found
             at the start defines it, and all others must match.
         options: options of Spark's reader, for example ``{"header": "true"}``.
-        asset: the key of the Dagster asset that writes these files ("raw/flights"); the lineage
-            starts there.
+        asset: the key of the Dagster asset that writes these files ("raw/flights"), for lineage.
         storage_options: options of a bucket, as for `sinks.files`.
         shared: whether a local folder is the same on every machine of a cluster.
         remember: how long a file is remembered after it was read and has disappeared. During that
@@ -88,8 +86,7 @@ def map_journal(
 
     Columns: kind ("put" or "delete"), key (text; keys of other types as JSON), value (null for a
     delete), partition, sequence, timestamp. Rows of one partition, and so of one key, are in order.
-    Events that the journal drops before they are read are counted as lost and reported by the event
-    `ItemsLost`.
+    Events that the journal drops before they are read are counted and reported by `ItemsLost`.
 
     Args:
         name: name of the map, which must exist and have a journal when the job starts.
@@ -127,8 +124,7 @@ def map_entries(name: str, *, schema: str | None = None) -> MapEntriesSource:
 def map_table(name: str, *, key: str = "key", schema: str | None = None) -> MapTable:
     """Return a map of the job's own store as a table, for `enrich`.
 
-    Columns: the key (text), named by `key`, then the value: the fields of `schema`, or a column
-    `value`.
+    Columns: the key (text), named by `key`, then the fields of `schema`, or one column `value`.
 
     Args:
         name: name of the map, which must exist when the job starts.
@@ -156,15 +152,13 @@ def table(
     """Return a batch table of files, for `enrich`.
 
     Args:
-        path: a file or folder: local (also as `file:///` URL), or in a bucket:
-            `s3://bucket/folder`.
+        path: a file or folder, local (also `file:///`) or in a bucket: `s3://bucket/folder`.
         format: "json" (one object per line), "csv" or "parquet".
         schema: column names and types as DDL; by default taken from the files. A CSV file must have
             a header with these names in this order, unless `options` say otherwise
             (``{"enforceSchema": "true"}``: by position, ``{"header": "false"}``).
         options: options of Spark's reader.
-        asset: the key of the table's Dagster asset ("dim/airports"); later stages depend on it in
-            the lineage.
+        asset: the key of the table's Dagster asset ("dim/airports"), upstream of later stages.
         storage_options: options of a bucket, as for `sinks.files`.
         shared: whether a local path is the same on every machine of a cluster.
 
@@ -209,8 +203,7 @@ def kafka(
         servers: "host:port", or several separated by commas.
         topics: names of topics; alternative to `pattern`.
         pattern: regular expression that matches whole names of topics.
-        value: "json" (an object per message), "avro" (a record per message) or "raw" (a column
-            ``value binary``).
+        value: "json" (one object per message), "avro" (one record) or "raw" (``value binary``).
         schema: DDL of JSON and Avro values: the fields that become columns.
         avro_schema: writer schema of all messages, as Avro JSON.
         registry: URL of a schema registry (Confluent's protocol); each message then begins with its
@@ -272,19 +265,17 @@ def postgres_changes(
     Columns: ``op`` ("insert", "update", "delete" or "truncate"), then the table's columns, without
     generated ones, as of the start of the job. A deleted row has the columns of the table's replica
     identity, by default its primary key; the others are null. Times without a zone are taken as
-    UTC. Types that Spark lacks become text. Transactions are read one after the other, with their
-    rows in order.
+    UTC. Types that Spark lacks become text. Transactions are read in sequence, their rows in order.
 
-    Additional columns: ``_lsn bigint`` (the position after the transaction's commit) and ``_row
-    bigint`` (the change's number in its transaction), which together increase from row to row.
-    ``_old struct<...>`` has the columns before an update as far as the log contains them: the old
-    key if it changed, or all columns with ``replica identity full``. ``_unchanged array<string>``
-    names large columns that an update left unchanged; the log does not repeat them, and they are
-    null.
+    Additional columns: ``_lsn bigint`` (the position after the transaction's commit) and
+    ``_row bigint`` (the change's number in its transaction), which together increase from row to
+    row. ``_old struct<...>`` has the columns before an update as far as the log contains them: the
+    old key if it changed, or all columns with ``replica identity full``.
+    ``_unchanged array<string>`` names large columns that an update did not change; they are null,
+    as the log lacks them.
 
     Args:
-        url: URL of the database; a `Secret(env=...)` if it has a password. The user needs
-            REPLICATION.
+        url: URL of the database; a `Secret(env=...)` if it has a password. Needs REPLICATION.
         slot: name of a logical replication slot used by this job only. A missing slot is created;
             changes committed after that are read.
         publication: name of a publication of one table: ``create publication p for table t``.
@@ -350,8 +341,7 @@ def rabbitmq(
 ) -> RabbitSource:
     """Return a source of a RabbitMQ queue; messages are acknowledged once a snapshot has them.
 
-    Only this job may read the queue. A redelivered message is recognized by its ``message_id`` and
-    counts once.
+    Only this job may read the queue. A redelivered message counts once, by its ``message_id``.
 
     Args:
         url: ``amqp://user@host:5672/vhost``; a `Secret(env=...)` if it has a password.
@@ -362,8 +352,7 @@ def rabbitmq(
             boolean, _timestamp timestamp, _headers map<string,string>``.
         prefetch: number of unacknowledged messages that the server delivers; at least as many as
             arrive between two snapshots. They are held in the driver's memory.
-        guarantee: "at-least-once" accepts messages without ``message_id``; after a crash some count
-            twice.
+        guarantee: "at-least-once" accepts messages without ``message_id``; a crash may repeat some.
         asset: the key of the Dagster asset of these messages.
 
     Raises:
@@ -411,23 +400,21 @@ def sqs(
         schema: DDL of JSON values.
         metadata: adds ``_message_id string, _sent timestamp, _receive_count int, _group string,
             _sequence_number string, _attributes map<string,string>``.
-        message_id: name of a message attribute, set by the publisher, that identifies a message: a
-            message that is published twice counts once. By default SQS's own id, which differs each
-            time a message is sent.
+        message_id: name of a message attribute, set by the publisher, that identifies a message:
+            published twice, it counts once. By default SQS's own id, which differs per sending.
         prefetch: number of messages received before they are deleted; at least as many as arrive
             between two snapshots. They are held in the driver's memory.
         receivers: number of receiving threads while messages arrive, 10 messages per call.
         visibility_timeout: time for which a received message is hidden from other receivers;
-            renewed after half of it. After a crash messages are redelivered when it has passed. By
-            default the queue's.
+            renewed after half of it. After a crash redelivery waits for it. By default the queue's.
         region: by default taken from the URL, else determined by boto3.
         endpoint_url: endpoint of a server other than AWS; by default taken from the URL.
         access_key_id: credentials, together with the next two; by default determined by boto3
             (environment, profile, role).
         secret_access_key: see `access_key_id`.
         session_token: only if the credentials have one.
-        guarantee: "at-least-once" does not remember ids: snapshots are smaller, but after a crash
-            some messages count twice.
+        guarantee: "at-least-once" does not remember ids: snapshots are smaller, but a crash may
+            repeat messages.
         asset: the key of the Dagster asset of these messages.
 
     Raises:
@@ -519,9 +506,8 @@ def nexmark(
     """Return a source of the auction events of the NEXMark benchmark.
 
     Columns: ``number long, event_type int`` (0 a person, 1 an auction, 2 a bid), ``date_time``, and
-    the structs ``person``, ``auction`` and ``bid``, of which the one for the event is set and the
-    others are null. Events within one tenth of a second are out of order. Equal arguments give
-    equal streams.
+    the structs ``person``, ``auction`` and ``bid``, of which only the event's is not null. Events
+    within one tenth of a second are out of order. Equal arguments give equal streams.
 
     Args:
         events: number of events.

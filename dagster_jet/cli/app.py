@@ -1,7 +1,6 @@
 """Commands that show and control the jobs of a store. They do not start Spark.
 
-Exit codes: 0 success, 1 negative result (store unsafe, job failed), 2 wrong call or store not
-usable.
+Exit codes: 0 success, 1 negative result (unsafe store, failed job), 2 wrong call or store.
 """
 
 from __future__ import annotations
@@ -183,8 +182,7 @@ def consumed(
 @app.command()
 @on_store
 def watermarks(target: Target, name: JobArgument) -> None:
-    """Shows event time per stateful stage at the last snapshot, and what holds it back since
-    when."""
+    """Shows the stages' event time at the last snapshot, and what holds it back since when."""
     with target.open_jet() as jet:
         saved = jet.manifest(name).watermarks
         rows = []

@@ -84,8 +84,7 @@ def top(
 ) -> None:
     """Shows all jobs of the store, live: status, rows, lag, watermarks, snapshots.
 
-    Keys: q quits, s sorts by the next column. If the output is not a terminal, one table is
-    printed.
+    Keys: q quits, s sorts by the next column. Without a terminal one table is printed.
     """
     with target.open_jet() as jet:
         overviews = Overviews(jet.store)

@@ -1,8 +1,7 @@
 """Binary format of a map: batches of changes, and stored records.
 
-A record is a change with its version. The map keeps the record of the newest change per key (the
-*entry*; without a value for a deleted key, see ``log.py``). The journal keeps the latest records of
-each partition.
+A record is a change with its version. The map keeps the newest record per key (the *entry*; without
+a value for a deleted key, see ``log.py``), the journal the latest records per partition.
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ def encode_key(key: Key) -> str:
     """Return the unique text of a key.
 
     Raises:
-        ConfigurationError: the key has another type, is an empty tuple, or is an integer beyond 64
-            bits.
+        ConfigurationError: another type, an empty tuple, or an integer beyond 64 bits.
     """
     return _encoded(key)
 

@@ -99,8 +99,7 @@ class MapLog:
         """Decide a batch and apply it: on return every reader sees it. No changes: does nothing.
 
         Args:
-            changes: in order. If a key occurs several times, the map keeps the last change; the
-                journal gets all of them.
+            changes: in order. The map keeps the last change of each key, the journal all of them.
             settings: settings of the map if it has to be created.
             producer: identifies the batch by a number; a batch that was decided before is not
                 decided again. By default this process, which offers each batch once.
@@ -206,8 +205,8 @@ class MapLog:
     # --- applying -------------------------------------------------------------------------------
 
     def _apply_newest(self, state: LogState) -> None:
-        """Applies the newest batch; if its blob is missing or another batch's, it was applied
-        before."""
+        """Applies the newest batch, unless its blob shows that it was applied: missing, or
+        another's."""
         if state.blob is None:
             return
         data = self._parts.blobs().get(self._blob(state.blob), every_replica=True)
@@ -215,8 +214,7 @@ class MapLog:
             self._apply(state, list(decode_changes(data[_VERSION.size :])))
 
     def _apply(self, state: LogState, changes: Sequence[MapChange]) -> None:
-        """Writes the newest batch to the entries and the journal. Complete on return;
-        idempotent."""
+        """Writes the newest batch to entries and journal. Complete on return; idempotent."""
         records = [
             Record(state.version, change.kind, state.timestamp_ms, change.key, change.value)
             for change in changes

@@ -16,8 +16,7 @@ class JournalConfig:
     """Configures a map's journal, a bounded log of its changes.
 
     Attributes:
-        capacity: events per partition (the store has 271 partitions by default); the oldest events
-            are overwritten.
+        capacity: events per partition (a store has 271 by default); the oldest are overwritten.
         time_to_live: age up to which readers see an event, for example "1 hour"; None: unlimited.
     """
 

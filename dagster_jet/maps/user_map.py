@@ -69,8 +69,8 @@ class JetMap:
     ) -> JetMap:
         """Return a map with the settings in the store; create it if options are given.
 
-        Without options, a map that does not exist is empty. Its first write creates it with JSON
-        values and no journal.
+        Without options a missing map is empty; its first write creates it, with JSON and no
+        journal.
 
         Raises:
             ConfigurationError: the map exists with another format or journal.
@@ -166,8 +166,7 @@ class JetMap:
         return found
 
     def _readable_format(self) -> str:
-        """Returns the format; refuses pickles unless requested, as reading one runs code in the
-        store."""
+        """Returns the format; refuses unrequested pickles, because reading one runs code."""
         format = self.settings.format
         if format == "pickle" and not self._reads_pickles:
             raise ConfigurationError(
@@ -237,8 +236,7 @@ class JetMap:
         Raises:
             ConfigurationError: the map cannot hold a key or value; nothing was written.
             StoreUnavailableError: members do not answer. Each batch was decided as a whole or not
-                at all; a decided batch is visible after the next write at the latest. Repeat the
-                call.
+                at all; it is then visible after the next write at the latest. Repeat the call.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         self._write([self.change(PUT, key, value) for key, value in pairs])

@@ -63,8 +63,7 @@ def build_jet_asset_checks(
     Checks of every stateful stage: ``late_rows``, and ``watermark_lag`` if it has a limit.
     ``rejected_rows``, ``late_rows`` and ``watermark_lag`` fail as warnings, the others as errors.
 
-    The checks do not run by themselves: schedule a job over ``AssetSelection.checks(...)``, or set
-    an automation condition.
+    To run them, schedule a job over ``AssetSelection.checks(...)`` or set an automation condition.
 
     Args:
         assets: the result of `@jet_assets`.
@@ -72,9 +71,8 @@ def build_jet_asset_checks(
         max_snapshot_age: limit for a job that has input; also the limit for a pending commit, and
             for the time that a job is down without being taken up.
         max_watermark_lag: maximum lag of event time behind the clock; by default unlimited.
-        max_late_ratio: limit on the share of a stage's rows that were late since the job began.
-        max_rejected_ratio: limit on the share of the sources' rows that became dead letters since
-            the job began.
+        max_late_ratio: limit on a stage's share of late rows since the job began.
+        max_rejected_ratio: limit on the sources' share of dead letters since the job began.
         stuck_after_seconds: same as for the supervisor.
         give_up_after: same as for the supervisor.
         name: name of the op; by default the pipeline's name plus ``_checks``.
@@ -82,7 +80,7 @@ def build_jet_asset_checks(
             ``AutomationCondition.cron_tick_passed("*/30 * * * *")``.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; a limit is not
+        ConfigurationError: `assets` is not from `jet_assets`, or has partitions; a limit is not
             valid.
     """
     pipeline = stream_of(assets, "checks")

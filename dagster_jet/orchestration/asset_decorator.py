@@ -112,8 +112,7 @@ def jet_assets(
                 yield from jet.run(context=context)
 
     Raises:
-        ConfigurationError: partitions were given without a function, or a function without
-            partitions.
+        ConfigurationError: partitions without a function, or a function without partitions.
     """
     translator = dagster_jet_translator or DagsterJetTranslator()
     of_partition = None

@@ -45,8 +45,7 @@ def build_jet_job(
             ``_partitions_job`` if the assets have partitions.
         tags: additional run tags.
         config: run config, for example `until`.
-        executor_def: by default the in-process executor, or the multiprocess executor if the assets
-            have a retry policy.
+        executor_def: by default the in-process one, or with a retry policy the multiprocess one.
 
     Raises:
         ConfigurationError: `assets` was not made by `jet_assets`, or has a retry policy that the

@@ -1,7 +1,6 @@
 """Reports runs whose worker is provably dead as failed, so that alerts fire.
 
-Otherwise they stay "started" for ever, and the supervisor waits for some of them as for runs that
-may take the job.
+Otherwise they stay "started" for ever, and the supervisor may wait for them to take the job.
 
 The liveness of a process on another host, container or boot is unknown. But once another run has
 fenced its execution, that process can decide nothing; if it lives, it notices at its next heartbeat

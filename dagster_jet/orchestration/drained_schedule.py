@@ -37,8 +37,7 @@ def build_jet_schedule(
     """Return a schedule of runs that read the available input, commit it and end.
 
     A tick requests nothing and states the reason while a run has the job, or while the job is
-    paused or suspended. The next run reads the input of the meantime: nothing is skipped or read
-    twice.
+    paused or suspended. The next run reads all later input; nothing is skipped or read twice.
 
     Args:
         assets: the result of `@jet_assets`.
@@ -52,7 +51,7 @@ def build_jet_schedule(
         default_status: status of the schedule when it is first loaded.
 
     Raises:
-        ConfigurationError: `assets` was not made by `jet_assets`, or has partitions; `until` is not
+        ConfigurationError: `assets` is not from `jet_assets`, or has partitions; `until` is not
             valid.
     """
     pipeline = stream_of(assets, "a schedule of drained runs")

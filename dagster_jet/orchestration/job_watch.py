@@ -1,10 +1,9 @@
 """Main thread of a streaming run: waits for the job, reports, and handles interrupts.
 
-Dagster raises its interrupt asynchronously in the main thread. Inside a py4j call that would leave
-the gateway in an undefined state and hang every later call. So this thread never calls Spark: the
-job runs on a separate driver thread, and this thread waits on an `Event` with short time-outs.
-`Thread.join` is not used: after an interrupt CPython 3.11 marks a live thread as stopped and
-returns.
+Dagster raises its interrupt asynchronously in the main thread. Inside a py4j call that would
+corrupt the gateway and hang every later call. So this thread never calls Spark: the job runs on a
+driver thread, and this thread waits on an `Event` with short time-outs. `Thread.join` is not used:
+after an interrupt CPython 3.11 marks a live thread as stopped and returns.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ class JobWatch:
         drain_budget_seconds: how long an interrupt waits for the terminal snapshot.
         on_started: called with the execution's id when an execution has taken the job.
         on_interrupt: called once, after the stop was requested and before waiting for it.
-        is_idle: whether the job is alive and waits for input; called after a long time without
-            reports.
+        is_idle: whether the job is alive and waits for input; called after a time without reports.
         warnings: returns new warnings about the store.
     """
 
@@ -141,8 +139,7 @@ class JobWatch:
     def end(self) -> list[AssetEvent]:
         """Stop the job if Dagster abandoned the generator; return the outstanding reports.
 
-        Returns nothing if `events` was exhausted. When this returns the job has stopped or has lost
-        its lease.
+        Returns nothing after the end of `events`. Then the job has stopped or has lost its lease.
         """
         if self._is_over:
             return []

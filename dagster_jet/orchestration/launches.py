@@ -84,8 +84,7 @@ class Launches:
     def unused_generation(self, instance: dg.DagsterInstance) -> int:
         """Return the first generation unknown to Dagster, which never launches a run key twice.
 
-        Called only if the store knows no generation. In a new store that does not mean that there
-        was none before.
+        Called only if the store knows no generation; a new store may have had a predecessor.
         """
         newest = instance.get_runs(
             dg.RunsFilter(tags={keys.TAG_PIPELINE: self.pipeline}), limit=_RUNS_LOOKED_AT

@@ -1,8 +1,7 @@
 """Sensor that reports commits which are missing in Dagster's event log.
 
 A commit precedes its report: if a run worker is killed in between, Dagster does not know of the
-committed rows until the next run. A job outside of Dagster is not reported at all. The store knows
-the commits in both cases.
+rows until the next run. A job outside of Dagster is not reported at all. The store knows both.
 """
 
 from __future__ import annotations

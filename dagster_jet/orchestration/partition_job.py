@@ -39,8 +39,8 @@ def job_of_partition(pipeline: str, key: str) -> str:
 
     Args:
         pipeline: the pipeline's name.
-        key: the partition's key. Characters not valid in paths become ``_``, and a digest then
-            keeps keys distinct.
+        key: the partition's key. Characters not valid in paths become ``_``, with a digest for
+            uniqueness.
 
     Example:
         >>> job_of_partition("delays", "2024-01-01")
@@ -60,8 +60,7 @@ class Attempt:
 
     Attributes:
         number: counts from 1.
-        run: prefix of the id of the run that requested it, shared by its retries; empty for the
-            first.
+        run: prefix of the id of the requesting run and its retries; empty for the first.
     """
 
     number: int = 1

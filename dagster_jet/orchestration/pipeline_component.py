@@ -172,8 +172,7 @@ class JetPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
         """Return all definitions of the pipeline.
 
         Raises:
-            ConfigurationError: the pipeline does not exist or cannot be built, or a setting is not
-                valid.
+            ConfigurationError: the pipeline is missing or cannot be built, or a setting is wrong.
         """
         pipeline, translator = self._pipeline(context), self.translator()
 

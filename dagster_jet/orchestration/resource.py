@@ -49,9 +49,8 @@ Until: TypeAlias = str | timedelta
 class JetResource(dg.ConfigurableResource[Any]):
     """Runs streaming pipelines inside Dagster assets.
 
-    Every string may be an ``EnvVar``, which keeps URLs with secrets out of code and UI. Job
-    settings that are left empty have the defaults of `JobConfig`. Settings passed to `run` override
-    those given here.
+    Every string may be an ``EnvVar``, which keeps URLs with secrets out of code and UI. Empty job
+    settings have the defaults of `JobConfig`; settings passed to `run` override those given here.
 
     Example:
         .. code-block:: python
@@ -161,7 +160,7 @@ class JetResource(dg.ConfigurableResource[Any]):
     def jet(self) -> Jet:
         """Entry point of the library, opened at first use; opening it starts no Spark."""
         if self._jet is None:
-            from dagster_jet.jet import Jet  # with Spark and the store: not where definitions load
+            from dagster_jet.jet import Jet  # loads Spark and the store, so not at module level
 
             self._jet = Jet(
                 store=list(self.store),
@@ -230,8 +229,7 @@ class JetResource(dg.ConfigurableResource[Any]):
             config: the job's settings, or the fields that override this resource's.
 
         Raises:
-            dg.Failure: the job ended with an error, there is no pipeline, or a setting is not
-                valid.
+            dg.Failure: the job ended with an error, there is no pipeline, or a setting is wrong.
         """
         return JetEventIterator(self._run(context, until, pipeline, config))
 
@@ -388,8 +386,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         return True
 
     def _note_start(self, context: RunContext, job: str, until: Until | None) -> None:
-        """Sets the intent DRAINED for a run that ends by itself, so that only the next such run
-        starts the job again."""
+        """Sets the intent DRAINED for a run that ends by itself; only the next such run restarts
+        the job."""
         if until is None or until == "stopped":
             return
         try:

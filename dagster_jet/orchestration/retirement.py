@@ -27,8 +27,7 @@ class Retirement:
     """Conditions under which a run retires.
 
     Attributes:
-        max_age_seconds: limit on the age of the run, by the clock of Dagster's storage; None: no
-            limit.
+        max_age_seconds: limit on the run's age, by the clock of Dagster's storage; None: no limit.
         pipeline: current definition of the pipeline; None: definitions are not compared.
     """
 

@@ -76,9 +76,9 @@ def build_jet_supervisor_sensor(
 
     After a run with progress (a new snapshot, or a minute of healthy running, with or without
     input) the next run is requested immediately. After runs without progress the pause grows, and
-    finally the sensor gives up. A user's cancel of the run that has the job pauses the job. A
-    launch by hand ends the pause and resets the failure count; until that run has the job no other
-    is requested.
+    finally the sensor gives up. A user's cancel of the run that has the job pauses it. A launch by
+    hand ends the pause and resets the failure count; no other run is requested until it has the
+    job.
 
     A run whose process is gone and would never be reported (its code server died too, or the
     machine's Dagster was killed) is reported as failed, so that alerts fire. So is a run on another
@@ -99,8 +99,7 @@ def build_jet_supervisor_sensor(
         backoff_max_seconds: maximum pause.
         give_up_after: number of runs in a row without progress.
         stuck_after_seconds: maximum time in one activity; waiting for input does not count.
-        max_run_age_seconds: an older run ends with a terminal snapshot, and the next run continues.
-            By default unlimited.
+        max_run_age_seconds: an older run is replaced, after a terminal snapshot. Default: no limit.
         follow_definition: retire the run in the same way when the stages of `pipeline` differ from
             those that run, and the new ones can continue from the state. Stages are compared by
             name, kind, edges and what their state depends on, not by the bodies of functions. No

@@ -142,8 +142,8 @@ def sinks_with_news(
     Args:
         taken: the cursor.
         newest: the newest commit.
-        before_rewind: returns the rows at the snapshot that the job went back to; called only if
-            the timeline has changed.
+        before_rewind: returns the rows at the snapshot gone back to; called for a new timeline
+            only.
     """
     known: Mapping[str, int] = {}
     if taken is not None and taken.store == newest.store:

@@ -25,8 +25,7 @@ class AskedStore(Protocol):
 class StoreWatch:
     """Polls the store's status on a separate thread, so that a hanging member delays nothing else.
 
-    A job continues while a majority of the members answers, so a lost member would go unnoticed
-    until the next loss.
+    A job continues while a majority answers, so that a lost member would go unnoticed.
     """
 
     store: AskedStore

@@ -4,8 +4,7 @@ The decision is based on the lease, never on a run's status. Dagster's STARTED d
 process lives: it stays for ever after a hard kill. CANCELED does not prove that it is dead. The
 status of the requested run only justifies more waiting.
 
-A wrong verdict costs time, not rows: the ballot of the execution record lets only one process
-decide.
+A wrong verdict costs time, not rows: the record's ballot lets only one process decide.
 """
 
 from __future__ import annotations
@@ -88,8 +87,7 @@ class Situation:
         lease_unchanged_ms: time since the last observed renewal of the lease.
         owner_alive: whether the lease's process exists; None if unknown (another host).
         requested_run: Dagster's status of the newest requested run.
-        launched: unfinished other runs of the job, without the lease's holder, and for how long
-            each has been seen, in ms.
+        launched: other unfinished runs of the job, none with the lease, and how long seen, in ms.
     """
 
     record: ExecutionRecord | None
@@ -204,8 +202,8 @@ def _wait_for_requested_run(situation: Situation, policy: RestartPolicy) -> str 
 def _wait_for_launched_run(situation: Situation, policy: RestartPolicy) -> str | None:
     """Return why to wait for a launched run that may take the job; None if there is none.
 
-    A run that was killed hard stays "started" in Dagster for ever, so it is waited for only as long
-    as a start may take.
+    A run that was killed hard stays "started" for ever, so it is waited for as long as a start
+    takes.
     """
     young = {run: ms for run, ms in situation.launched.items() if ms < policy.start_timeout_ms}
     if not young:

@@ -40,8 +40,7 @@ class JetStageData:
         columns_ddl: the columns as a DDL string, if they are known without running.
         of_dead_letters: whether the stage is a sink for bad rows of a source or stateful stage.
         tables: keys of the assets that the stage's rows are enriched with.
-        asset: for a source, the key of the asset that it reads and that is defined elsewhere; () if
-            there is none.
+        asset: key of the asset that a source reads and others define; () if there is none.
     """
 
     pipeline: str

@@ -160,8 +160,7 @@ def custom(
     """Return a user-defined aggregate in Python: rows are collected and visited one by one.
 
     The four functions may modify only their own accumulator. The result must not depend on the
-    order of rows or on their division among accumulators, which varies with batches, shards and
-    restarts.
+    order of rows or their division among accumulators (by batches, shards and restarts).
 
     Args:
         create: returns a new accumulator, of a type that `state_format` allows.

@@ -11,8 +11,7 @@ from dagster_jet.errors import PipelineError
 
 class ConnectorDefinition(Protocol):
     def describe(self) -> dict[str, str]:
-        """Returns kind, place and format for users, lineage and the plan's fingerprint, no
-        secrets."""
+        """Returns kind, place and format for users, lineage and the fingerprint; no secrets."""
         ...
 
 

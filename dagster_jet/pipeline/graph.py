@@ -191,8 +191,8 @@ class Graph:
         return tuple((node, delay) for node, delay in nodes if isinstance(node, TimestampsNode))
 
     def way_from_source(self, name: str) -> tuple[Node, ...]:
-        """Returns the nodes from a source up to a timestamps node; empty unless all nodes between
-        are transforms."""
+        """Returns the nodes from a source to a timestamps node; empty if others than transforms lie
+        between."""
         node, way = self.nodes[self.nodes[name].upstream[0]], []
         while isinstance(node, TransformNode):
             way.append(node)
@@ -200,8 +200,7 @@ class Graph:
         return (node, *reversed(way)) if isinstance(node, SourceNode) else ()
 
     def plan(self) -> dict[str, Any]:
-        """Returns the meaning of the saved state of sources and stateful stages
-        (`snapshot.plan`)."""
+        """Returns the meaning of the saved state of every source and stage (`snapshot.plan`)."""
         plan: dict[str, Any] = {
             source.name: {"kind": StageKind.SOURCE.value} for source in self.sources
         }

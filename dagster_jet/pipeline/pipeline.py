@@ -124,8 +124,7 @@ class Pipeline:
         """The finished graph of all stages.
 
         Raises:
-            PipelineError: there is no source, no sink, or no dead-letter sink of a stage that keeps
-                dead letters.
+            PipelineError: there is no source, no sink, or no sink for a stage's dead letters.
         """
         graph = Graph(dict(self._nodes))
         if not graph.sources:
@@ -332,8 +331,7 @@ class Stage:
 
         The function receives the rows of one epoch, and epoch boundaries are arbitrary. So a
         function that combines several rows (`groupBy`, `dropDuplicates`, `limit`, windows, sorts, a
-        join of the stream with itself) is refused when the job starts; the error names the stage to
-        use instead.
+        self-join) is refused when the job starts; the error names the stage to use instead.
 
         Args:
             function: called with an empty DataFrame when the job starts, and once per epoch. It
@@ -342,8 +340,7 @@ class Stage:
             per_epoch: allow combining several rows; the output may then differ between runs.
 
         Raises:
-            PipelineError: the name is taken. When the job starts: the function combines several
-                rows.
+            PipelineError: the name is taken. At the job's start: the function combines rows.
 
         Example:
             >>> hours = rows.transform(lambda df: df.withColumn("hour", F.hour("at")))
@@ -449,8 +446,7 @@ class Stage:
             how: "left" keeps rows without a match, "inner" drops them.
             refresh: maximum age of the table at the start of an epoch; an older table is read
                 again. By default it is read once, when an execution starts. Each row is in the
-                output exactly once, enriched with the table as read in the epoch that was
-                committed.
+                output exactly once, with the table's content in the committed epoch.
             name: name of the stage; by default "enrich_1" and so on.
             suffix: suffix of table columns whose names the stream has, too.
 
@@ -491,16 +487,15 @@ class Stage:
         Args:
             other: a stream of the same pipeline.
             on: columns of both streams that must be equal.
-            within: largest difference in event time of a pair; also the time that rows are kept in
-                state.
+            within: largest event-time difference of a pair; also how long state keeps rows.
             name: name of the stage, unique in the pipeline; saved state is matched by it.
             how: "inner", "left", "right" or "outer". A row without a partner is emitted with nulls
                 when the watermark shows that no partner can arrive any more.
             suffix: suffix of the other stream's columns whose names this stream has, too.
 
         Raises:
-            PipelineError: a stream has no event time, `how` is not valid, or the streams belong to
-                different pipelines.
+            PipelineError: a stream has no event time or is of another pipeline, or `how` is not
+                valid.
             ConfigurationError: `within` is negative or cannot be read.
 
         Example:
@@ -521,7 +516,7 @@ class Stage:
             name, (self._node, other._node), keys, to_ms(within, "within"), how, times, suffix
         )
         joined = self._append(node)
-        # A row of the other stream alone has no time of this stream's.
+        # An unpaired row of the other stream has no event time of this stream.
         return joined if how in ("inner", "left") else replace_time(joined, None)
 
     def group_by(self, *keys: str) -> KeyedStage:
@@ -634,8 +629,7 @@ class Stage:
     ) -> Stage:
         """Calls `function(state, row)` for every row, with a single state for all rows.
 
-        Arguments and errors are those of `KeyedStage.map_stateful`, which has a state per key and
-        an example.
+        Arguments and errors are those of `KeyedStage.map_stateful`, which has an example.
         """
         return _map_stateful(
             self,
@@ -680,9 +674,8 @@ class Stage:
     ) -> Stage:
         """Writes the late rows of this stage to `sink`, in the same transaction as its results.
 
-        Without it late rows are only counted. Rows are written as the stage received them. After
-        `apply_processor` rows behind the watermark are written, and the processor does not receive
-        them.
+        Without it late rows are only counted. They are written as the stage received them. After
+        `apply_processor` these are the rows behind the watermark; the processor does not get them.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
@@ -694,8 +687,7 @@ class Stage:
             This stage; the next call continues from its results.
 
         Raises:
-            PipelineError: the stage is not stateful, no row can be late for it, or `side` does not
-                fit.
+            PipelineError: the stage is not stateful or has no late rows, or `side` does not fit.
 
         Example:
             >>> hourly = hourly.late_to(sinks.files("/out/late", format="json"), name="late_rows")
@@ -763,12 +755,11 @@ class Stage:
     def dead_letter_to(self, sink: SinkDefinition, *, name: str) -> Stage:
         """Writes the bad rows of this source to `sink`, in the same transaction as other rows.
 
-        The sink's columns are source, position, reason and raw. Without a dead-letter sink a bad
-        row fails the job.
+        The columns are source, position, reason and raw. Without such a sink a bad row fails the
+        job.
 
         After `map_stateful(..., on_error="dead-letter")` it writes the rows that fail in the
-        function; source is then the stage, position the row's key and event time, and raw the row
-        as JSON.
+        function: source is the stage, position the row's key and event time, raw the row as JSON.
 
         Args:
             sink: from `dagster_jet.sinks`, or a connector of your own.
@@ -961,8 +952,8 @@ class KeyedStage:
                 member of the store can run code on the executors.
 
         Raises:
-            PipelineError: an option is not valid or contradicts another, or there is a `ttl` and no
-                event time.
+            PipelineError: an option is not valid or contradicts another, or a `ttl` lacks event
+                time.
             ConfigurationError: `ttl` is negative or cannot be read.
 
         Example:
@@ -1021,8 +1012,8 @@ class KeyedStage:
             in_batches: input and output items are Arrow record batches instead of dicts.
             output_delay: largest lag of an emitted row's event time behind the watermark; the
                 watermark of the next stages is delayed by it. A processor that holds rows back, to
-                sort or to pair them, needs it: rows with older event times are late for the next
-                stages, and dropped.
+                sort or to pair them, needs it: older rows are late for the next stages, and
+                dropped.
             state_format: format of the keys and values of saved entries, as in `map_stateful`.
 
         Raises:

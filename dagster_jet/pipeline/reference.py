@@ -49,8 +49,7 @@ def pipeline_in(
         arguments: arguments of the function.
 
     Raises:
-        ConfigurationError: the name does not exist, cannot be called with the arguments, or is not
-            a pipeline.
+        ConfigurationError: the name is missing, not a pipeline, or not callable with `arguments`.
     """
     reference = f"{module.__name__}:{name}"
     found: Any = getattr(module, name, None)

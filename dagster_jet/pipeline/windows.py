@@ -119,8 +119,7 @@ def sliding(size: Duration, slide: Duration, offset: Duration = "0 ms") -> Slidi
 
     Raises:
         ConfigurationError: a duration cannot be read.
-        PipelineError: `size` is not a whole multiple of `slide`, or the offset is not below
-            `slide`.
+        PipelineError: `size` is not a multiple of `slide`, or `offset` is not below `slide`.
 
     Example:
         >>> sliding("1 hour", slide="10 minutes")

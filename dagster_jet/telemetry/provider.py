@@ -37,8 +37,7 @@ _made: tuple[tuple[str, ...], MeterProvider | None] | None = None
 def meter_provider() -> MeterProvider | None:
     """Returns the program's own meter provider, or one built from the environment.
 
-    Returns None if metrics are not configured, or if a requirement is missing; the latter is logged
-    as a warning once.
+    None: metrics are not configured, or a requirement is missing, which is logged once.
     """
     own = _set_by_the_program()
     if own is not None:
