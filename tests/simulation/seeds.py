@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 
 def beginning_with(first: int, count: int) -> Iterator[int]:
-    """All seeds below `count`, from the one that has shown it last: most often it does again."""
-    yield from range(first, count)
-    yield from range(first)
+    """The one that has shown it last, wherever it is: most often it does again. Then all others
+    below `count`."""
+    yield first
+    yield from range(first + 1, count)
+    yield from range(min(first, count))
