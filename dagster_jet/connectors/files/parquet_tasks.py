@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -13,12 +13,18 @@ import pyarrow.parquet
 from dagster_jet.connectors.dealt import Dealt
 from dagster_jet.connectors.files.bad_rows import FAULT_COLUMN, FILE_COLUMN
 from dagster_jet.connectors.files.parquet_columns import UnfitError, as_declared, spelling
+from dagster_jet.connectors.files.parquet_footer import (
+    PLAIN_CODECS,
+    PLAIN_ENCODINGS,
+    column_chunks,
+    open_parquet,
+    row_groups,
+)
 from dagster_jet.connectors.files.part_tasks import ReadParts
 from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
-from dagster_jet.connectors.files.slices import Slice, row_groups
-from dagster_jet.connectors.files.text_lines import Watched
+from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.errors import BadRowError
 from dagster_jet.system.own_task import OwnTask
 
@@ -26,8 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
-_ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+_MAGIC = b"PAR1"
 _OLD_CALENDAR = b"org.apache.spark.legacyDateTime"
 _SPARK_VERSION = b"org.apache.spark.version"
 
@@ -69,10 +74,11 @@ class ReadTables(ReadParts):
         return self.columns
 
     def rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        with _opened(self.place, part.file) as file:
-            groups = [
-                n for n, at in enumerate(row_groups(file.metadata)) if part.begin <= at < part.end
-            ]
+        with _opened(self.place, part.file) as (stream, file):
+            begins = row_groups(stream)
+            if not all(0 < at < part.file.size for at in begins):
+                raise UnfitError("a row group begins outside of the file")  # in no part
+            groups = [n for n, at in enumerate(begins) if part.begin <= at < part.end]
             there = file.schema_arrow.names
             own = {name: spelling(name, there) for name in self.schema.names}
             wanted = [name for name in own.values() if name is not None]
@@ -94,14 +100,12 @@ def _column(batch: pa.RecordBatch, name: str | None, field: pa.Field) -> pa.Arra
 @contextmanager
 def _opened(
     place: tuple[str, StorageOptions], file: InputFile
-) -> Iterator[pyarrow.parquet.ParquetFile]:
+) -> Iterator[tuple[BinaryIO, pyarrow.parquet.ParquetFile]]:
     with open_input(*place).open(file) as stream:
-        watched = Watched(stream)
         try:
-            yield pyarrow.parquet.ParquetFile(watched, coerce_int96_timestamp_unit="us")
-        except (pa.ArrowException, UnfitError, OSError) as error:
-            if watched.has_failed:
-                raise
+            with open_parquet(stream) as opened:
+                yield opened, pyarrow.parquet.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+        except (pa.ArrowInvalid, UnfitError) as error:
             raise BadRowError(
                 f"an input file does not fit what was declared of it: {error}.",
                 position=file.path,
@@ -120,14 +124,17 @@ def is_plainly(file: InputFile, columns: StructType) -> bool:
 
     declared = to_arrow_schema(columns, timezone="UTC")
     try:
-        footer = pyarrow.parquet.read_metadata(file.path)
-    except (OSError, pa.ArrowException):
+        with open(file.path, "rb") as stream, open_parquet(stream) as opened:
+            if opened.read(len(_MAGIC)) != _MAGIC:
+                return False
+            footer = pyarrow.parquet.read_metadata(opened)
+            return (
+                _has_plain_columns(footer.schema.to_arrow_schema(), declared)
+                and _has_plain_dates(footer.metadata or {})
+                and _has_plain_pages(opened)
+            )
+    except (OSError, pa.ArrowInvalid):
         return False
-    return (
-        _has_plain_columns(footer.schema.to_arrow_schema(), declared)
-        and _has_plain_dates(footer.metadata or {})
-        and _has_plain_pages(footer)
-    )
 
 
 def _has_plain_columns(found: pa.Schema, declared: pa.Schema) -> bool:
@@ -153,7 +160,9 @@ def _has_plain_dates(said: Mapping[bytes, bytes]) -> bool:
     return _OLD_CALENDAR not in said and not said.get(_SPARK_VERSION, b"").startswith(b"2.")
 
 
-def _has_plain_pages(footer: pyarrow.parquet.FileMetaData) -> bool:
-    groups = map(footer.row_group, range(footer.num_row_groups))
-    columns = (group.column(n) for group in groups for n in range(group.num_columns))
-    return all(c.compression in _CODECS and _ENCODINGS.issuperset(c.encodings) for c in columns)
+def _has_plain_pages(file: BinaryIO) -> bool:
+    return all(
+        chunk.codec in PLAIN_CODECS and chunk.encodings <= PLAIN_ENCODINGS
+        for columns in column_chunks(file)
+        for chunk in columns
+    )

@@ -31,7 +31,7 @@ def row_size(place: InputPlace, file: InputFile, format: str) -> RowSize | None:
             if format == "parquet":
                 return _of_footer(pyarrow.parquet.read_metadata(stream), file)
             return _of_lines(stream.read(_BEGINNING_BYTES))
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
         return None
 
 

@@ -6,12 +6,11 @@ reads every row once. Lines begin behind a line end, rows of Parquet with their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.parquet
 
+from dagster_jet.connectors.files.parquet_footer import open_parquet, row_groups
 from dagster_jet.connectors.files.places.place import InputFile, InputPlace
 
 COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
@@ -71,24 +70,19 @@ def cut(place: InputPlace, rest: Slice, size: float, format: str) -> Slice:
         return rest
     end = rest.begin + int(size)
     if format == "parquet":
-        end = min((at for at in _row_groups_of(place, rest.file) if at >= end), default=rest.end)
+        begins = _row_groups_of(place, rest.file)
+        end = min((at for at in begins if end <= at < rest.end), default=rest.end)
     return replace(rest, end=end)
 
 
-def _row_groups_of(place: InputPlace, file: InputFile) -> tuple[int, ...]:
+def _row_groups_of(place: InputPlace, file: InputFile) -> list[int]:
     with place.open(file) as stream:
         try:
-            return tuple(row_groups(pyarrow.parquet.read_metadata(stream)))
-        except pa.ArrowInvalid:  # no Parquet: whoever reads it says so
-            return ()
+            with open_parquet(stream) as opened:
+                return row_groups(opened)
+        except pa.ArrowInvalid:  # whoever reads it says so
+            return []
 
 
 def is_compressed(path: str) -> bool:
     return path.endswith(COMPRESSED)
-
-
-def row_groups(footer: pyarrow.parquet.FileMetaData) -> Iterator[int]:
-    """Where they begin."""
-    for number in range(footer.num_row_groups):
-        first = footer.row_group(number).column(0)
-        yield first.dictionary_page_offset or first.data_page_offset

@@ -16,6 +16,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions
 from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.slices import Slice, is_compressed
+from dagster_jet.connectors.files.watched import Watched
 from dagster_jet.errors import BadRowError
 
 _BLOCK_BYTES = 4 << 20
@@ -31,25 +32,6 @@ def is_readable(path: str) -> bool:
 def is_decompressed(path: str) -> bool:
     """It is read from its beginning to its end: no part of it can be read alone."""
     return path.endswith(tuple(_COMPRESSED))
-
-
-class Watched:
-    """A stream that remembers whether reading it has failed. Then an error is the place's;
-    otherwise it is of what was read."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.has_failed = False
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._stream.read(size)
-        except OSError:
-            self.has_failed = True
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 @contextmanager

@@ -78,6 +78,8 @@ def _bytes_of(column: pa.ChunkedArray, wide: bool) -> Iterator[bytes | None]:
         for value in column.to_pylist():
             yield None if value is None else _decimal_bytes(value, kind.precision, kind.scale)
     else:
+        if types.is_string(kind) or types.is_large_string(kind):
+            kind = pa.large_binary()  # Spark's texts need not be UTF-8
         for value in column.cast(kind).to_pylist():
             yield None if value is None else hashed_bytes(value)
 
@@ -102,4 +104,5 @@ def _decimal_bytes(value: Decimal, precision: int, scale: int) -> bytes:
     unscaled: int = -number if sign else number
     if precision <= _LONG_DIGITS:
         return unscaled.to_bytes(8, "little", signed=True)
-    return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+    bits = (~unscaled if unscaled < 0 else unscaled).bit_length()  # as Java counts: 7 for -128
+    return unscaled.to_bytes(bits // 8 + 1, "big", signed=True)

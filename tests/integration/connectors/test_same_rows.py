@@ -30,10 +30,11 @@ from dagster_jet.connectors.files.bad_rows import (
     FILE_COLUMN,
     forgiving,
 )
+from dagster_jet.connectors.files.parquet_footer import row_groups
 from dagster_jet.connectors.files.parquet_tasks import is_plainly
 from dagster_jet.connectors.files.places.place import InputFile
 from dagster_jet.connectors.files.rows import Rows
-from dagster_jet.connectors.files.slices import Slice, row_groups
+from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import BadRowError
 from dagster_jet.spark.errors import translate
@@ -432,7 +433,8 @@ def some_parquet(rng: random.Random, path: Path, columns: Mapping[str, str]) -> 
 
 
 def row_groups_apart(whole: Slice) -> Iterator[Slice]:
-    begins = list(row_groups(pq.read_metadata(whole.path)))
+    with open(whole.path, "rb") as file:
+        begins = row_groups(file)
     for begin, end in itertools.pairwise(sorted({0, *begins[1:], whole.size})):
         yield Slice(whole.file, begin, end)
 

@@ -1,0 +1,71 @@
+"""Footers of Parquet files: what pyarrow says of them, also of damaged ones, where it dies."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from dagster_jet.connectors.dealt import OneShare
+from dagster_jet.connectors.files.parquet_footer import column_chunks
+from dagster_jet.connectors.files.parquet_tasks import ReadTables, is_plainly
+from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.connectors.files.row_size import row_size
+from dagster_jet.connectors.files.slices import Slice, _row_groups_of
+from dagster_jet.errors import BadRowError
+
+TABLE = pa.table({"n": pa.array([1, None, 3], pa.int64()), "t": ["a", "ä" * 40, None]})
+CODECS = {"snappy": 1, "zstd": 6, "gzip": 2, "none": 0, "brotli": 4, "lz4": 7}
+ENCODINGS = {
+    **{0: "PLAIN", 2: "PLAIN_DICTIONARY", 3: "RLE", 4: "BIT_PACKED", 5: "DELTA_BINARY_PACKED"},
+    **{6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY", 8: "RLE_DICTIONARY"},
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("has_dictionary", [True, False])
+def test_chunks_are_those_that_pyarrow_finds(
+    tmp_path: Path, codec: str, has_dictionary: bool
+) -> None:
+    wide = pa.table({f"c{n}": list(range(100)) for n in range(20)})  # more than 15 fields
+    how = {"compression": codec, "row_group_size": 7, "use_dictionary": has_dictionary}
+    pq.write_table(wide, tmp_path / "wide.parquet", **how)
+    footer = pq.read_metadata(tmp_path / "wide.parquet")
+    with open(tmp_path / "wide.parquet", "rb") as file:
+        chunks = column_chunks(file)
+    assert [len(columns) for columns in chunks] == [20] * 15
+    for group, columns in enumerate(chunks):
+        for place, chunk in enumerate(columns):
+            there = footer.row_group(group).column(place)
+            assert chunk.begin == (there.dictionary_page_offset or there.data_page_offset)
+            assert chunk.codec == CODECS[codec]
+            assert {ENCODINGS[one] for one in chunk.encodings} == set(there.encodings)
+
+
+def test_no_byte_of_a_footer_ends_the_process(tmp_path: Path) -> None:
+    """The driver's, which looks where a file can be cut, nor a task's."""
+    path, rng = tmp_path / "one.parquet", random.Random(1)
+    pq.write_table(TABLE, path, row_group_size=2)
+    body = path.read_bytes()
+    begin = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
+    place, spark_schema = (str(tmp_path), ()), from_arrow_schema(TABLE.schema)
+    read = ReadTables(place, OneShare(list), False, TABLE.schema)
+    file = InputFile(1, str(path), len(body))
+    good = bad = 0
+    for at in range(begin, len(body)):
+        for value in {0, 0xFF, body[at] ^ 1 << rng.randrange(8), rng.randrange(256)} - {body[at]}:
+            path.write_bytes(body[:at] + bytes([value]) + body[at + 1 :])
+            is_plainly(file, spark_schema)
+            _row_groups_of(open_input(*place), file)
+            row_size(open_input(*place), file, "parquet")
+            try:
+                good += sum(batch.num_rows for batch in read.rows(Slice.whole(file))) > 0
+            except BadRowError as error:
+                assert str(path) in str(error)
+                bad += 1
+    assert good > 100 and bad > 100
