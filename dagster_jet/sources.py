@@ -153,7 +153,7 @@ def table(
 
     Args:
         path: a file or folder, local (also `file:///`) or in a bucket: `s3://bucket/folder`.
-        format: "json" (one object per line), "csv" or "parquet".
+        format: "json" (lines of objects), "csv" or "parquet"; read as by `files`.
         schema: column names and types as DDL; by default taken from the files. A CSV file must have
             a header with these names in this order, unless `options` say otherwise
             (``{"enforceSchema": "true"}``: by position, ``{"header": "false"}``).

@@ -353,8 +353,8 @@ def enriching(world: World, table: str, content: str, schema: str, **enrich: Any
 @pytest.mark.parametrize(
     ("table", "content", "said"),
     [
-        ("t.csv", "name,k\nAda,a\n", "Header: name, k Schema: k, name"),
-        ("t.csv", "k\na\n", "Header length: 1, schema size: 2"),
+        ("t.csv", "name,k\nAda,a\n", "schema: name, k; expected: k, name"),
+        ("t.csv", "k\na\n", "schema: k; expected: k, name"),
         ("t.csv", "k,name\na,Ada\nb\n", "t.csv:3: b"),
         ("t.json", '{"k": "a", "name": "Ada"}\n{"k": "b", "name":\n', 't.json:2: {"k": "b"'),
     ],

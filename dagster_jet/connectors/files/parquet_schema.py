@@ -33,21 +33,14 @@ def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
     """
     try:
         files = sorted(place.listing().files)
-        if files:
-            return _ddl(place, files[0])
     except (FileNotFoundError, NotADirectoryError):
-        pass
+        files = []
     except OSError as error:
         raise SourceUnavailableError(
             f"the files cannot be read now: {error}.", job=job, stage=stage
         ) from error
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"the columns of {files[0].path!r} cannot be read: {error}.",
-            job=job,
-            stage=stage,
-            cure=_CURE,
-        ) from error
+    if files:
+        return schema_of(place, files[0], job, stage)
     raise ConfigurationError(
         f"no Parquet file is in {place.folder_url!r} yet that says which columns there are.",
         job=job,
@@ -56,7 +49,31 @@ def schema_of_first(place: InputPlace, job: str, stage: str) -> str:
     )
 
 
-def check_schema(place: InputPlace, file: InputFile, schema: str, job: str, stage: str) -> None:
+def schema_of(place: InputPlace, file: InputFile, job: str | None, stage: str | None) -> str:
+    """As DDL: of one file.
+
+    Raises:
+        ConfigurationError: its columns are not for Spark, or it is damaged.
+        SourceUnavailableError: it cannot be read now.
+    """
+    try:
+        return _ddl(place, file)
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"the files cannot be read now: {error}.", job=job, stage=stage
+        ) from error
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the columns of {file.path!r} cannot be read: {error}.",
+            job=job,
+            stage=stage,
+            cure=_CURE,
+        ) from error
+
+
+def check_schema(
+    place: InputPlace, file: InputFile, schema: str, job: str | None, stage: str | None
+) -> None:
     """Raises `SourceError` where a file has other columns than `schema`, or is none of Parquet."""
     try:
         found = dict(split_ddl(_ddl(place, file)))

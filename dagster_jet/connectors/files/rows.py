@@ -61,9 +61,9 @@ class Rows:
         """Raises `ConfigurationError` for what only Spark's own readers do."""
         if not self.is_remote:
             return
-        if self._of_spark:
+        if self.of_spark:
             raise ConfigurationError(
-                f"options: {', '.join(self._of_spark)} is only known of local files.",
+                f"options: {', '.join(self.of_spark)} is only known of local files.",
                 cure="Leave it out, or bring the files here first.",
             )
         if self.schema is None and self.format != "parquet":
@@ -77,14 +77,14 @@ class Rows:
         return scheme_of(self.path) != "file"
 
     @cached_property
-    def _of_spark(self) -> list[str]:
+    def of_spark(self) -> list[str]:
         """The options that only Spark's readers know."""
         return sorted(name for name in self.options if name.lower() in _OF_SPARKS_READERS)
 
     @property
     def can_be_cut(self) -> bool:
         """Parts of files can be read, by tasks."""
-        return self.schema is not None and not self._of_spark
+        return self.schema is not None and not self.of_spark
 
     def frame(
         self, spark: SparkSession, wanted: Sequence[Slice], *, with_file: bool = False

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.files.cluster import check_reachable
+from dagster_jet.connectors.files.parquet_schema import check_schema, schema_of
+from dagster_jet.connectors.files.part_tasks import divided
 from dagster_jet.connectors.files.places.location import (
     StorageOptions,
     absolute,
@@ -15,8 +17,10 @@ from dagster_jet.connectors.files.places.location import (
     storage_options,
 )
 from dagster_jet.connectors.files.places.opening import open_input
+from dagster_jet.connectors.files.places.place import InputPlace
 from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice
+from dagster_jet.connectors.files.text_tasks import json_objects
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -51,16 +55,41 @@ class FilesTable:
         return self
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        if self.rows.is_remote:
-            return self.rows.frame(spark, self._files())
-        if not os.path.exists(self.path):
-            raise self._missing()
+        place = open_input(self.path, self.storage_options)
+        if not self.rows.is_remote:
+            if not os.path.exists(self.path):
+                raise self._missing()
+            has_partitions = os.path.isdir(self.path) and place.listing().subfolders
+            if self.rows.of_spark or has_partitions:
+                return self._by_spark(spark, [self.path])
+        files = self._files()
+        schema = self.schema or self._found_schema(spark, place, files)
+        return replace(self, schema=schema).rows.frame(spark, files)
+
+    def _by_spark(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         reader = spark.read.options(**self._defaults)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         elif self.format == "csv":
             reader = reader.option("inferSchema", "true")
-        return reader.options(**dict(self.options)).format(self.format).load(literally(self.path))
+        reader = reader.options(**dict(self.options)).format(self.format)
+        return reader.load([literally(path) for path in paths])
+
+    def _found_schema(self, spark: SparkSession, place: InputPlace, files: Sequence[Slice]) -> str:
+        """As DDL: what the rows have, as they will be read."""
+        if self.format == "parquet":
+            first, *others = sorted(part.file for part in files)
+            schema = schema_of(place, first, None, None)
+            for file in others:
+                check_schema(place, file, schema, None, None)
+            return schema
+        if self.format == "json":
+            shares = divided(files, self.format, spark.sparkContext.defaultParallelism)
+            objects = json_objects(spark, (self.path, self.storage_options), shares)
+            found = spark.read.options(**self.rows.options).json(objects)
+        else:
+            found = self._by_spark(spark, [part.path for part in files])
+        return str(found._jdf.schema().toDDL())
 
     def locate_bad_row(self, spark: SparkSession) -> str | None:
         """Best effort: file, line and text of a row that does not fit."""
