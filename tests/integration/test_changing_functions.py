@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from dagster_jet import JobConfig, Pipeline, sinks, sources
+from dagster_jet import JobConfig, Pipeline, State, sinks, sources
 from dagster_jet.errors import JetError, PipelineError, UserFunctionError
+from dagster_jet.events import EpochCompleted, JobEvent
 
 from . import child
 from .oracle import committed
@@ -149,6 +153,152 @@ def test_a_later_function_that_would_notice_the_partition(
     else:
         run(world, p)
         assert len(list(committed(world.folder / "out", ("k", "v")).elements())) == 3
+
+
+# --- what a function makes of its own time --------------------------------------------------------
+
+
+def one_by_one(world: World, files: int = 3, rows: int = 2) -> Any:
+    """A source of files, each an epoch of its own."""
+    for number in range(files):
+        values = range(10 * number, 10 * number + rows)
+        write_input(world.folder / "in", number, [{"k": "a", "ts": v, "v": v} for v in values])
+    return sources.files(f"{world.folder}/in", format="json", schema=SCHEMA)
+
+
+def written(world: World, name: str, *columns: str) -> Counter[tuple[Any, ...]]:
+    return committed(world.folder / name, columns)
+
+
+SPANS: dict[str, Any] = {
+    "of a function": lambda rows: rows.transform(
+        lambda f: f.withColumn("at", F.current_timestamp())
+    ),
+    "of a column": lambda rows: rows.select("*", "current_timestamp() AS at"),
+    "of a text": lambda rows: rows.select("*", "cast('now' AS timestamp) AS at"),
+    "of a condition": lambda rows: rows.filter("current_timestamp() > timestamp_millis(ts)").select(
+        "*", "now() AS at"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of", SPANS)
+def test_the_time_is_that_of_the_epoch(world: World, of: str) -> None:
+    source, p = one_by_one(world), Pipeline("changing")
+    stage = SPANS[of](p.read_from(source, name="rows"))
+    stage.select("v", "unix_micros(at) AS at").write_to(
+        sinks.files(f"{world.folder}/out", format="json"), name="out"
+    )
+    begin = time.time() * 1e6
+    run(world, p)
+    found = written(world, "out", "v", "at")
+    moments = {v // 10: at for v, at in found}
+    assert len(found) == 6 and begin < moments[0] < moments[1] < moments[2] < time.time() * 1e6
+    assert {(v, moments[v // 10]) for v in (0, 1, 10, 11, 20, 21)} == set(found)
+
+
+def test_branches_see_one_throw_of_the_dice(world: World) -> None:
+    p = Pipeline("changing")
+    rows = p.read_from(one_by_one(world, rows=50), name="rows")
+    thrown = rows.transform(lambda f: f.withColumn("x", F.rand()), name="change")
+    for name, condition in (("low", "x < 0.5"), ("high", "x >= 0.5"), ("all", "true")):
+        thrown.filter(condition).write_to(
+            sinks.files(f"{world.folder}/{name}", format="json"), name=name
+        )
+    run(world, p)
+    low, high, every = (written(world, name, "v", "x") for name in ("low", "high", "all"))
+    assert low + high == every and every.total() == 150
+    assert len({x for _, x in every}) == 150, "no epoch throws as another did"
+
+
+def test_a_table_that_is_broadcast_is_that_of_the_epoch(world: World) -> None:
+    table = world.folder / "names.json"
+    table.write_text('{"k": "a", "name": "0"}')
+
+    def named(frame: DataFrame) -> DataFrame:
+        names = frame.sparkSession.read.schema("k string, name string").json(str(table))
+        if not frame.isEmpty():
+            number = int(json.loads(table.read_text())["name"])
+            names = names.localCheckpoint()
+            table.write_text(json.dumps({"k": "a", "name": str(number + 1)}))
+        return frame.join(F.broadcast(names), "k")
+
+    run(world, piped(world, one_by_one(world), named))
+    expected = Counter({(v, str(v // 10)): 1 for v in (0, 1, 10, 11, 20, 21)})
+    assert written(world, "out", "v", "name") == expected
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_what_a_function_closes_over_is_that_of_the_start(
+    world: World, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """However large epochs are: frames of small ones are made once."""
+    if not small:
+        monkeypatch.setattr("dagster_jet.execution.epoch_driver.FEW_ROWS", -1)
+    factor = {"is": 1}
+
+    def times(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
+        return {"k": row["k"], "v": row["v"] * factor["is"]}
+
+    def listen(event: JobEvent) -> None:
+        factor["is"] += isinstance(event, EpochCompleted)
+
+    p = Pipeline("changing")
+    rows = p.read_from(one_by_one(world), name="rows").group_by("k")
+    mapped = rows.map_stateful(times, create=int, output_schema="k string, v long", name="mapped")
+    mapped.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    config = JobConfig(restart_attempts_max=0, max_items_per_epoch=1)
+    with world.jet() as jet:
+        jet.run(p, config, until="completed", on_event=listen)
+    assert factor["is"] > 3
+    assert written(world, "out", "v") == Counter((v,) for v in (0, 1, 10, 11, 20, 21))
+
+
+def test_a_function_that_cannot_be_sent_is_refused_at_the_start(world: World) -> None:
+    lock = threading.Lock()
+
+    def locked(state: State[int], row: dict[str, Any]) -> dict[str, Any]:
+        with lock:
+            return row
+
+    p = Pipeline("changing")
+    rows = p.read_from(one_by_one(world), name="rows").group_by("k")
+    mapped = rows.map_stateful(locked, create=int, output_schema=SCHEMA, name="mapped")
+    mapped.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    with pytest.raises(PipelineError, match="stage 'mapped': the stage cannot be sent to tasks"):
+        run(world, p)
+
+
+NULLS: dict[str, tuple[str, Any, Any]] = {
+    "of a column": ("{}", 1, None),
+    "of a struct": ("struct({} AS x)", {"x": 1}, {"x": None}),
+    "of a list": ("array({})", [1], [None]),
+}
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+@pytest.mark.parametrize("of", NULLS)
+def test_nulls_where_there_were_none_on_no_rows(world: World, of: str, format: Any) -> None:
+    made, one, null = NULLS[of]
+
+    def change(frame: DataFrame) -> DataFrame:
+        value = "1" if frame.isEmpty() else "if(v % 10 = 0, null, 1)"
+        return frame.withColumn("n", F.expr(made.format(value)))
+
+    p = Pipeline("changing")
+    rows = p.read_from(one_by_one(world), name="rows").transform(change, name="change")
+    rows = rows.with_timestamps("ts", allowed_lag="1 hour")
+    stages = {"plain": rows, "first": rows.deduplicate(on="v", within="1 second", name="first")}
+    for name, stage in stages.items():
+        sink = sinks.files(f"{world.folder}/{name}", format=format)
+        stage.select("v", "n").write_to(sink, name=f"{name}_out")
+    run(world, p)
+    for name in stages:
+        files = world.spark.read.format(format).load(f"{world.folder}/{name}/part-*")
+        found = {row.v: json.loads(row.j)["n"] for row in
+                 files.select("v", F.to_json(F.struct("n"), {"ignoreNullFields": "false"})
+                              .alias("j")).collect()}  # fmt: skip
+        assert found == {v: null if v % 10 == 0 else one for v in (0, 1, 10, 11, 20, 21)}, name
 
 
 # --- killed while the function changes ------------------------------------------------------------

@@ -26,6 +26,7 @@ from dagster_jet.spark.planning.analysis import analyse
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.fusion import InputRef
+from tests.long import long
 
 from .world import World, write_input
 
@@ -223,8 +224,11 @@ class Alternating:
         return self.asked % 2 == 0
 
 
-def input_files() -> list[list[Row]]:
-    rng = random.Random(1)
+SEEDS = [1, *(pytest.param(seed, marks=long) for seed in range(2, 8))]
+
+
+def input_files(seed: int) -> list[list[Row]]:
+    rng = random.Random(seed)
     return [
         [
             {"k": rng.choice("abc"), "g": rng.randrange(4), "v": rng.randrange(9),
@@ -236,10 +240,10 @@ def input_files() -> list[list[Row]]:
 
 
 def played(
-    world: World, way: str, build: Callable[[Stage], dict[str, Stage]]
+    world: World, way: str, build: Callable[[Stage], dict[str, Stage]], seed: int = 1
 ) -> dict[str, Counter[str]]:
     """Two executions, the second from the state of the first: what they have written."""
-    folder, files = world.folder / way, input_files()
+    folder, files = world.folder / way, input_files(seed)
     p = Pipeline(f"job_{way}")
     source = sources.files(f"{folder}/in", format="json", schema=SCHEMA)
     rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag="1 second")
@@ -255,12 +259,15 @@ def played(
     return {name: written(folder, name) for name in stages}
 
 
-def test_rows_are_those_of_stage_by_stage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_are_those_of_stage_by_stage(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     """Apart, and in turns with fused."""
     found = {}
     for way, limit in {"apart": -1, "turns": Alternating()}.items():
         monkeypatch.setattr(epoch_driver, "FEW_GROUPS", limit)
-        found[way] = played(world, way, every_kind)
+        found[way] = played(world, way, every_kind, seed)
     assert all(found["apart"].values())
     assert found["turns"] == found["apart"]
 
@@ -275,8 +282,9 @@ class CountedFrames(EpochFrames):
         CountedFrames.made += 1
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 def test_rows_are_those_of_frames_made_in_each_epoch(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """And of frames that are made for an execution; two stages read the source."""
     for module in (epoch, prepared_frames):
@@ -285,7 +293,7 @@ def test_rows_are_those_of_frames_made_in_each_epoch(
     for way, is_prepared in {"once": True, "each_time": False}.items():
         monkeypatch.setattr(prepared_frames, "can_be_prepared", lambda plan, can=is_prepared: can)
         CountedFrames.made = 0
-        found[way] = played(world, way, linked)
+        found[way] = played(world, way, linked, seed)
         made[way] = CountedFrames.made
     assert all(found["once"].values())
     assert found["once"] == found["each_time"]

@@ -25,6 +25,7 @@ from dagster_jet.dag import (
 )
 from dagster_jet.operators.user.state import State
 from dagster_jet.pipeline import Stage
+from tests.long import long
 
 from .child import open_jet
 from .two_runtimes import (
@@ -54,7 +55,8 @@ ARROW = pa.schema(
 )
 LAG_MS = 400
 DEAD = "dead letters"
-SEED, FIRST, REST, ROWS = 1, 3, 2, 40
+FIRST, REST, ROWS = 3, 2, 40
+SEEDS = [1, *(pytest.param(seed, marks=long) for seed in range(2, 8))]
 
 
 def every_aggregate() -> dict[str, agg.Aggregate]:
@@ -242,8 +244,10 @@ class Comparison:
     end: tuple[Reached, Reached]
 
 
-@pytest.fixture(scope="module")
-def both(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]:
+@pytest.fixture(scope="module", params=SEEDS)
+def both(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Comparison]:
     folder = tmp_path_factory.mktemp("two_runtimes")
     p = pipeline(folder)
     operators = plan_operators(spark, p)
@@ -254,7 +258,7 @@ def both(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     # there the other side's pace, which is free, decides about it.
     disorder = {"rows": 3_500, "left": LAG_MS, "right": LAG_MS}
     files = {
-        name: random_files((SEED, name), FIRST + REST, ROWS, disorder[name], keys[name])
+        name: random_files((request.param, name), FIRST + REST, ROWS, disorder[name], keys[name])
         for name in keys
     }
     first = {name: batches[:FIRST] for name, batches in files.items()}

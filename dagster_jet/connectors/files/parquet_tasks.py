@@ -76,8 +76,10 @@ class ReadTables(ReadParts):
     def rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
         with _opened(self.place, part.file) as (stream, file):
             begins = row_groups(stream)
-            if not all(0 < at < part.file.size for at in begins):
-                raise UnfitError("a row group begins outside of the file")  # in no part
+            for number, at in enumerate(begins):
+                # It would be in no part. Without rows it begins anywhere.
+                if not 0 < at < part.file.size and file.metadata.row_group(number).num_rows:
+                    raise UnfitError("a row group begins outside of the file")
             groups = [n for n, at in enumerate(begins) if part.begin <= at < part.end]
             there = file.schema_arrow.names
             own = {name: spelling(name, there) for name in self.schema.names}

@@ -160,7 +160,8 @@ class _Analysis:
                 check_same_types(self.runtime.job, node.name, sides, inputs[0].columns)
                 return merged(inputs)
             case TransformNode():
-                return self._transform(node, inputs[0])
+                frame = self._transform(node, inputs[0])
+                return frame if node.is_constant else self._in_any_epoch(node, frame)
             case EnrichNode():
                 self.stream_columns[node.name] = columns = tuple(inputs[0].columns)
                 table = self.runtime.tables.frame(node, columns)
@@ -221,6 +222,17 @@ class _Analysis:
             return without
         self.kept[node.name], self.whole[node.name] = kept.asked, kept.frame
         return kept.frame.drop(SOURCE_PARTITION_COLUMN)
+
+    def _in_any_epoch(self, node: TransformNode, frame: DataFrame) -> DataFrame:
+        """Of a function that runs anew in each epoch: where it has made no nulls of no rows, there
+        may be some. Types and names are compared in each (`as_analysed.py`)."""
+
+        def nullable(one: DataFrame) -> DataFrame:
+            return one.unionAll(empty_frame(self.runtime.session, one.schema.toNullable()))
+
+        if node.name in self.whole:
+            self.whole[node.name] = nullable(self.whole[node.name])
+        return nullable(frame)
 
     def _is_behind_stage(self, name: str) -> bool:
         """Right behind it, or with nothing but plain selects in between."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from pyspark import cloudpickle
 
 from dagster_jet.errors import PipelineError
 from dagster_jet.pipeline.stateful import (
@@ -31,6 +35,8 @@ from dagster_jet.system.own_task import naming
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from dagster_jet.operators.operator import Operator
+
 
 def plan_operator(
     job: str,
@@ -48,23 +54,52 @@ def plan_operator(
     Raises:
         PipelineError: a key or an event-time column does not exist, or types do not fit.
     """
-    partitions = Partitions(partition_count)
     with naming(node.name, job):
-        match node:
-            case AggregateNode(window=SessionWindow()):
-                return plan_sessions(node, sources[0], partitions)
-            case AggregateNode():
-                return plan_windows(node, sources[0], partitions, reports_statistics)
-            case RollingNode():
-                return plan_rolling(node, sources[0], partitions, reports_statistics)
-            case DeduplicateNode():
-                return plan_deduplicate(node, sources[0], partitions)
-            case JoinNode():
-                return plan_join(node, sources, partitions, job)
-            case StatefulMapNode():
-                return plan_map(node, sources[0], partitions)
-            case StatefulMapInBatchesNode():
-                return plan_map_in_batches(node, sources[0], partitions)
-            case ProcessorNode():
-                return plan_processor(node, sources[0], partitions, job)
+        plan = _planned(job, node, sources, Partitions(partition_count), reports_statistics)
+        return replace(plan, operator=_as_it_is(job, node, plan.operator))
+
+
+def _planned(
+    job: str,
+    node: StatefulNode,
+    sources: Sequence[DataFrame],
+    partitions: Partitions,
+    reports_statistics: bool,
+) -> OperatorPlan:
+    match node:
+        case AggregateNode(window=SessionWindow()):
+            return plan_sessions(node, sources[0], partitions)
+        case AggregateNode():
+            return plan_windows(node, sources[0], partitions, reports_statistics)
+        case RollingNode():
+            return plan_rolling(node, sources[0], partitions, reports_statistics)
+        case DeduplicateNode():
+            return plan_deduplicate(node, sources[0], partitions)
+        case JoinNode():
+            return plan_join(node, sources, partitions, job)
+        case StatefulMapNode():
+            return plan_map(node, sources[0], partitions)
+        case StatefulMapInBatchesNode():
+            return plan_map_in_batches(node, sources[0], partitions)
+        case ProcessorNode():
+            return plan_processor(node, sources[0], partitions, job)
     raise PipelineError(f"there is no operator for {node.kind.value}.", job=job, stage=node.name)
+
+
+def _as_it_is(job: str, node: StatefulNode, operator: Operator) -> Operator:
+    """A copy, with what the user's functions close over as it is now. Frames are made once for
+    small epochs, and in each of the others: their tasks would see it as it is then.
+
+    Raises:
+        PipelineError: a function closes over something that cannot be sent to tasks.
+    """
+    try:
+        copied: Operator = pickle.loads(cloudpickle.dumps(operator))  # type: ignore[no-untyped-call]
+    except Exception as error:  # objects fail to pickle in their own ways
+        raise PipelineError(
+            f"the stage cannot be sent to tasks: {type(error).__name__}: {error}.",
+            job=job,
+            stage=node.name,
+            cure="Let its functions make connections, locks and files in the task.",
+        ) from error
+    return copied

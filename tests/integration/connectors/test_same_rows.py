@@ -2,7 +2,7 @@
 epoch or in a prepared one, by Arrow or by Spark, with dead letters or without.
 
 Each case is a file of its own; a thousand of them are read in one job. `JET_PROPERTY_EXAMPLES` says
-how many there are of each format.
+how many there are of each format, `JET_PROPERTY_FIRST` how many thousands were read in other runs.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ if TYPE_CHECKING:
 
 CASES = int(os.environ.get("JET_PROPERTY_EXAMPLES", "50"))
 BATCH = min(CASES, 1_000)
+FIRST = int(os.environ.get("JET_PROPERTY_FIRST", "0"))
 
 Read = Mapping[str, Counter[str]]
 """The rows by file; a bad one, or a bad file, is "bad"."""
 
 
 def batches(format: str) -> Iterator[random.Random]:
-    for number in range(-(-CASES // BATCH)):
+    for number in range(FIRST, FIRST - (-CASES // BATCH)):
         yield random.Random(f"{format} {number}")
 
 

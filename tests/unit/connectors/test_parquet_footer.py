@@ -47,6 +47,14 @@ def test_chunks_are_those_that_pyarrow_finds(
             assert {ENCODINGS[one] for one in chunk.encodings} == set(there.encodings)
 
 
+def test_a_file_without_rows_is_a_good_one(tmp_path: Path) -> None:
+    path = tmp_path / "none.parquet"
+    pq.write_table(TABLE.slice(0, 0), path)
+    read = ReadTables((str(tmp_path), ()), OneShare(list), False, TABLE.schema)
+    file = InputFile(1, str(path), path.stat().st_size)
+    assert sum(batch.num_rows for batch in read.rows(Slice.whole(file))) == 0
+
+
 def test_no_byte_of_a_footer_ends_the_process(tmp_path: Path) -> None:
     """The driver's, which looks where a file can be cut, nor a task's."""
     path, rng = tmp_path / "one.parquet", random.Random(1)
