@@ -34,8 +34,7 @@ _NAMED_MAX = 20
 @store_app.command()
 @on_store
 def status(target: Target) -> None:
-    """Shows the members, whether they answer, and their data; exit code 1 if the store is
-    unsafe."""
+    """Shows the members, their reachability and data; exit code 1 if the store is unsafe."""
     with target.open_store() as store:
         found = store.status()
     _show_status(found, target)

@@ -34,8 +34,8 @@ class LogState:
         tails: sequence number of the next journal event, by partition that has events.
         writers: number of each process's newest batch; only the last ``WRITERS_MAX`` processes.
         sinks: number of each sink's newest batch, kept for ever.
-        blob: location of the newest batch; None before the first. It is decided, but perhaps not
-            applied everywhere. A blob is removed only after its batch was applied.
+        blob: location of the newest batch; None before the first. The batch is decided, but perhaps
+            not applied everywhere. A blob is removed only after its batch was applied.
     """
 
     settings: MapSettings

@@ -90,8 +90,7 @@ class JetMap:
             self._settings.check(self.name, format, journal)
         self._reads_pickles = self._reads_pickles or format == "pickle"
 
-    # --- properties
-    # ---------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------
 
     @property
     def settings(self) -> MapSettings:
@@ -267,8 +266,7 @@ class JetMap:
         partition = partition_of(key, self.partition_count)
         return entry_key(encode_key(key), partition, self._parts.name_bytes_max)
 
-    # --- representation
-    # -----------------------------------------------------------------------------
+    # --- representation -------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         handle = self._store.handle() if isinstance(self._store, Store) else self._store

@@ -39,5 +39,5 @@ __all__ = [
     "jet_assets",
 ]
 
-# Shown by Dagster with the code location. Our versions do not follow Dagster's.
+# Shown by Dagster with the code location. Not a Dagster package: its versions are independent.
 DagsterLibraryRegistry.register("dagster-jet", version("dagster-jet"), is_dagster_package=False)

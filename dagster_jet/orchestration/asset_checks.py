@@ -55,7 +55,7 @@ def build_jet_asset_checks(
 
     - ``alive``: the job makes progress, or is down on purpose. Fails if it is stuck, has failed,
       was given up, or was not taken up in time.
-    - ``snapshot_age``: passes regardless of age while the job is alive and waits for input.
+    - ``snapshot_age``: the last snapshot is recent, or the job is alive and waits for input.
     - ``committed``: all sinks have the decided output.
     - ``store_safe``: no copy is missing or damaged.
     - ``rejected_rows``: few of the sources' rows became dead letters.
@@ -80,8 +80,7 @@ def build_jet_asset_checks(
             ``AutomationCondition.cron_tick_passed("*/30 * * * *")``.
 
     Raises:
-        ConfigurationError: `assets` is not from `jet_assets`, or has partitions; a limit is not
-            valid.
+        ConfigurationError: `assets` is not from `jet_assets` or has partitions; a limit is wrong.
     """
     pipeline = stream_of(assets, "checks")
     limits = Limits(

@@ -152,7 +152,8 @@ def jet_assets(
 
 
 def _check_inputs(pipeline: str, specs: Sequence[dg.AssetSpec]) -> None:
-    """Refuses keys that Dagster cannot turn into input names; its own error says only that."""
+    """Refuses upstream keys that are not valid as input names, with a clearer error than
+    Dagster's."""
     own = {spec.key for spec in specs}
     for key in sorted({dep.asset_key for spec in specs for dep in spec.deps} - own):
         name = "_".join(key.path).replace("-", "_").replace(".", "_")

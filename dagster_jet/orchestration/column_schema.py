@@ -15,7 +15,7 @@ _COMMENT = re.compile(r"\s+COMMENT\s+'((?:[^'\\]|\\.)*)'", re.IGNORECASE)
 def columns_from_ddl(ddl: str) -> dg.TableSchema:
     """Return the columns of a Spark DDL string such as ``"flight string, delay double NOT NULL"``.
 
-    A type that Spark does not know is kept as text; Spark refuses it when the job starts.
+    Invalid DDL is not refused here and gives odd types; Spark refuses it when the job starts.
     """
     return dg.TableSchema(columns=[_column(name, rest) for name, rest in split_ddl(ddl)])
 

@@ -108,8 +108,7 @@ def delete_jobs(
     """Delete a pipeline's job, or the jobs of some partitions; return a summary sentence.
 
     Raises:
-        JobStateError: there is no such job, or it owes its sinks a commit; earlier jobs are
-            deleted.
+        JobStateError: there is no such job, or its sinks lack a commit; earlier jobs are deleted.
         LeaseHeldError: the job is running.
     """
     names = [pipeline]

@@ -51,8 +51,7 @@ def build_jet_schedule(
         default_status: status of the schedule when it is first loaded.
 
     Raises:
-        ConfigurationError: `assets` is not from `jet_assets`, or has partitions; `until` is not
-            valid.
+        ConfigurationError: `assets` is not from `jet_assets` or has partitions; `until` is wrong.
     """
     pipeline = stream_of(assets, "a schedule of drained runs")
     parse_until(until)

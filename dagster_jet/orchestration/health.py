@@ -155,7 +155,7 @@ def store_safe(status: StoreStatus) -> Health:
 
 
 def late_rows(counters: Counters | None, limits: Limits) -> Health:
-    """Share of a stage's rows that were late since the job began."""
+    """Whether few of a stage's rows were late since the job began."""
     counters = counters or Counters()
     rows = counters.rows_in + counters.late
     ratio = counters.late / max(1, rows)
@@ -166,7 +166,7 @@ def late_rows(counters: Counters | None, limits: Limits) -> Health:
 
 
 def rejected_rows(counters: Mapping[str, Counters], limits: Limits) -> Health:
-    """Share of all sources' rows that became dead letters since the job began."""
+    """Whether few of all sources' rows became dead letters since the job began."""
     rejected = sum(each.rejected for each in counters.values())
     rows = sum(each.rows_in for each in counters.values()) + rejected
     ratio = rejected / max(1, rows)
@@ -180,7 +180,7 @@ def rejected_rows(counters: Mapping[str, Counters], limits: Limits) -> Health:
 def watermark_lag(
     reached_ms: int | None, held_back_by: str | None, now_ms: int, limits: Limits
 ) -> Health:
-    """Lag of a stage's event time behind the clock."""
+    """Whether the lag of a stage's event time behind the clock is within its limit."""
     if reached_ms is None:
         return Health(True, "The stage has no event time yet.")
     lag_ms = now_ms - reached_ms

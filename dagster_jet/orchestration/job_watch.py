@@ -219,7 +219,7 @@ class JobWatch:
                     f"{event.attempt} begins in {event.delay_ms / 1000:g} s."
                 )
             case SnapshotFailed() if event.failed_snapshots.bit_count() == 1:
-                # Warn at the 1st, 2nd, 4th, 8th failure ...: one event per second would flood the
+                # Warn at the 1st, 2nd, 4th, 8th ... failure: one event per second would flood the
                 # log.
                 self.log.warning(
                     f"A snapshot of execution {event.execution_id} was discarded "

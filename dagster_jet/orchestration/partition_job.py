@@ -39,8 +39,7 @@ def job_of_partition(pipeline: str, key: str) -> str:
 
     Args:
         pipeline: the pipeline's name.
-        key: the partition's key. Characters not valid in paths become ``_``, with a digest for
-            uniqueness.
+        key: the partition's key. Characters not valid in paths become ``_``, and a digest is added.
 
     Example:
         >>> job_of_partition("delays", "2024-01-01")
@@ -117,7 +116,7 @@ def _first_key(partitions: dg.PartitionsDefinition) -> str | None:
         return partitions.start.strftime(partitions.fmt)  # may still be in the future
     try:
         return partitions.get_first_partition_key()
-    except Exception:  # noqa: BLE001 - dynamic ones are in an instance, which is not there at load
+    except Exception:  # noqa: BLE001 - dynamic keys need an instance, which is absent at load
         return None
 
 

@@ -210,8 +210,8 @@ class JetResource(dg.ConfigurableResource[Any]):
     ) -> JetEventIterator:
         """Run a pipeline and report on its assets while it runs; ``yield from`` the result.
 
-        The job runs on a separate driver thread. Materializations follow committed snapshots, at a
-        limited rate: the first immediately after a recovery, the last at the end.
+        The job runs on a separate driver thread. Materializations follow committed snapshots at a
+        limited rate; one comes immediately after a recovery, and one at the end.
 
         A cancel, an eviction or Ctrl-C triggers a terminal snapshot within `drain_budget_seconds`
         and is re-raised. A user's cancel also pauses the job for the supervisor sensor. Launching
@@ -361,8 +361,7 @@ class JetResource(dg.ConfigurableResource[Any]):
         """
         run_id = context.run.run_id
         if is_cancelled_by_hand(context.instance, run_id):
-            # With a retry policy in the run's own process Dagster answers an interrupt with a
-            # retry.
+            # A retry policy in the run's own process: Dagster answers an interrupt with a retry.
             raise dg.Failure(f"{job!r} was cancelled.", allow_retries=False)
         worker = RunWorker.here(run_id).to_tag()
         context.instance.add_run_tags(run_id, {keys.TAG_WORKER: worker, **tags})
@@ -386,8 +385,8 @@ class JetResource(dg.ConfigurableResource[Any]):
         return True
 
     def _note_start(self, context: RunContext, job: str, until: Until | None) -> None:
-        """Sets the intent DRAINED for a run that ends by itself; only the next such run restarts
-        the job."""
+        """Sets the intent DRAINED: after a run that ends by itself only such a run starts the
+        job."""
         if until is None or until == "stopped":
             return
         try:

@@ -77,8 +77,7 @@ def build_jet_supervisor_sensor(
     After a run with progress (a new snapshot, or a minute of healthy running, with or without
     input) the next run is requested immediately. After runs without progress the pause grows, and
     finally the sensor gives up. A user's cancel of the run that has the job pauses it. A launch by
-    hand ends the pause and resets the failure count; no other run is requested until it has the
-    job.
+    hand ends the pause and resets the failure count; meanwhile no other run is requested.
 
     A run whose process is gone and would never be reported (its code server died too, or the
     machine's Dagster was killed) is reported as failed, so that alerts fire. So is a run on another
@@ -97,7 +96,7 @@ def build_jet_supervisor_sensor(
         start_timeout_seconds: time-out from the request of a run until it holds the lease.
         backoff_initial_seconds: first pause after a run without progress; it doubles.
         backoff_max_seconds: maximum pause.
-        give_up_after: number of runs in a row without progress.
+        give_up_after: number of runs in a row without progress before the sensor gives up.
         stuck_after_seconds: maximum time in one activity; waiting for input does not count.
         max_run_age_seconds: an older run is replaced, after a terminal snapshot. Default: no limit.
         follow_definition: retire the run in the same way when the stages of `pipeline` differ from

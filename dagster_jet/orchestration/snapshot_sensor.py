@@ -142,8 +142,7 @@ def sinks_with_news(
     Args:
         taken: the cursor.
         newest: the newest commit.
-        before_rewind: returns the rows at the snapshot gone back to; called for a new timeline
-            only.
+        before_rewind: returns the rows at the snapshot gone back to, if the timeline is new.
     """
     known: Mapping[str, int] = {}
     if taken is not None and taken.store == newest.store:
@@ -203,8 +202,7 @@ def look(
 def _request(found: CommittedSnapshot, store: str, tags: Mapping[str, str]) -> dg.RunRequest:
     manifest = found.manifest
     return dg.RunRequest(
-        # Dagster skips a known key for ever, so a snapshot is taken once even if the cursor is
-        # lost.
+        # Dagster skips a known key for ever: a snapshot is taken once, even if the cursor is lost.
         run_key=f"{manifest.job}:{store[:_STORE_ID_CHARACTERS]}:{manifest.timeline}:"
         f"{manifest.snapshot_id}",
         tags={

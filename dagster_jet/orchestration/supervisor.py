@@ -61,7 +61,7 @@ class RestartPolicy:
     backoff_initial_ms: int = 10_000
     backoff_max_ms: int = 300_000
     give_up_after: int = 8
-    """Number of requests in a row without progress."""
+    """Number of requests in a row without progress before the supervisor gives up."""
     healthy_ms: int = 60_000
     """Healthy running time since the request that counts as progress without a snapshot."""
     stuck_after_ms: int = 300_000
@@ -202,8 +202,7 @@ def _wait_for_requested_run(situation: Situation, policy: RestartPolicy) -> str 
 def _wait_for_launched_run(situation: Situation, policy: RestartPolicy) -> str | None:
     """Return why to wait for a launched run that may take the job; None if there is none.
 
-    A run that was killed hard stays "started" for ever, so it is waited for as long as a start
-    takes.
+    A run killed hard stays "started" for ever, so it is waited for only as long as a start takes.
     """
     young = {run: ms for run, ms in situation.launched.items() if ms < policy.start_timeout_ms}
     if not young:

@@ -171,5 +171,5 @@ def _shut_down(provider: Any) -> None:
     atexit.unregister(_shut_down)  # there is one provider per process
     try:
         provider.shutdown(timeout_millis=_LAST_EXPORT_MS)
-    except Exception as error:  # noqa: BLE001 - the process ends, whatever a collector says
+    except Exception as error:  # noqa: BLE001 - the process ends regardless of the collector
         _logger.debug("the last metrics could not be exported: %s", error)
