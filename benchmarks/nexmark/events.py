@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from benchmarks.nexmark.generator import Format
 from dagster_jet import Pipeline, Stage, sources
@@ -20,6 +21,7 @@ class Events:
         source: the folder with the files of the stream.
         allowed_lag: how far events may be out of order; default: as far as the model's are, so
             that none is late.
+        place: what the source is told of the folder's place.
     """
 
     def __init__(
@@ -30,12 +32,13 @@ class Events:
         *,
         format: Format = "json",
         allowed_lag: Duration | None = None,
+        **place: Any,
     ) -> None:
         if allowed_lag is None:
             allowed_lag = timedelta(milliseconds=model.disorder_ms)
         self.auction_life = timedelta(milliseconds=model.auction_life_ms)
         """No auction lasts longer: what bounds the joins."""
-        files = sources.files(str(source), format=format, schema=spark_ddl())
+        files = sources.files(str(source), format=format, schema=spark_ddl(), **place)
         self._untimed = pipeline.read_from(files, name="events")
         self._allowed_lag = allowed_lag
 

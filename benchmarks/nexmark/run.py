@@ -23,12 +23,15 @@ SPARK = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
 
 
 def pipeline(
-    query: str, source: Path, output: Path, model: Model, format: Format = "json"
+    query: str, source: Path, output: Path, model: Model, format: Format = "json", **place: Any
 ) -> Pipeline:
-    """The query between a folder of events and a folder of Parquet files."""
+    """The query between a folder of events and a folder of Parquet files.
+
+    `place`: what source and sink are told of the folders' place."""
     job = Pipeline(f"nexmark_{query}")
-    events = Events(job, source, model, format=format)
-    QUERIES[query](events).write_to(sinks.files(str(output), format="parquet"), name="answer")
+    events = Events(job, source, model, format=format, **place)
+    answer = sinks.files(str(output), format="parquet", **place)
+    QUERIES[query](events).write_to(answer, name="answer")
     return job
 
 

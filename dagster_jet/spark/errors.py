@@ -74,6 +74,8 @@ def translate(
     """The `JetError` that a failed Spark job stands for.
 
     Args:
+        user_stages: those with functions of users that Spark itself calls. Whatever else raises is
+            not the user's.
         scratch: where the JVM keeps shuffled and cached rows: it does not say that itself.
     """
     text = str(error)
@@ -121,10 +123,17 @@ def translate(
             stage=", ".join(user_stages) or None,
             cure="Install that module where the executors run.",
         )
+    if not user_stages:
+        return JetError(
+            f"a row could not be processed: {cause}",
+            job=job,
+            cure="Correct the data; if it is right, this is a bug in dagster_jet. Nothing of this "
+            "epoch was written.",
+        )
     return UserFunctionError(
         f"a row could not be processed: {cause}",
         job=job,
-        stage=", ".join(user_stages) or None,
+        stage=", ".join(user_stages),
         cure="Correct the function or the data; nothing of this epoch was written.",
     )
 

@@ -90,8 +90,8 @@ class SparkRuntime:
             JetError: translated from Spark's error, with the reaction it asks for.
         """
         try:
-            own = OwnTask(task, ", ".join(stages) or None)
-            acks = collect_acks(self.placement.shards().mapInArrow(own, f"{ACK_COLUMN} binary"))
+            shards, named = self.placement.shards(), ", ".join(stages) or None
+            acks = collect_acks(shards.mapInArrow(OwnTask(task, named), f"{ACK_COLUMN} binary"))
             self.placement.check()
         except (PySparkException, Py4JError, OSError) as error:
             raise self.failure(error, stages) from error

@@ -17,9 +17,13 @@ STATE = "n long, total long"
 LAG_MS, TTL_MS = 500, 1500
 
 
-def balances(folder: Path, state_schema: str = STATE, total_type: Any = None) -> Pipeline:
+def balances(
+    folder: Path, state_schema: str = STATE, total_type: Any = None, **place: Any
+) -> Pipeline:
     """Per key how many values there were, and their sum. A multiple of 7 clears its key; what is
-    forgotten has a last word, without a time."""
+    forgotten has a last word, without a time.
+
+    `place`: what source and sinks are told of the place that `folder` is in."""
 
     def add(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         before = {row["k"]: (row["n"], row["total"]) for row in state.to_pylist()}
@@ -41,7 +45,7 @@ def balances(folder: Path, state_schema: str = STATE, total_type: Any = None) ->
 
     p = Pipeline("balances")
     rows = p.read_from(
-        sources.files(f"{folder}/in/left", format="json", schema=SCHEMA), name="rows"
+        sources.files(f"{folder}/in/left", format="json", schema=SCHEMA, **place), name="rows"
     ).with_timestamps("ts", allowed_lag=f"{LAG_MS} ms", idle_timeout="0 ms")
     stage = rows.group_by("k").map_stateful(
         add,
@@ -52,8 +56,9 @@ def balances(folder: Path, state_schema: str = STATE, total_type: Any = None) ->
         ttl=f"{TTL_MS} ms",
         on_evict=last_word,
     )
-    stage.late_to(sinks.files(f"{folder}/out/late", format="json"), name="late")
-    stage.write_to(sinks.files(f"{folder}/out/balances", format="json"), name="balances_out")
+    stage.late_to(sinks.files(f"{folder}/out/late", format="json", **place), name="late")
+    out = sinks.files(f"{folder}/out/balances", format="json", **place)
+    stage.write_to(out, name="balances_out")
     return p
 
 

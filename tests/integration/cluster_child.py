@@ -6,8 +6,7 @@ Windows over windows, sessions and a user's function with state, all fed by one 
 frames are shared and stages pass results on. A row with ``v`` = `DEADLY` makes the user's function
 kill the executor it runs in, if that is the `VICTIM`, and take that machine's files with it.
 
-Afterwards the job of `wide_epochs.py` runs, and the placement of shards alone is put to the hardest
-case, in the same executors.
+Afterwards the placement of shards alone is put to the hardest case, in the same executors.
 
 Prints, as its last line, where every shard of every execution had its runs.
 """
@@ -42,6 +41,7 @@ from dagster_jet.spark.cluster.placement import Anchored
 from dagster_jet.spark.tasks.barrier import executor_name
 
 from . import wide_epochs
+from .world import write_input
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,8 +175,9 @@ def run_as_another_version(jet: Jet, folder: Path) -> str:
     """What a start says whose executors have another version than the driver."""
     own = dagster_jet.__version__
     dagster_jet.__version__ = "0.0.0"
+    write_input(folder / "another" / "in", 0, [{"k": 1, "ts": 1}])
     try:
-        jet.run(wide_epochs.pipeline(folder / "wide", "another"), until="completed")
+        jet.run(wide_epochs.pipeline(folder / "another"), until="completed")
     except MissingEnvironmentError as error:
         return str(error)
     finally:
@@ -224,8 +225,6 @@ def main(folder: Path, parallelism: int) -> None:
     )
     with Jet(store=members, spark=SPARK, work_dir=folder / "work") as jet:
         result = jet.run(pipeline(folder), config, until="completed", on_event=watch)
-        wide_epochs.fill(folder / "wide" / "in")
-        wide = jet.run(wide_epochs.pipeline(folder / "wide"), until="completed")
         refused = run_as_another_version(jet, folder)
         waited_s, said = lose_the_last_to_work(jet.session(), folder / "done")
         jet.session().stop()  # else the executors are replaced as long as the JVM takes to end
@@ -233,7 +232,6 @@ def main(folder: Path, parallelism: int) -> None:
         "epochs": result.epochs,
         "restarts": result.restarts,
         "failures": watch.failures,
-        "wide_restarts": wide.restarts,
         "refused": refused,
         "noticed_s": round(watch.noticed_s, 1),
         "last_to_work": [round(waited_s, 1), said],

@@ -84,7 +84,7 @@ def difference(found: Rows, expected: Rows) -> str:
         return ""
     return (
         f"{missing.total()} missing, {extra.total()} too many of {expected.total()}: "
-        f"missing {sorted(missing)[:3]}, too many {sorted(extra)[:3]}"
+        f"missing {sorted(missing, key=repr)[:3]}, too many {sorted(extra, key=repr)[:3]}"
     )
 
 

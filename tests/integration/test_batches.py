@@ -28,21 +28,27 @@ class BatchesWorld(World):
 
     driver = staticmethod(batches_child.main)
 
-    def fill(self, *_: int, **__: int) -> BatchesWorld:
-        """Distinct times, so that a key's order is certain. A row is far behind the watermark or
-        not at all, and a key comes in every file or stays away for far longer than its time to
-        live: by which epoch the watermark has moved makes no difference."""
+    def fill(self, *_: int, copies: int = 1, **__: int) -> BatchesWorld:
+        """Distinct times of each key, so that its order is certain. A row is far behind the
+        watermark or not at all, and a key comes in every file or stays away for far longer than its
+        time to live: by which epoch the watermark has moved makes no difference.
+
+        Args:
+            copies: so many times as many rows and keys.
+        """
         for number in range(FILES):
             rng = random.Random(f"batches {number}")
             keys = "de" if 3 <= number < 9 else "abc"
-            offsets = rng.sample(range(LAG_MS), ROWS) + [-5000, -4999] * (number > 2)
             rows = [
                 {
-                    "k": keys[place % len(keys)],
+                    "k": f"{keys[place % len(keys)]}{copy or ''}",
                     "ts": (number + 1) * 1000 + offset,
                     "v": rng.randrange(100),
                 }
-                for place, offset in enumerate(offsets)
+                for copy in range(copies)
+                for place, offset in enumerate(
+                    rng.sample(range(LAG_MS), ROWS) + [-5000, -4999] * (number > 2)
+                )
             ]
             rng.shuffle(rows)
             write_input(self.folder / "in" / "left", number, rows)

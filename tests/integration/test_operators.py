@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources, windows
 from dagster_jet import aggregates as agg
+from dagster_jet.connectors.contract import Sink
 from dagster_jet.dag import (
     Emitter,
     Inbox,
@@ -26,6 +27,7 @@ from dagster_jet.execution import epoch_driver
 from dagster_jet.execution.events import SnapshotCommitted
 from dagster_jet.pipeline import Stage
 
+from .oracle import difference, input_rows
 from .world import World, write_input
 
 SCHEMA = "k string, ts long, v long"
@@ -33,13 +35,15 @@ LAG_MS = 400
 Row = dict[str, Any]
 
 
-def events(seed: str, files: int = 8, rows: int = 25) -> list[list[Row]]:
+def events(
+    seed: str, files: int = 8, rows: int = 25, keys: Sequence[str] = "abcdef"
+) -> list[list[Row]]:
     """Times go up from file to file and jump about within one, never further back than the lag."""
     rng = random.Random(seed)
     return [
         [
             {
-                "k": rng.choice("abcdef"),
+                "k": rng.choice(keys),
                 "ts": number * 1_000 + rng.randrange(LAG_MS) + (5_000 if number > 5 else 0),
                 "v": rng.randrange(100),
             }
@@ -106,10 +110,13 @@ def joined(how: str) -> Callable[[Stage, Stage], Stage]:
 def expected_joined(how: str) -> Callable[..., Iterator[tuple[Any, ...]]]:
     def expect(rows: list[Row], others: list[Row]) -> Iterator[tuple[Any, ...]]:
         matched: set[int] = set()
+        of_key: dict[str, list[tuple[int, Row]]] = defaultdict(list)
+        for place, other in enumerate(others):
+            of_key[other["k"]].append((place, other))
         for row in rows:
             found = False
-            for place, other in enumerate(others):
-                if row["k"] == other["k"] and abs(row["ts"] - other["ts"]) <= 300:
+            for place, other in of_key[row["k"]]:
+                if abs(row["ts"] - other["ts"]) <= 300:
                     found = True
                     matched.add(place)
                     yield (row["k"], row["ts"], row["v"], other["ts"], other["v"])
@@ -221,28 +228,43 @@ def test_operator_over_restarts_at_other_parallelism(
     """Parallelism 1, 2, 5, 3: every execution begins in the middle of windows and states."""
     if not few_groups:
         monkeypatch.setattr(epoch_driver, "FEW_GROUPS", -1)
-    build, expect, columns = OPERATORS[name]
-    needs_two = name.startswith("join")
-    p = Pipeline("operators")
-    streams = []
-    for side in ("left", "right")[: 2 if needs_two else 1]:
-        (world.folder / "in" / side).mkdir(parents=True)
-        source = sources.files(str(world.folder / "in" / side), format="json", schema=SCHEMA)
-        stream = p.read_from(source, name=side)
-        streams.append(stream.with_timestamps("ts", allowed_lag=f"{LAG_MS} ms"))
-    out = world.folder / "out"
-    build(*streams).write_to(sinks.files(str(out), format="json"), name="out")
-    batches = {side: events(f"{name}{side}") for side in ("left", "right")}
+    batches = {side: events(f"{name}{side}") for side in sides(name)}
     for turn, parallelism in enumerate((1, 2, 5, 3)):
-        for side in ("left", "right")[: len(streams)]:
+        for side in batches:
             for number in (2 * turn, 2 * turn + 1):
                 write_input(world.folder / "in" / side, number, batches[side][number])
         with world.jet() as jet:
             config = JobConfig(parallelism=parallelism, max_items_per_epoch=20)
-            jet.run(p, config, until="completed" if turn == 3 else "drained")
-    left, right = ([row for file in batches[side] for row in file] for side in ("left", "right"))
-    found = Counter(committed(out, columns))
-    assert found == Counter(expect(left, right)), name
+            until = "completed" if turn == 3 else "drained"
+            jet.run(operator_pipeline(name, world.folder), config, until=until)
+    assert not wrong_rows(name, world.folder), name
+
+
+def sides(name: str) -> tuple[str, ...]:
+    """The streams that an operator reads."""
+    return ("left", "right") if name.startswith("join") else ("left",)
+
+
+def operator_pipeline(name: str, folder: Path, **place: Any) -> Pipeline:
+    """`place`: what sources and sinks are told of the place that `folder` is in."""
+    p = Pipeline(f"operator_{name}")
+    streams = []
+    for side in sides(name):
+        source = sources.files(f"{folder}/in/{side}", format="json", schema=SCHEMA, **place)
+        stream = p.read_from(source, name=side)
+        streams.append(stream.with_timestamps("ts", allowed_lag=f"{LAG_MS} ms"))
+    out = sinks.files(f"{folder}/out", format="json", **place)
+    OPERATORS[name][0](*streams).write_to(out, name="out")
+    return p
+
+
+def wrong_rows(name: str, folder: Path) -> str:
+    """What an operator has written, compared with what its input files say."""
+    _, expect, columns = OPERATORS[name]
+    read = [input_rows(folder / "in" / side) for side in sides(name)]
+    return difference(
+        Counter(committed(folder / "out", columns)), Counter(expect(*read, *[[]] * (2 - len(read))))
+    )
 
 
 def committed(folder: Path, columns: str) -> Iterator[tuple[Any, ...]]:
@@ -252,51 +274,65 @@ def committed(folder: Path, columns: str) -> Iterator[tuple[Any, ...]]:
 
 
 def test_late_rows_go_to_their_sink_and_nothing_is_lost(world: World) -> None:
-    """No lag is allowed, so what jumps back is late: results and late rows make up the input."""
-    folder = world.folder / "in"
-    folder.mkdir()
-    p = Pipeline("late")
-    source = sources.files(str(folder), format="json", schema=SCHEMA)
-    rows = p.read_from(source, name="rows").with_timestamps("ts")
-    kinds = {
-        "tumbling": windows.tumbling("500 ms"),
-        "sliding": windows.sliding("1 second", "500 ms"),
-        "session": windows.session("100 ms"),
-    }
-    for name, window in kinds.items():
-        stage = rows.group_by("k").window(window).aggregate(n=agg.count(), name=name)
-        stage.late_to(sinks.files(f"{world.folder}/{name}_late", format="json"), name=f"{name}_l")
-        stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=f"{name}_out")
-    kept = rows.deduplicate(on=("k", "ts", "v"), within="10 ms", name="kept")
-    kept.late_to(sinks.files(f"{world.folder}/kept_late", format="json"), name="kept_l")
-    kept.write_to(sinks.files(f"{world.folder}/kept", format="json"), name="kept_out")
-    everything = restless_batches(folder)
+    everything = restless_batches(world.folder / "in")
     with world.jet() as jet:
-        result = jet.run(p, JobConfig(max_items_per_epoch=20), until="completed")
+        config = JobConfig(max_items_per_epoch=20)
+        result = jet.run(late_pipeline(world.folder), config, until="completed")
     assert result.epochs > 5
+    check_late_rows(world.folder, everything)
+
+
+LATE_KINDS = {
+    "tumbling": windows.tumbling("500 ms"),
+    "sliding": windows.sliding("1 second", "500 ms"),
+    "session": windows.session("100 ms"),
+}
+
+
+def late_pipeline(folder: Path, **place: Any) -> Pipeline:
+    """No lag is allowed, so what jumps back is late."""
+
+    def sink(name: str) -> Sink:
+        return sinks.files(f"{folder}/{name}", format="json", **place)
+
+    p = Pipeline("late")
+    source = sources.files(f"{folder}/in", format="json", schema=SCHEMA, **place)
+    rows = p.read_from(source, name="rows").with_timestamps("ts")
+    for name, window in LATE_KINDS.items():
+        stage = rows.group_by("k").window(window).aggregate(n=agg.count(), name=name)
+        stage.late_to(sink(f"{name}_late"), name=f"{name}_l")
+        stage.write_to(sink(name), name=f"{name}_out")
+    kept = rows.deduplicate(on=("k", "ts", "v"), within="10 ms", name="kept")
+    kept.late_to(sink("kept_late"), name="kept_l")
+    kept.write_to(sink("kept"), name="kept_out")
+    return p
+
+
+def check_late_rows(folder: Path, everything: list[Row]) -> None:
+    """Results and late rows make up the input."""
     copies = {"tumbling": 1, "sliding": 2, "session": 1}
-    for name in kinds:
-        late = Counter(committed(world.folder / f"{name}_late", "k ts v"))
+    for name in LATE_KINDS:
+        late = Counter(committed(folder / f"{name}_late", "k ts v"))
         assert not late - Counter((r["k"], r["ts"], r["v"]) for r in everything)
-        counted = sum(n for (n,) in committed(world.folder / name, "n"))
+        counted = sum(n for (n,) in committed(folder / name, "n"))
         assert late and counted == copies[name] * (len(everything) - late.total())
-    both = Counter(committed(world.folder / "kept", "k ts v"))
-    both.update(committed(world.folder / "kept_late", "k ts v"))
+    both = Counter(committed(folder / "kept", "k ts v"))
+    both.update(committed(folder / "kept_late", "k ts v"))
     assert both == Counter((r["k"], r["ts"], r["v"]) for r in everything)
 
 
-def restless_batches(folder: Path) -> list[Row]:
+def restless_batches(folder: Path, rows: int = 20, keys: Sequence[str] = "abc") -> list[Row]:
     """Every row is another one, and many jump back."""
     rng = random.Random("late")
     everything = []
     for number in range(8):
         batch = [
             {
-                "k": rng.choice("abc"),
+                "k": rng.choice(keys),
                 "ts": number * 300 + rng.randrange(1500),
-                "v": 20 * number + place,
+                "v": rows * number + place,
             }
-            for place in range(20)
+            for place in range(rows)
         ]
         everything += batch
         write_input(folder, number, batch)
@@ -414,39 +450,53 @@ def test_an_event_time_column_may_have_a_dot(world: World) -> None:
 
 
 def test_rolling_totals_end_in_the_truth(world: World) -> None:
-    """One row per touched key and epoch; the greatest count of a key is all of it."""
-    folder = world.folder / "in"
-    folder.mkdir()
+    for turn, parallelism in enumerate((1, 3, 2)):
+        write_input(world.folder / "in", turn, events("rolling", files=3)[turn])
+        with world.jet() as jet:
+            config = JobConfig(parallelism=parallelism)
+            jet.run(rolling_pipeline(world.folder), config, until="drained")
+    check_rolling_totals(world.folder)
+
+
+def rolling_pipeline(folder: Path, **place: Any) -> Pipeline:
     p = Pipeline("rolling")
-    source = sources.files(str(folder), format="json", schema=SCHEMA)
+    source = sources.files(f"{folder}/in", format="json", schema=SCHEMA, **place)
     totals = (
         p.read_from(source, name="rows")
         .with_timestamps("ts", allowed_lag="1 second")
         .group_by("k")
         .rolling_aggregate(n=agg.count(), total=agg.sum("v"), top=agg.max("v"), name="op")
     )
-    totals.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
-    everything: list[Row] = []
-    for turn, parallelism in enumerate((1, 3, 2)):
-        batch = events("rolling", files=3)[turn]
-        everything += batch
-        write_input(folder, turn, batch)
-        with world.jet() as jet:
-            jet.run(p, JobConfig(parallelism=parallelism), until="drained")
-    found = sorted(committed(world.folder / "out", "k n total top"), key=lambda row: row[1])
-    expected = {
-        k: (n, *(f(r["v"] for r in everything if r["k"] == k) for f in (sum, max)))
-        for k, n in Counter(row["k"] for row in everything).items()
-    }
-    assert {k: rest for k, *rest in found} == {k: list(v) for k, v in expected.items()}
+    totals.write_to(sinks.files(f"{folder}/out", format="json", **place), name="out")
+    return p
+
+
+def check_rolling_totals(folder: Path) -> None:
+    """One row per touched key and epoch; the greatest count of a key is all of it."""
+    found = sorted(committed(folder / "out", "k n total top"), key=lambda row: row[1])
+    values: dict[str, list[int]] = defaultdict(list)
+    for row in input_rows(folder / "in"):
+        values[row["k"]].append(row["v"])
+    expected = {k: [len(of_key), sum(of_key), max(of_key)] for k, of_key in values.items()}
+    assert {k: rest for k, *rest in found} == expected
     assert len(found) == len(set(found)) > len(expected)
 
 
 def test_early_results_come_before_the_final_ones_and_change_nothing(world: World) -> None:
-    folder = world.folder / "in"
-    folder.mkdir()
+    for number, batch in enumerate(events("early")):
+        write_input(world.folder / "in", number, batch)
+    with world.jet() as jet:
+        config = JobConfig(max_items_per_epoch=20)
+        jet.run(early_pipeline(world.folder), config, until="completed")
+    check_early_results(world.folder)
+
+
+def early_pipeline(folder: Path, **place: Any) -> Pipeline:
+    def sink(name: str) -> Sink:
+        return sinks.files(f"{folder}/{name}", format="json", **place)
+
     p = Pipeline("early")
-    source = sources.files(str(folder), format="json", schema=SCHEMA)
+    source = sources.files(f"{folder}/in", format="json", schema=SCHEMA, **place)
     rows = p.read_from(source, name="rows").with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
     for name, window in {
         "tumbling": windows.tumbling("3 seconds"),
@@ -454,9 +504,9 @@ def test_early_results_come_before_the_final_ones_and_change_nothing(world: Worl
     }.items():
         keyed = rows.group_by("k").window(window, early_results="1 ms")
         stage = keyed.aggregate(n=agg.count(), name=name)
-        stage.write_to(sinks.files(f"{world.folder}/{name}", format="json"), name=f"{name}_out")
+        stage.write_to(sink(name), name=f"{name}_out")
         renamed = stage.select("k", "window_end", "n AS shown")
-        renamed.write_to(sinks.files(f"{world.folder}/{name}2", format="json"), name=f"{name}2")
+        renamed.write_to(sink(f"{name}2"), name=f"{name}2")
         behind = {
             "direct": stage.rolling_aggregate(n=agg.sum("n"), name=f"{name}_sum"),
             "renamed": renamed.window(windows.tumbling("3 seconds")).aggregate(
@@ -464,25 +514,23 @@ def test_early_results_come_before_the_final_ones_and_change_nothing(world: Worl
             ),
         }
         for how, totals in behind.items():
-            out = sinks.files(f"{world.folder}/{name}_{how}", format="json")
-            totals.write_to(out, name=f"{name}_{how}")
-    batches = events("early")
-    for number, batch in enumerate(batches):
-        write_input(folder, number, batch)
-    everything = [row for batch in batches for row in batch]
-    with world.jet() as jet:
-        jet.run(p, JobConfig(max_items_per_epoch=20), until="completed")
+            totals.write_to(sink(f"{name}_{how}"), name=f"{name}_{how}")
+    return p
+
+
+def check_early_results(folder: Path) -> None:
+    everything = input_rows(folder / "in")
     for name in ("tumbling", "session"):
-        shown = list(committed(world.folder / name, "is_early k window_end n"))
+        shown = list(committed(folder / name, "is_early k window_end n"))
         final = [row for row in shown if not row[0]]
         assert sum(row[3] for row in final) == len(everything), name
         early = [row for row in shown if row[0]]
         assert len(early) > 5, f"{name}: {early}"
         assert all(0 < row[3] <= len(everything) for row in early)
-        handed_on = Counter(committed(world.folder / f"{name}2", "k window_end shown"))
+        handed_on = Counter(committed(folder / f"{name}2", "k window_end shown"))
         assert handed_on == Counter(row[1:] for row in shown), "early rows pass transforms"
-        assert max(committed(world.folder / f"{name}_direct", "n")) == (len(everything),)
-        again = sum(n for (n,) in committed(world.folder / f"{name}_renamed", "n"))
+        assert max(committed(folder / f"{name}_direct", "n")) == (len(everything),)
+        again = sum(n for (n,) in committed(folder / f"{name}_renamed", "n"))
         assert again == len(everything), "but enter no state"
 
 

@@ -4,14 +4,13 @@ outputs and the same snapshots, in the same partitions, before and after a resta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from dagster_jet import Pipeline, sinks, sources, windows
+from dagster_jet import Jet, Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.dag import (
     Emitter,
@@ -29,6 +28,7 @@ from tests.long import long
 
 from .child import open_jet
 from .two_runtimes import (
+    Files,
     OnProcessors,
     OnSpark,
     Reached,
@@ -218,20 +218,21 @@ def windowed(stage: Stage, name: str, **aggregates: agg.Aggregate) -> Stage:
     return keyed.aggregate(name=name, **aggregates)
 
 
-def pipeline(folder: Path) -> Pipeline:
+def pipeline(folder: Path, **place: Any) -> Pipeline:
+    """`place`: what sources and sinks are told of the place that `folder` is in."""
     p = Pipeline("two_runtimes")
     streams = []
     for name in ("rows", "left", "right"):
         (folder / "in" / name).mkdir(parents=True)
-        source = sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA)
+        source = sources.files(f"{folder}/in/{name}", format="json", schema=SCHEMA, **place)
         stream = p.read_from(source, name=name)
         lag = {"allowed_lag": f"{LAG_MS} ms", "idle_timeout": "0 ms"}
         streams.append(stream.with_timestamps("ts", **lag))
     for name, stage in stages(*streams).items():
-        sink = sinks.files(f"{folder}/out/{name} out", format="parquet")
+        sink = sinks.files(f"{folder}/out/{name} out", format="parquet", **place)
         stage.write_to(sink, name=f"{name} out")
         if name == "map, rows set aside":
-            dead = sinks.files(f"{folder}/out/{DEAD}", format="parquet")
+            dead = sinks.files(f"{folder}/out/{DEAD}", format="parquet", **place)
             stage.dead_letter_to(dead, name=DEAD)
     return p
 
@@ -244,32 +245,39 @@ class Comparison:
     end: tuple[Reached, Reached]
 
 
+KEYS = {"rows": ["a", "b", "ü", "", None], "left": ["a", "b", None], "right": ["a", "b", None]}
+# Rows jump back over several files: some are late. Of streams to join none may be, because
+# there the other side's pace, which is free, decides about it.
+DISORDER_MS = {"rows": 3_500, "left": LAG_MS, "right": LAG_MS}
+
+
+def compare(jet: Jet, folder: Path, files: Files, first: int, **place: Any) -> Comparison:
+    """Runs both over `files`, cut behind the first ones."""
+    p = pipeline(folder, **place)
+    operators = plan_operators(jet.session(), p)
+    on_spark = OnSpark(folder, p, operators)
+    on_processors = OnProcessors(p, operators, ARROW, LAG_MS)
+    before = {name: batches[:first] for name, batches in files.items()}
+    rest = {name: batches[first:] for name, batches in files.items()}
+    cut = on_spark.run(jet, before, 2, until="drained")
+    end = on_spark.run(jet, rest, 3, until="completed")
+    return Comparison(
+        (cut, on_processors.run(before, 2, cut=cut)),
+        (end, on_processors.run(rest, 3, cut=None)),
+    )
+
+
 @pytest.fixture(scope="module", params=SEEDS)
 def both(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Comparison]:
+) -> Comparison:
     folder = tmp_path_factory.mktemp("two_runtimes")
-    p = pipeline(folder)
-    operators = plan_operators(spark, p)
-    on_spark = OnSpark(folder, p, operators)
-    on_processors = OnProcessors(p, operators, ARROW, LAG_MS)
-    keys = {"rows": ["a", "b", "ü", "", None], "left": ["a", "b", None], "right": ["a", "b", None]}
-    # Rows jump back over several files: some are late. Of streams to join none may be, because
-    # there the other side's pace, which is free, decides about it.
-    disorder = {"rows": 3_500, "left": LAG_MS, "right": LAG_MS}
     files = {
-        name: random_files((request.param, name), FIRST + REST, ROWS, disorder[name], keys[name])
-        for name in keys
+        name: random_files((request.param, name), FIRST + REST, ROWS, DISORDER_MS[name], KEYS[name])
+        for name in KEYS
     }
-    first = {name: batches[:FIRST] for name, batches in files.items()}
-    rest = {name: batches[FIRST:] for name, batches in files.items()}
     with open_jet(folder, "a", 0) as jet:
-        cut = on_spark.run(jet, first, 2, until="drained")
-        end = on_spark.run(jet, rest, 3, until="completed")
-    yield Comparison(
-        (cut, on_processors.run(first, 2, cut=cut)),
-        (end, on_processors.run(rest, 3, cut=None)),
-    )
+        return compare(jet, folder, files, FIRST)
 
 
 KINDS = (
@@ -313,14 +321,29 @@ def test_the_same_rows_are_set_aside(both: Comparison) -> None:
 
 def test_the_last_rolling_row_of_every_key_is_equal(both: Comparison) -> None:
     """Updates come as often as there are steps."""
-
-    def newest(updates: Counter[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        # Columns: k, ts, n, ...
-        return {row[0]: row for row in sorted(updates, key=lambda row: int(row[2]))}
-
     for on_spark, local in (both.cut, both.end):
         spark_rows, local_rows = (r.outputs["rolling_aggregate out"] for r in (on_spark, local))
         assert newest(spark_rows) == newest(local_rows) != {}
+
+
+def newest(updates: Counter[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """By key; the columns are k, ts, n, ..."""
+    return {row[0]: row for row in sorted(updates, key=lambda row: int(row[2]))}
+
+
+def differing(both: Comparison) -> list[str]:
+    """What the tests above compare, by name, where it is not equal or empty."""
+    found = [name for name in KINDS if not both.cut[0].states[name]]
+    for on_spark, local in (both.cut, both.end):
+        found += [n for n, rows in local.states.items() if on_spark.states[n] != rows]
+        for name in (*(f"{kind} out" for kind in KINDS), DEAD):
+            if not on_spark.outputs[name] or on_spark.outputs[name] != local.outputs[name]:
+                found.append(name)
+        rolling = "rolling_aggregate out"
+        if newest(on_spark.outputs[rolling]) != newest(local.outputs[rolling]):
+            found.append(rolling)
+        found += [n for n, rows in local.accepted.items() if on_spark.accepted[n] != rows]
+    return found
 
 
 def test_both_work_under_the_same_watermarks_and_find_the_same_rows_late(both: Comparison) -> None:

@@ -310,19 +310,39 @@ def _entries(table: pa.Table) -> Counter[tuple[str, ...]]:
 
 
 def random_files(
-    seed: object, files: int, rows: int, disorder_ms: int, keys: Sequence[Any]
+    seed: object,
+    files: int,
+    rows: int,
+    disorder_ms: int,
+    keys: Sequence[Any],
+    *,
+    distinct: bool = False,
 ) -> list[list[Row]]:
     """Times go up by a second per file and jump about by `disorder_ms`; after a pause at the end
-    much is due at once."""
+    much is due at once.
+
+    Args:
+        distinct: no two rows of a key have one time. Among many rows some would, and which of them
+            comes first is certain only where one task reads them all.
+    """
     rng = random.Random(f"{seed}")
     values = [None, *range(-9, 30)]
+    taken: set[tuple[Any, int]] = set()
+
+    def place(number: int) -> tuple[Any, int]:
+        while True:
+            found = rng.choice(keys), max(0, number * 1_000 + rng.randrange(disorder_ms))
+            if not distinct or found not in taken:
+                taken.add(found)
+                return found
 
     def row(number: int) -> Row:
         value = rng.choice(values)
+        k, ts = place(number)
         return {
-            "k": rng.choice(keys),
+            "k": k,
             "g": rng.choice([None, 1, 2]),
-            "ts": max(0, number * 1_000 + rng.randrange(disorder_ms)),
+            "ts": ts,
             "v": value,
             "x": None if value is None else value / 2,
             "s": None if value is None else f"«{value}»",

@@ -15,9 +15,10 @@ from dagster_jet import Pipeline, sinks, sources, windows
 from dagster_jet import aggregates as agg
 from dagster_jet.execution.epoch_driver import FEW_GROUPS, FEW_ROWS
 
-JOB = "wide"
-FILES, ROWS, KEYS = 2, 25_000, 10_000
-SIZE_MS, STEP_MS, LAST = 10_000, 5_000, 3
+from .oracle import committed, difference
+
+FILES, ROWS, KEYS = 3, 40_000, 5_000
+SIZE_MS, STEP_MS, LAST = 10_000, 2_000, 3
 assert min(FEW_ROWS, FEW_GROUPS) < ROWS
 COLUMNS = {"tops": ("window_end", "most", "last"), "all": ("one", "n")}
 
@@ -36,8 +37,8 @@ def fill(folder: Path) -> None:
         (folder / f"{number}.json").write_text("".join(part), "utf-8")
 
 
-def pipeline(folder: Path, job: str = JOB) -> Pipeline:
-    p = Pipeline(job)
+def pipeline(folder: Path) -> Pipeline:
+    p = Pipeline("wide")
     source = sources.files(f"{folder}/in", format="json", schema="k long, ts long", shared=True)
     rows = p.read_from(source, name="rows").with_timestamps("ts")
     counts = (
@@ -56,9 +57,15 @@ def pipeline(folder: Path, job: str = JOB) -> Pipeline:
         .rolling_aggregate(n=agg.count(), name="total")
     )
     for name, stage in {"tops": tops.select("window_end", "most", "last"), "all": total}.items():
-        out = sinks.files(f"{folder}/out-{job}/{name}", format="json", shared=True)
+        out = sinks.files(f"{folder}/out/{name}", format="json", shared=True)
         stage.write_to(out, name=f"{name}_out")
     return p
+
+
+def check(folder: Path) -> None:
+    found = {name: committed(folder / "out" / name, COLUMNS[name]) for name in COLUMNS}
+    assert not difference(found["tops"], expected_tops())
+    assert max(found["all"]) == ("all", FILES * ROWS)
 
 
 def expected_tops() -> Counter[tuple[int, int, tuple[int, ...]]]:

@@ -74,11 +74,21 @@ class World:
     driver: ClassVar[Main] = staticmethod(child.main)
     """What a child does."""
     job: ClassVar[str] = child.JOB
+    patience_s: ClassVar[float] = 240
+    """How long a child may take to its death, or its end."""
 
-    def __init__(self, folder: Path, fail_points: FailPoints, spark: SparkSession) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fail_points: FailPoints | None = None,
+        spark: SparkSession | None = None,
+    ) -> None:
+        """Without the last two it is only filled and looked at."""
         self.folder = folder
-        self.fail_points = fail_points
-        self.spark = spark
+        if fail_points is not None:
+            self.fail_points = fail_points
+        if spark is not None:
+            self.spark = spark
         self.events: list[JobEvent] = []
 
     # --- input and expectation ------------------------------------------------------------------
@@ -185,7 +195,7 @@ class World:
     def _until_death(self, rules: str, order: Mapping[str, Any], *, own_jvm: bool) -> Death:
         before = len(self.fail_points.reached)
         process = self.start_child(rules, own_jvm=own_jvm, **order)
-        process.join(240)
+        process.join(self.patience_s)
         returncode = process.exitcode
         process.kill()
         process.join()

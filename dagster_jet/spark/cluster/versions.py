@@ -6,8 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dagster_jet.errors import MissingEnvironmentError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from dagster_jet.errors import MissingEnvironmentError, Reaction
 from dagster_jet.spark.cluster.session import parallelism
+from dagster_jet.spark.errors import translate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,12 +21,25 @@ def check_versions(session: SparkSession, job: str) -> None:
     """Asks every executor, by a Spark job with a task for each core.
 
     Raises:
-        MissingEnvironmentError: one has another version of something, or does not have it.
+        MissingEnvironmentError: one has another version of something, or does not have it, or
+            cannot run Python at all.
+        JetError: translated from Spark's error, where the job is to restart.
     """
     versions, cores = _reporter(), parallelism(session)
     own = json.loads(next(versions([]))["versions"][0].as_py())
     rows = session.range(0, cores, 1, cores).mapInArrow(versions, "host string, versions string")
-    for host, there in {(row.host, row.versions) for row in rows.collect()}:
+    try:
+        answers = {(row.host, row.versions) for row in rows.collect()}
+    except (PySparkException, Py4JError) as raised:
+        error = translate(raised, job, ())
+        if error.reaction is not Reaction.FAIL:
+            raise error from raised
+        raise MissingEnvironmentError(
+            f"the executors cannot run a task of Python: {error.message}",
+            job=job,
+            cure="Give the executors the image, or the packages, of the driver.",
+        ) from raised
+    for host, there in answers:
         found = json.loads(there)
         differing = [name for name in own if found[name] != own[name]]
         if differing:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_jet.system.own_task import OwnTask
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -26,10 +28,14 @@ class NamedColumns:
         return self.task(batch.rename_columns(list(self.names)) for batch in batches)
 
 
-def map_in_arrow(frame: DataFrame, task: Task, result: StructType | str) -> DataFrame:
-    """Returns what the task makes of the frame's Arrow batches."""
+def map_in_arrow(frame: DataFrame, task: Task, result: StructType | str, stage: str) -> DataFrame:
+    """Returns what a task of ours makes of the frame's Arrow batches.
+
+    Args:
+        stage: what its errors name.
+    """
     names = tuple(frame.columns)
     if not any("." in name or "`" in name for name in names):
-        return frame.mapInArrow(task, result)
+        return frame.mapInArrow(OwnTask(task, stage), result)
     numbered = frame.toDF(*(f"c{number}" for number in range(len(names))))
-    return numbered.mapInArrow(NamedColumns(task, names), result)
+    return numbered.mapInArrow(OwnTask(NamedColumns(task, names), stage), result)

@@ -46,7 +46,6 @@ from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.sink_task import SinkTask
-from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -286,7 +285,7 @@ class EpochFrames:
         with planning_of(self._plan.job, node.name):
             rendered = node.sink.render(self._gathered(frame))
         run = task if self._prepared is None else PreparedTask(task)
-        return [map_in_arrow(rendered, OwnTask(run, node.name), ACK_TYPE)]
+        return [map_in_arrow(rendered, run, ACK_TYPE, node.name)]
 
     def _rows_for(self, node: SinkNode) -> DataFrame | None:
         """What the sink gets through a task of its own."""

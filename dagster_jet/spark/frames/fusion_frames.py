@@ -17,7 +17,6 @@ from dagster_jet.spark.runtime import SparkRuntime
 from dagster_jet.spark.tasks.epoch_parameters import PreparedTask
 from dagster_jet.spark.tasks.fused_task import FusedTask
 from dagster_jet.spark.tasks.fusion import Fusion
-from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,8 +68,8 @@ def fusion_frames(
         has_input=source is not None,
     )
     run = PreparedTask(task) if is_prepared else task
-    own = OwnTask(run, ", ".join(fusion.by_name))
-    out = map_in_arrow(_by_shard(source, epoch, runtime), own, plan.outputs.type)
+    rows_in = _by_shard(source, epoch, runtime)
+    out = map_in_arrow(rows_in, run, plan.outputs.type, ", ".join(fusion.by_name))
     if not fusion.outputs.is_one:
         out = shared.add(out)
     return FusionFrames(

@@ -45,6 +45,13 @@ def test_an_error_that_names_its_stage_keeps_it():
     assert str(found) == f"job 'p', stage 'other', position {found.position!r}: f raised."
 
 
+def test_where_no_function_of_a_user_is_called_none_is_blamed():
+    found = translate(Exception("Job aborted.\n[INTERNAL_ERROR] a plan is wrong\n"), "p", [])
+    assert type(found) is JetError and "bug in dagster_jet" in str(found)
+    found = translate(Exception("Job aborted.\n[CAST_INVALID_INPUT] 'x'\n"), "p", ["map_1"])
+    assert type(found) is UserFunctionError and found.stage == "map_1"
+
+
 def test_anything_else_says_what_was_raised_and_what_to_do():
     found = at_driver(TypeError("'<' not supported between\ninstances of 'int' and 'str'"))
     assert type(found) is JetError and found.reaction is Reaction.FAIL

@@ -1,0 +1,113 @@
+"""On threads of one process and on executors of a cluster alike: the rows of large epochs, and
+whose errors are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dagster_jet.errors import JetError, MissingEnvironmentError, ProcessorError, UserFunctionError
+from dagster_jet.testing.failpoints import FailPoints
+from tests.long import long, long_but_for
+
+from . import differential, whose_error
+from .crash_table import KILLED, Crash
+from .differential import CASES
+from .large_crash_child import LargeWorld
+from .other_spark import Run, here, on_a_cluster
+from .standalone import standalone
+
+QUICK = {"session", "map_stateful", "windows over windows", "race q5"}
+"""Of `differential.CASES`, on a cluster: shared frames, spills, and stages in a row."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Run]:
+    with on_a_cluster() as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("standalone") / "spark"
+    with standalone(folder) as settings, on_a_cluster(settings) as run:
+        yield run
+
+
+@pytest.fixture(params=["local", "cluster"])
+def run(request: pytest.FixtureRequest) -> Run:
+    if request.param == "local":
+        request.getfixturevalue("spark")
+        return here
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all cases: they share their input."""
+    return tmp_path_factory.mktemp("cases")
+
+
+@pytest.mark.parametrize(
+    ("case", "run"),
+    [
+        *(pytest.param(case, "cluster", marks=[] if case in QUICK else long) for case in CASES),
+        *(pytest.param(case, "local", marks=long) for case in CASES),
+        *(pytest.param(case, "real_cluster", marks=long) for case in sorted(QUICK)),
+    ],
+    indirect=["run"],
+)
+def test_large_epochs_give_the_rows_of_an_independent_computation(
+    folder: Path, request: pytest.FixtureRequest, case: str, run: Run
+) -> None:
+    master = request.node.callspec.params["run"]
+    run(differential.run, case, folder / f"{master}-{case.replace(' ', '-')}")
+
+
+def on_both(cases: Iterable[str], *quick: str) -> pytest.MarkDecorator:
+    """All cases on both masters; of the cluster's `make test` runs those that are quick."""
+    return pytest.mark.parametrize(
+        ("case", "run"),
+        [
+            *(pytest.param(case, "local") for case in cases),
+            *(pytest.param(case, "cluster", marks=[] if case in quick else long) for case in cases),
+        ],
+        indirect=["run"],
+    )
+
+
+@on_both(whose_error.OURS, "a stage", "a sink", "JSON")
+def test_what_our_own_code_raises_in_a_task_is_ours(tmp_path: Path, case: str, run: Run) -> None:
+    error: JetError = run(whose_error.of_ours, case, tmp_path / "job")
+    assert type(error) is JetError
+    assert "raised IndexError: list index out of range" in str(error)
+    assert "bug in dagster_jet" in str(error)
+    assert "users" not in str(error) and "Correct the function" not in str(error)
+
+
+@on_both(whose_error.THEIRS, "udf", "map_stateful")
+def test_what_a_users_function_raises_is_the_users(tmp_path: Path, case: str, run: Run) -> None:
+    error: JetError = run(whose_error.of_theirs, case, tmp_path / "job")
+    kind = ProcessorError if case == "apply_processor" else UserFunctionError
+    assert type(error) is kind and error.stage == "users"
+    assert "LookupError: oops" in str(error) and "bug in dagster_jet" not in str(error)
+
+
+def test_executors_that_cannot_run_python_are_named_as_such(tmp_path: Path, cluster: Run) -> None:
+    error: JetError = cluster(whose_error.of_executors, tmp_path / "job")
+    assert type(error) is MissingEnvironmentError and "no pyarrow" in str(error)
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("crash", long_but_for(KILLED, "F3-files.prepare.after"), ids=str)
+def test_killed_with_large_epochs_on_executors(
+    tmp_path: Path, fail_points: FailPoints, crash: Crash
+) -> None:
+    world = LargeWorld(tmp_path, fail_points).fill()
+    world.kill(crash.rules)
+    world.assert_nothing_doubled()
+    world.finish()
+    world.assert_exactly_once()
+    assert world.staged() == []
