@@ -53,6 +53,7 @@ def _jvm(main: str, arguments: list[str], log: Path) -> Iterator[None]:
         **os.environ,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": HOST,
+        "SPARK_SCALA_VERSION": "2.13",  # as spark-class says
         # Functions of modules of the tests travel by name; executors hand this on.
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
