@@ -44,7 +44,7 @@ ROWS, KEYS = 30_000, 40_000
 SHARED = {"shared": True}
 TURNS = (("drained", 3), ("completed", 5))
 """How each execution ends, and its shards: more and fewer than cores, a divisor of nothing."""
-RACE = Stream(events=160_000, per_file=40_000)
+RACE = Stream(events=100_000, per_file=25_000)
 
 
 def keys() -> list[str]:

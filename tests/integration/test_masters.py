@@ -19,8 +19,8 @@ from .large_crash_child import LargeWorld
 from .other_spark import Run, here, on_a_cluster
 from .standalone import standalone
 
-QUICK = {"session", "map_stateful", "windows over windows", "race q5"}
-"""Of `differential.CASES`, on a cluster: shared frames, spills, and stages in a row."""
+QUICK = {"map_stateful", "windows over windows", "race q5"}
+"""Of `differential.CASES`, on a cluster: rows to functions, stages in a row, shared frames."""
 
 
 @pytest.fixture(scope="module")
