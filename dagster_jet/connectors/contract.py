@@ -535,6 +535,9 @@ class CommitContext:
     held_writers: int = 0
     """Of a sink with held transactions: the most writers that any execution has had. So many have
     to be asked what they have left open."""
+    retained_epoch_id: int = 0
+    """Of the oldest snapshot that a start can go back to: it asks for the newest output up to then,
+    so that marker has to stay, and all newer ones. 0: nobody knows, every marker stays."""
     in_tasks: Callable[[Sequence[Piece]], list[Any]] = field(
         default=carry_out_here, compare=False, repr=False
     )

@@ -369,6 +369,7 @@ class SinkCommitter:
             repeatable=repeatable,
             report_lost=self._report_artifact_lost,
             held_writers=record.held_writers.get(sink, 0),
+            retained_epoch_id=record.snapshots[-1].epoch_id if record.snapshots else 0,
             in_tasks=self.in_tasks,
         )
         letters = [n for n in self.sinks if n.of_dead_letters and n.upstream == (sink,)]

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from dagster_jet import JobConfig, Pipeline, sinks, sources
+from dagster_jet.connectors.files import old_markers
+from dagster_jet.connectors.files.old_markers import OldMarkers
 from dagster_jet.errors import OutputLostError
 from dagster_jet.execution.events import OutputLost
 
-from .oracle import committed, input_rows
+from .oracle import committed, input_rows, rows_of
 from .world import World
 
 COLUMNS = ("k", "ts", "v")
@@ -39,7 +41,7 @@ def run(world: World, number: int, guarantee: str, **config: Any) -> None:
     with world.jet() as jet:
         jet.run(
             pipeline(world, guarantee),
-            JobConfig(parallelism=1, retained_snapshots=1, **config),
+            JobConfig(**{"parallelism": 1, "retained_snapshots": 1, **config}),
             until="drained",
             on_event=world.see,
         )
@@ -73,3 +75,42 @@ def test_a_folder_that_is_empty_is_refused_until_it_is_back(world: World, guaran
     assert lost.sink == "quiet_out" and lost.epoch_ids == (1,)
     run(world, 6, guarantee)
     assert len(world.events_of(OutputLost)) == 1, "what was accepted is asked for no more"
+
+
+def taken(folder: Path) -> Counter[Any]:
+    """What a reader finds, who takes it away."""
+    rows: Counter[Any] = Counter()
+    for path in folder.glob("part-*"):
+        rows.update(rows_of(path, COLUMNS))
+        path.unlink()
+    return rows
+
+
+def test_going_back_where_readers_take_files_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a snapshot, and to an export, with more epochs since then than markers are kept for."""
+    look = OldMarkers.remove
+
+    def look_at_once(self: OldMarkers, *args: Any) -> None:
+        self._period = 1
+        look(self, *args)
+
+    monkeypatch.setattr(old_markers, "KEPT", 1)
+    monkeypatch.setattr(OldMarkers, "remove", look_at_once)
+    out, written, heads = world.folder / "all", [], []
+    for number in range(5):
+        run(world, number, "exactly-once", retained_snapshots=3)
+        written.append(taken(out))
+        with world.jet() as jet:
+            heads.append(jet.snapshots("set-back")[0].snapshot_id)
+            if number == 1:
+                jet.job("set-back").export_snapshot("kept")
+            retained = {ref.snapshot_id for ref in jet.snapshots("set-back")}
+    epochs = sorted(int(path.stem) for path in (out / "_epochs").glob("*.json"))
+    assert 1 not in epochs and len(epochs) <= 4, "of epochs that nobody asks for"
+    oldest = next(n for n, snapshot_id in enumerate(heads) if snapshot_id in retained)
+    assert oldest < 4
+    for begin, number in ((heads[oldest], oldest), ("kept", 1)):
+        run(world, 4, "exactly-once", retained_snapshots=3, initial_snapshot=begin)
+        assert taken(out) == sum(written[number + 1 :], Counter()), begin

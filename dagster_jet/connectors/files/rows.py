@@ -25,7 +25,7 @@ from dagster_jet.connectors.files.part_tasks import divided
 from dagster_jet.connectors.files.places.location import StorageOptions, literally, scheme_of
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable, open_text
-from dagster_jet.connectors.files.text_tasks import csv_by_tasks, json_by_tasks
+from dagster_jet.connectors.files.text_tasks import TextByTasks
 from dagster_jet.errors import ConfigurationError, SourceError
 
 if TYPE_CHECKING:
@@ -147,14 +147,11 @@ class Rows:
     def _by_tasks(self, spark: SparkSession, dealt: Dealt[Slice], with_file: bool) -> DataFrame:
         assert self.schema is not None
         place = self.path, self.storage_options
+        text = TextByTasks(spark, place, dealt, with_file)
         if self.format == "csv":
-            return csv_by_tasks(
-                spark, place, dealt, self.schema, self.options, names_files=with_file
-            )
+            return text.csv(self.schema, self.options)
         if self.format == "json":
-            frame = json_by_tasks(
-                spark, place, dealt, self._read, self.options, names_files=with_file
-            )
+            frame = text.json(self._read, self.options)
         else:
             frame = parquet_by_tasks(spark, place, dealt, self._read, names_files=with_file)
         return frame if with_file else self._filled_up(frame)

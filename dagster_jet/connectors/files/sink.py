@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -215,10 +215,13 @@ class FilesSink:
         pass
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        place = self.place()
+        place, epochs = self.place(), by_epoch(artifacts)
+        needed = min((context.retained_epoch_id, *epochs))
         try:
-            for epoch_id, parts in by_epoch(artifacts).items():
+            for epoch_id, parts in epochs.items():
                 self._commit_epoch(place, epoch_id, parts, context)
+                with suppress(OSError):  # it is committed; what is old stays until another time
+                    self._old_markers.remove(place, epoch_id, needed)
         except OSError as error:
             kind = SinkUnavailableError if is_transient(error) else SinkError
             raise kind(
@@ -251,19 +254,11 @@ class FilesSink:
         if not place.create(marker, _content(epoch_id, published, context)):
             # Another execution was faster, and readers may act upon its marker already.
             self._is_committed(place, marker, parts, context)
-        with suppress(OSError):  # the epoch is committed; what is old stays until another time
-            self._old_markers.remove(place, epoch_id)
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
         place = self.place()
-        try:
+        with self._unavailable(f"the output folder {self.path!r} cannot be read", context):
             markers = [place.read(_marker(epoch_id, context)) for epoch_id in by_epoch(artifacts)]
-        except OSError as error:
-            raise SinkUnavailableError(
-                f"the output folder {self.path!r} cannot be read: {error}.",
-                job=context.job,
-                stage=context.sink,
-            ) from error
         return all(markers)
 
     def _is_committed(
@@ -354,16 +349,21 @@ class FilesSink:
         return removed
 
     def give_up_place(self, context: CommitContext) -> None:
-        place = self.place()
-        try:
+        place, marks = self.place(), f"the marks in the output folder {self.path!r}"
+        with self._unavailable(f"{marks} cannot be removed", context):
             if place.read(_OWNER) == f"{context.job}/{context.sink}":
                 for mark in (_STORE, _OWNER):  # the owner last: the next call finds it
                     place.remove(mark)
+
+    @staticmethod
+    @contextmanager
+    def _unavailable(what: str, context: CommitContext) -> Iterator[None]:
+        """Makes `SinkUnavailableError` of an `OSError`."""
+        try:
+            yield
         except OSError as error:
             raise SinkUnavailableError(
-                f"the marks in the output folder {self.path!r} cannot be removed: {error}.",
-                job=context.job,
-                stage=context.sink,
+                f"{what}: {error}.", job=context.job, stage=context.sink
             ) from error
 
     def place(self) -> OutputPlace:

@@ -20,7 +20,7 @@ from dagster_jet.connectors.files.places.opening import open_input
 from dagster_jet.connectors.files.places.place import InputPlace
 from dagster_jet.connectors.files.rows import Rows
 from dagster_jet.connectors.files.slices import Slice
-from dagster_jet.connectors.files.text_tasks import json_objects
+from dagster_jet.connectors.files.text_tasks import TextByTasks
 from dagster_jet.errors import SourceError
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class FilesTable:
             return schema
         if self.format == "json":
             shares = divided(files, self.format, spark.sparkContext.defaultParallelism)
-            objects = json_objects(spark, (self.path, self.storage_options), shares)
-            found = spark.read.options(**self.rows.options).json(objects)
+            text = TextByTasks(spark, (self.path, self.storage_options), shares, names_files=False)
+            found = spark.read.options(**self.rows.options).json(text.json_objects())
         else:
             found = self._by_spark(spark, [part.path for part in files])
         return str(found._jdf.schema().toDDL())

@@ -37,96 +37,93 @@ _HEADER_OPTIONS = frozenset({"header", "enforceschema"})
 """Of files, not of lines."""
 
 
-def json_by_tasks(
-    spark: SparkSession,
-    place: tuple[str, StorageOptions],
-    dealt: Dealt[Slice],
-    columns: StructType,
-    options: Mapping[str, str],
-    *,
-    names_files: bool,
-) -> DataFrame:
-    """The columns of all objects. Runs nothing.
+@dataclass(frozen=True)
+class TextByTasks:
+    """Frames of what tasks read. To make one runs nothing.
 
     Args:
+        spark: the session.
         place: what `open_input` takes.
         dealt: what each task reads.
-        columns: those that are looked at, and `CORRUPT_COLUMN` if there is to be one.
-        options: as for Spark's reader.
         names_files: as in `ReadParts`.
     """
-    from pyspark.sql import functions as F
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
-    plain = StructType([field for field in columns if field.name != CORRUPT_COLUMN])
-    if not json_rows.can_parse(plain, options):
-        plain = StructType([])
-    read = ReadJson(
-        place,
-        dealt,
-        names_files,
-        to_arrow_schema(plain, timezone="UTC"),
-        is_utc=spark.conf.get("spark.sql.session.timeZone") == "UTC",
-    )
-    # A line that is null costs nothing here; the others are parsed once, whatever is read of them.
-    parsed = F.from_json(LINE_COLUMN, columns, dict(options))
-    rows = _lines(spark, read, plain).withColumn(_PARSED_COLUMN, parsed)
-    is_read = F.col(LINE_COLUMN).isNull()
-    selected = []
-    for name in columns.names:
-        column = F.col(f"{_PARSED_COLUMN}.{quoted_name(name)}")
-        if name in plain.names:
-            column = F.when(is_read, F.col(quoted_name(name))).otherwise(column)
-        selected.append(column.alias(name))
-    return rows.select(*selected, *_names(read))
+    spark: SparkSession
+    place: tuple[str, StorageOptions]
+    dealt: Dealt[Slice]
+    names_files: bool
 
+    def json(self, columns: StructType, options: Mapping[str, str]) -> DataFrame:
+        """The columns of all objects.
 
-def csv_by_tasks(
-    spark: SparkSession,
-    place: tuple[str, StorageOptions],
-    dealt: Dealt[Slice],
-    schema: str,
-    options: Mapping[str, str],
-    *,
-    names_files: bool,
-) -> DataFrame:
-    """As `json_by_tasks`, with a schema as DDL: columns go by their position."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
+        Args:
+            columns: those that are looked at, and `CORRUPT_COLUMN` if there is to be one.
+            options: as for Spark's reader.
+        """
+        from pyspark.sql import functions as F
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
 
-    columns = StructType.fromDDL(schema)
-    assert isinstance(columns, StructType)
-    given = {name.lower(): value for name, value in options.items()}
-    names = [name for name in columns.names if name != CORRUPT_COLUMN]
-    read = ReadCsv(place, dealt, names_files, given.get("comment"), _header(names, given))
-    parsing = {name: v for name, v in options.items() if name.lower() not in _HEADER_OPTIONS}
-    lines = _lines(spark, read, StructType([]))
-    parsed = lines.withColumn(_PARSED_COLUMN, F.from_csv(LINE_COLUMN, schema, parsing))
-    selected = [f"{_PARSED_COLUMN}.{quoted_name(name)}" for name in columns.names]
-    return parsed.select(*selected, *_names(read))
+        plain = StructType([field for field in columns if field.name != CORRUPT_COLUMN])
+        if not json_rows.can_parse(plain, options):
+            plain = StructType([])
+        read = ReadJson(
+            self.place,
+            self.dealt,
+            self.names_files,
+            to_arrow_schema(plain, timezone="UTC"),
+            is_utc=self.spark.conf.get("spark.sql.session.timeZone") == "UTC",
+        )
+        # A line that is null costs nothing here; the others are parsed once, whatever is read of
+        # them.
+        parsed = F.from_json(LINE_COLUMN, columns, dict(options))
+        rows = self._lines(read, plain).withColumn(_PARSED_COLUMN, parsed)
+        is_read = F.col(LINE_COLUMN).isNull()
+        selected = []
+        for name in columns.names:
+            column = F.col(f"{_PARSED_COLUMN}.{quoted_name(name)}")
+            if name in plain.names:
+                column = F.when(is_read, F.col(quoted_name(name))).otherwise(column)
+            selected.append(column.alias(name))
+        return rows.select(*selected, *self._names)
 
+    def csv(self, schema: str, options: Mapping[str, str]) -> DataFrame:
+        """As `json`, with a schema as DDL: columns go by their position."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
 
-def json_objects(
-    spark: SparkSession, place: tuple[str, StorageOptions], dealt: Dealt[Slice]
-) -> DataFrame:
-    """The texts of all objects that are rows, in one column. Runs nothing."""
-    from pyspark.sql.types import StructType
+        columns = StructType.fromDDL(schema)
+        assert isinstance(columns, StructType)
+        given = {name.lower(): value for name, value in options.items()}
+        names = [name for name in columns.names if name != CORRUPT_COLUMN]
+        header = _header(names, given)
+        read = ReadCsv(self.place, self.dealt, self.names_files, given.get("comment"), header)
+        parsing = {name: v for name, v in options.items() if name.lower() not in _HEADER_OPTIONS}
+        lines = self._lines(read, StructType([]))
+        parsed = lines.withColumn(_PARSED_COLUMN, F.from_csv(LINE_COLUMN, schema, parsing))
+        selected = [f"{_PARSED_COLUMN}.{quoted_name(name)}" for name in columns.names]
+        return parsed.select(*selected, *self._names)
 
-    read = ReadJson(place, dealt, names_files=False, columns=pa.schema([]), is_utc=True)
-    return _lines(spark, read, StructType([]))
+    def json_objects(self) -> DataFrame:
+        """The texts of all objects that are rows, in one column."""
+        from pyspark.sql.types import StructType
 
+        read = ReadJson(
+            self.place, self.dealt, names_files=False, columns=pa.schema([]), is_utc=True
+        )
+        return self._lines(read, StructType([]))
 
-def _lines(spark: SparkSession, read: ReadParts, columns: StructType) -> DataFrame:
-    from pyspark.sql.types import StringType, StructField, StructType
+    def _lines(self, read: ReadParts, columns: StructType) -> DataFrame:
+        from pyspark.sql.types import StringType, StructField, StructType
 
-    texts = (StructField(name, StringType()) for name in (LINE_COLUMN, *_names(read)))
-    types = StructType([*columns.fields, *texts])
-    return spark.range(0, read.dealt.tasks, 1, read.dealt.tasks).mapInArrow(OwnTask(read), types)
+        texts = (StructField(name, StringType()) for name in (LINE_COLUMN, *self._names))
+        types = StructType([*columns.fields, *texts])
+        tasks = self.dealt.tasks
+        return self.spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(read), types)
 
-
-def _names(read: ReadParts) -> tuple[str, ...]:
-    return (FILE_COLUMN, FAULT_COLUMN) if read.names_files else ()
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (FILE_COLUMN, FAULT_COLUMN) if self.names_files else ()
 
 
 # --- tasks ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from dagster_jet.connectors.files.old_markers import KEPT, OldMarkers
 from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.opening import open_output
 from dagster_jet.connectors.files.places.place import OutputPlace
+from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.testing.servers import AwsServer
 from tests.long import long
 
@@ -69,14 +71,48 @@ def test_what_is_old_and_has_no_files_goes(place: OutputPlace) -> None:
     place.create(marker(30, "-line2-7"), "{}")
     place.create("_epochs/.owner", "j/out")
     every = markers(place)
-    OldMarkers(1).remove(place, 30)
+    OldMarkers(1).remove(place, 30, 30)
     assert markers(place) == every, "all files are there"
     place.remove_all([file(epoch) for epoch in range(1, 31) if epoch != 7])
-    OldMarkers(1).remove(place, 30)
+    OldMarkers(1).remove(place, 30, 30)
     newest = {marker(epoch) for epoch in range(21, 31)}
     other = {marker(29, "-line2"), marker(30, "-line2-7")}
     assert markers(place) == {marker(7), *newest, *other}
     assert place.read("_epochs/.owner") == "j/out"
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("needed", [0, 15, 40])
+def test_what_a_start_may_ask_for_stays(place: OutputPlace, needed: int) -> None:
+    epochs = range(2, 62, 2)
+    for epoch in epochs:
+        place.create(marker(epoch), "{}")
+    OldMarkers(1).remove(place, 60, needed)
+    newest_before = max((epoch for epoch in epochs if epoch <= needed), default=0)
+    stays = {e for e in epochs if e >= newest_before} | set(epochs[-10:])
+    assert markers(place) == {marker(epoch) for epoch in stays}
+
+
+@pytest.mark.usefixtures("few")
+def test_a_snapshot_of_many_epochs_is_committed_again_beside_a_reader(tmp_path: Path) -> None:
+    """The reader takes away what is listed. The process dies after 25 of 40 epochs, and again
+    before it notes that all are committed."""
+    sink = sinks.files(str(tmp_path), format="json")
+    sink.check("j", "out", is_new_job=True)
+    artifacts: list[Artifact] = []
+    for epoch in range(1, 41):
+        writer = sink.open_writer(TransactionId("j", "out", 1, 1, epoch, 0, "a0"))
+        writer.write(pa.record_batch({"v": [epoch]}))
+        artifacts += writer.prepare()
+    context = CommitContext("j", "out", 1, 1, recovering=True, retained_epoch_id=40)
+    taken: list[int] = []
+    for until in (25, 40, 40):
+        object.__setattr__(sink, "_old_markers", OldMarkers(1))  # of a process
+        sink.open_committer("j", "out").commit(artifacts[:until], context)
+        for path in sorted(tmp_path.glob("part-*")):
+            taken.append(json.loads(path.read_text())["v"])
+            path.unlink()
+    assert taken == list(range(1, 41))
 
 
 class Counted:
@@ -110,7 +146,7 @@ def run(epochs: int, left: Callable[[int], int | None], restart_every: int = 0) 
         place.there[marker(epoch)] = place.there[file(epoch)] = None
         if (gone := left(epoch)) is not None:
             place.there.pop(file(gone), None)
-        old.remove(place, epoch)  # type: ignore[arg-type]
+        old.remove(place, epoch, epoch)  # type: ignore[arg-type]
         most = max(most, len(place.there))
     return most, place.listed // epochs
 
@@ -132,7 +168,7 @@ def test_a_commit_looks_for_old_markers(tmp_path: Path, monkeypatch: pytest.Monk
     """And succeeds where they cannot be removed."""
     looked: list[int] = []
 
-    def remove(self: OldMarkers, place: OutputPlace, epoch_id: int) -> None:
+    def remove(self: OldMarkers, place: OutputPlace, epoch_id: int, needed: int) -> None:
         looked.append(epoch_id)
         raise PermissionError("we may not")
 

@@ -150,10 +150,10 @@ def test_of_the_rows_of_one_file_in_one_snapshot_the_newest_counts(life: Life) -
     life.file("large.json", rows=10**6 * 2)
     life.epoch(snapshot=False, max_rows=10_000)
     life.epoch(max_rows=10_000)
-    read_to = life.reader._waiting[0].begin
+    read_to = life.reader._waiting.first.begin
     life.start()
     poll_now(life.reader)
-    assert life.reader._waiting[0].begin == read_to > 0
+    assert life.reader._waiting.first.begin == read_to > 0
 
 
 def test_a_snapshot_costs_what_is_new_and_a_share_of_the_journal(life: Life) -> None:
@@ -217,7 +217,7 @@ def large(life: Life) -> Path:
     """A file that a snapshot has to a part."""
     path = life.file("large.json", rows=10**6 * 2)
     life.epoch(max_rows=10_000)
-    assert 0 < life.reader._waiting[0].begin < path.stat().st_size
+    assert 0 < life.reader._waiting.first.begin < path.stat().st_size
     return path
 
 

@@ -1,0 +1,155 @@
+"""Which of the files that are listed were read before: a listing is compared with the memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from dagster_jet.connectors.files.input_folder import InputFolder, shown_time
+from dagster_jet.connectors.files.memory import FileMemory, mark_of
+from dagster_jet.connectors.files.places.place import InputFile
+from dagster_jet.core.durations import in_words
+from dagster_jet.errors import InputLostError
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A listing, file by file."""
+
+    unread: Sequence[InputFile]
+    """Files that were not read, or not to their end, in the order in which they are read."""
+    recognised: Sequence[InputFile]
+    """Files that were read, and have another time by now and the same content."""
+    there: frozenset[str]
+    """The paths of all files."""
+
+
+@dataclass
+class Recognition:
+    """Of one source. Only polls use it, one after the other."""
+
+    folder: InputFolder
+    memory: FileMemory
+    _listed: frozenset[str] | None = field(default=None, init=False)
+    """The paths of the last listing."""
+    _was_new: frozenset[str] = field(default=frozenset(), init=False)
+    """The paths in it that were certainly new."""
+
+    def compare(
+        self, files: Sequence[InputFile], without_checksum: Collection[str], bytes_per_row: float
+    ) -> Compared:
+        """
+        Args:
+            files: a listing.
+            without_checksum: paths that are being read; whether they change is seen elsewhere.
+
+        Raises:
+            SourceError: a file that was read has changed, or may have been read, nobody knows.
+            InputLostError: a file that was read to a part is gone.
+        """
+        unread: list[InputFile] = []
+        recognised: list[InputFile] = []
+        passed: list[InputFile] = []
+        for file in files:
+            known = self.memory.get(file.path)
+            if known is None:
+                (passed if self.memory.is_passed(file) else unread).append(file)
+                continue
+            if known.read_to is not None:
+                unread.append(file)
+            if known != file and file.path not in without_checksum:
+                recognised.append(self._recognise(known, file))
+        self._name_late(passed)
+        unread = sorted(filter(self._is_new, unread), key=mark_of)
+        self._was_new = frozenset(file.path for file in unread)
+        self._listed = frozenset(file.path for file in files)
+        if gone := self.gone(self.memory.unfinished - self._listed):
+            raise self._input_lost(gone[0], bytes_per_row)
+        return Compared(unread, recognised, self._listed)
+
+    def gone(self, paths: Collection[str]) -> list[InputFile]:
+        """Files that were read to a part and are not there, of these."""
+        gone = []
+        for path in sorted(paths):
+            known = self.memory.get(path)
+            if known is not None and known.read_to is not None:
+                gone += [] if self.folder.find(path) else [known]
+        return gone
+
+    def _input_lost(self, file: InputFile, bytes_per_row: float) -> InputLostError:
+        return InputLostError(
+            f"the file was taken away while it was read: {file.shown(bytes_per_row)}.",
+            job=self.folder.job,
+            stage=self.folder.stage,
+            position=file.path,
+            cure="Put it back as it was (cp -p) and start again; without it the rest of its rows "
+            "is missing. Delete files when a committed snapshot has them whole "
+            "(Jet.consumed_files()).",
+        )
+
+    def _is_new(self, file: InputFile) -> bool:
+        """Whether it certainly was not read before it was forgotten.
+
+        Raises:
+            SourceError: nobody knows.
+        """
+        if not self.memory.may_have_been_read(file) or file.path in self._was_new:
+            return True
+        if self.memory.get(file.path) is not None:
+            return True  # it is being read
+        if self.folder.find(file.path) is None:
+            return False  # a listing that was late
+        raise self.folder.refused(
+            f"the file may have been read before: it is of {shown_time(file.mtime_ns)}, and files "
+            f"as old as that were read, were gone for {in_words(self.memory.remember_ms)}, and are "
+            "forgotten.",
+            file.path,
+            "If its rows are new, give it a new time (touch). If it came back, from a copy for "
+            "example, take it away. sources.files(remember=...) says how long files are "
+            "remembered.",
+        )
+
+    def _name_late(self, passed: Sequence[InputFile]) -> None:
+        """Of those that the horizon leaves out: which have come since the last listing."""
+        listed = self._listed
+        late = [] if listed is None else [file.path for file in passed if file.path not in listed]
+        if late:
+            assert self.memory.horizon_ms is not None
+            _logger.warning(
+                "job %r, stage %r: %d files are older than the horizon of %s and are not read, "
+                "such as %s. Give them a new time (touch) if they are to be.",
+                self.folder.job,
+                self.folder.stage,
+                len(late),
+                in_words(self.memory.horizon_ms),
+                min(late),
+            )
+
+    def _recognise(self, known: InputFile, file: InputFile) -> InputFile:
+        """A file that was read has another time: `touch`, or a copy that was put back."""
+        cure = "Put the old content back, and the new rows into a file of their own: files must be "
+        cure += "finished before they are moved in."
+        at = shown_time(file.mtime_ns)
+        if known.size != file.size:
+            now = f"now {file.size} bytes"
+        elif known.etag:
+            if known.etag == file.etag:
+                return file
+            now = f"other content, by its ETag, at {at}"
+        elif known.checksum is None:
+            now = f"at {at}, it was of {shown_time(known.mtime_ns)}"
+            cure += " If it is the old content, give it its old time (touch -d): the snapshot was "
+            cure += "taken without checksums."
+        else:
+            with self.folder.errors_named(file.path):
+                if self.folder.place.checksum(file) == known.checksum:
+                    return replace(file, checksum=known.checksum)
+            now = f"other content, at {at}"
+        raise self.folder.refused(
+            f"the file was read with {known.size} bytes and has changed since ({now}).",
+            file.path,
+            cure,
+        )

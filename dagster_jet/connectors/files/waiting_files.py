@@ -1,0 +1,110 @@
+"""The files that wait to be read, and how much of them makes an epoch of so many rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from dagster_jet.connectors.contract import Lag
+from dagster_jet.connectors.files.input_folder import InputFolder
+from dagster_jet.connectors.files.row_size import RowSize
+from dagster_jet.connectors.files.slices import Slice, cut
+
+_ABOUT = 1.05
+"""So many times what was asked for is still about that much."""
+_FIRST_GUESS_BYTES_PER_ROW = 100.0
+_FIRST_GUESS_INFLATION = {"parquet": 4.0}
+
+
+@dataclass
+class WaitingFiles:
+    """Of one source."""
+
+    folder: InputFolder
+    can_be_cut: bool
+    """Parts of files can be read."""
+    bytes_per_row: float = _FIRST_GUESS_BYTES_PER_ROW
+    _parts: deque[Slice] = field(default_factory=deque)
+    """What is left of each file."""
+    _bytes: int = 0
+    _is_measured: bool = False
+    """Rows were read, or are known from a snapshot: a look at one file says less."""
+    _has_row_size: bool = False
+
+    def __post_init__(self) -> None:
+        self._inflation = _FIRST_GUESS_INFLATION.get(self.folder.format, 1.0)
+        """From bytes in files to bytes in memory."""
+
+    @property
+    def first(self) -> Slice | None:
+        """What is read next; None: nothing waits."""
+        return self._parts[0] if self._parts else None
+
+    # --- how large rows are -----------------------------------------------------------------------
+
+    @property
+    def needs_row_size(self) -> bool:
+        """Nothing is known of the rows yet."""
+        return not self._has_row_size
+
+    def restore(self, bytes_per_row: float | None) -> None:
+        """What a snapshot says; None: nothing."""
+        self.bytes_per_row = bytes_per_row or _FIRST_GUESS_BYTES_PER_ROW
+        self._is_measured = bytes_per_row is not None
+
+    def take_row_size(self, size: RowSize) -> None:
+        """Of one file."""
+        self._has_row_size = True
+        self._inflation = size.in_memory / size.in_file
+        if not self._is_measured:
+            self.bytes_per_row = max(1.0, size.in_file)
+
+    def measure(self, parts: Iterable[Slice], rows: int) -> None:
+        """So many rows were read of these."""
+        if rows > 0:
+            size = sum(part.size for part in parts)
+            self.bytes_per_row = max(1.0, 0.5 * self.bytes_per_row + 0.5 * size / rows)
+            self._is_measured = self._has_row_size = True
+
+    # --- what is read next ------------------------------------------------------------------------
+
+    def replace(self, parts: Iterable[Slice]) -> None:
+        """By what a newer listing has."""
+        self._parts = deque(parts)
+        self._bytes = sum(rest.size for rest in self._parts)
+
+    def lag(self) -> Lag:
+        """How much waits."""
+        return Lag(
+            items=max(len(self._parts), int(self._bytes / self.bytes_per_row)),
+            details={"files": len(self._parts), "bytes": self._bytes},
+            bytes=int(self._bytes * self._inflation),
+        )
+
+    def take(self, max_rows: int) -> tuple[Slice, ...]:
+        """Whole files of about so many rows together, at least one; or a part of one file.
+
+        Nothing where nothing waits.
+        """
+        if not self._parts:
+            return ()
+        budget, first = max_rows * self.bytes_per_row, self._parts[0]
+        part = self._cut(first, budget) if self.can_be_cut else first
+        self._parts.popleft()
+        if part.end < first.end:
+            self._parts.appendleft(replace(first, begin=part.end))
+        taken = [part]
+        # Two files of equal rows never have twice the bytes of one of them.
+        budget *= _ABOUT
+        budget -= part.size
+        if part.is_whole:
+            while self._parts and self._parts[0].is_whole and budget >= self._parts[0].size:
+                taken.append(self._parts.popleft())
+                budget -= taken[-1].size
+        self._bytes -= sum(part.size for part in taken)
+        return tuple(taken)
+
+    def _cut(self, part: Slice, budget: float) -> Slice:
+        with self.folder.errors_named(part.path):
+            return cut(self.folder.place, part, budget, self.folder.format)
