@@ -1,6 +1,7 @@
 """`python -m benchmarks [COMMAND] [options]`: the race without a command; windowed_count,
 operators, functions, costs, pass_through, kafka_read, kafka_race, snapshot_cost,
-manifest_cost, profile_small_epoch, state, store, event_log, nexmark."""
+manifest_cost, restore_cost, partition_tops, profile_small_epoch, state, store, event_log,
+nexmark."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ from rich.console import Console
 from benchmarks import costs as promise_costs
 from benchmarks import function_race, operator_race
 from benchmarks import manifest_cost as manifests
+from benchmarks import partition_tops as tops
 from benchmarks import pass_through as passing
 from benchmarks import profile_small_epoch as profile
+from benchmarks import restore_cost as restores
 from benchmarks import snapshot_cost as snapshots
 from benchmarks import state as large_state
 from benchmarks import store as store_benchmark
@@ -186,6 +189,18 @@ def functions(
             console=console,
         )
         save(json, result)
+
+
+@app.command("restore_cost")
+def restore_cost(quick: Quick = False, json: Json = None) -> None:
+    """What a restore at another number of shards costs, without Spark."""
+    save(json, restores.run(quick=quick, console=console))
+
+
+@app.command("partition_tops")
+def partition_tops(quick: Quick = False, json: Json = None) -> None:
+    """What it costs to observe every partition of a source, by the number of partitions."""
+    save(json, tops.run(rounds=2 if quick else 7, console=console))
 
 
 @app.command("manifest_cost")

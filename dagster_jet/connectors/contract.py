@@ -32,7 +32,7 @@ from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 SOURCE_PARTITION_COLUMN = "__partition"
@@ -359,6 +359,23 @@ class PreparesFrames(Protocol):
 
     def split_parameters(self, split: Any) -> SplitParameters | None:
         """Returns what the task gets of a split; None: this one needs a frame of its own."""
+        ...
+
+
+@runtime_checkable
+class LocatesRows(Protocol):
+    """A reader that finds a row of a split once more, so that an error can name it."""
+
+    def locate_row(
+        self, spark: SparkSession, split: Any, is_meant: Callable[[DataFrame], Column]
+    ) -> str | None:
+        """Returns position and content of the first row that is meant; None: there is none.
+
+        It reads the split again.
+
+        Args:
+            is_meant: the condition, of a frame with the source's columns.
+        """
         ...
 
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from dagster_jet.connectors.contract import RereadsInput, SourceReader
-from dagster_jet.errors import BadRowError, JetError
+from dagster_jet.connectors.contract import LocatesRows, RereadsInput, SourceReader
+from dagster_jet.errors import BadRowError, JetError, ResultError
 from dagster_jet.execution.context import ExecutionContext
+from dagster_jet.pipeline.event_time import EventTime
+from dagster_jet.pipeline.graph import TimestampsNode
+from dagster_jet.spark.planning.operator_plan import event_time_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_CLOCKS_END_MS = 2**53
+"""In the year 287,396. Spark's timestamps end 7,000 years later."""
 
 
 def cause_in_input(
@@ -29,10 +39,11 @@ def with_position(
     error: JetError, splits: Mapping[str, Any], context: ExecutionContext
 ) -> JetError:
     """Names the bad row, where a source can find it."""
-    if not isinstance(error, BadRowError) or error.position is not None:
+    if type(error) not in _IS_AT_FAULT or error.position is not None:
         return error
-    for name, split in splits.items():
-        position = context.readers[name].locate_bad_row(context.runtime.session, split)
+    session = context.runtime.session
+    for name, split in splits.items() if isinstance(error, BadRowError) else ():
+        position = context.readers[name].locate_bad_row(session, split)
         if position is not None:
             return BadRowError(
                 "the row does not fit the source's schema.",
@@ -41,4 +52,33 @@ def with_position(
                 position=position,
                 cure="Correct the input, or send bad rows to a sink with dead_letter_to().",
             )
+    for node in context.graph:
+        if not isinstance(node, TimestampsNode) or node.timestamps.of_ingestion:
+            continue
+        (name,) = node.upstream  # rows that a transform has made are not looked for
+        reader = context.readers.get(name)
+        if name in splits and isinstance(reader, LocatesRows):
+            is_meant = partial(_IS_AT_FAULT[type(error)], EventTime(node.timestamps.column))
+            position = reader.locate_row(session, splits[name], is_meant)
+            if position is not None:
+                return type(error)(
+                    error.message,
+                    job=context.job,
+                    stage=error.stage or name,
+                    position=position,
+                    cure=error.cure,
+                )
     return error
+
+
+def _has_no_usable_time(time: EventTime, rows: DataFrame) -> Column:
+    return event_time_ms(rows, time).isNull() | _is_beyond_all_clocks(time, rows)
+
+
+def _is_beyond_all_clocks(time: EventTime, rows: DataFrame) -> Column:
+    """What windows, time-outs and lags add to it overflows."""
+    time_ms = event_time_ms(rows, time)
+    return (time_ms > _CLOCKS_END_MS) | (time_ms < -_CLOCKS_END_MS)
+
+
+_IS_AT_FAULT = {BadRowError: _has_no_usable_time, ResultError: _is_beyond_all_clocks}

@@ -26,6 +26,7 @@ from dagster_jet.errors import (
     JetError,
     PipelineError,
     ProcessorError,
+    ResultError,
     SnapshotInvalidError,
     SourceError,
     StoreCorruptedError,
@@ -250,8 +251,34 @@ def test_a_parquet_file_of_another_type(world: World) -> None:
 
 def test_a_row_without_event_time(world: World) -> None:
     write_input(world.folder / "in", 1, [good(1), {"k": "a", "ts": None, "v": 2}])
-    with pytest.raises(BadRowError, match=r"stage 'rows'.*1 rows have no event time"):
+    with pytest.raises(BadRowError, match=r"stage 'rows'.*1 rows have no event time") as told:
         run(world, copying(world))
+    (path,) = (world.folder / "in").iterdir()
+    assert told.value.position == f'{path}: {{"k":"a","v":2}}'
+
+
+@pytest.mark.parametrize("time", [2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("stage", ["window", "sliding", "session", "rolling"])
+def test_an_event_time_beyond_all_clocks(world: World, stage: str, time: int) -> None:
+    """In the JVM or in a task, something that is added to it overflows: file and row are named."""
+    write_input(world.folder / "in", 1, [good(1), good(3)])
+    write_input(world.folder / "in", 2, [{"k": "b", "ts": time, "v": 2}])
+    p = Pipeline("beyond")
+    rows = p.read_from(
+        sources.files(f"{world.folder}/in", format="json", schema=SCHEMA), name="rows"
+    ).with_timestamps("ts")
+    grouped, n, name = rows.group_by("k"), agg.count(), "stage"
+    result = {
+        "window": lambda: grouped.window(windows.tumbling("1 s")).aggregate(name=name, n=n),
+        "sliding": lambda: grouped.window(windows.sliding("3 s", "1 s")).aggregate(name=name, n=n),
+        "session": lambda: grouped.window(windows.session("1 s")).aggregate(name=name, n=n),
+        "rolling": lambda: grouped.rolling_aggregate(name=name, n=n),
+    }[stage]()
+    result.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    with pytest.raises((ResultError, BadRowError), match=r"fit its type|beyond what") as told:
+        run(world, p)
+    position = str(told.value.position)
+    assert position.startswith(f"{world.folder}/in/") and f'"ts":{time}' in position
 
 
 @pytest.mark.parametrize("stage", ["window", "session", "rolling", "deduplicate", "filtered"])
@@ -278,7 +305,8 @@ def test_a_row_without_event_time_in_a_stage(world: World, stage: str) -> None:
     with pytest.raises(BadRowError, match="rows have no event time") as told:
         run(world, p)
     at_operator = stage in ("session", "filtered")
-    assert ("stage 'stage': " if at_operator else "stage 'rows': 1 rows") in str(told.value)
+    assert told.value.stage == ("stage" if at_operator else "rows")
+    assert str(told.value.position).endswith('.json: {"k":"a","v":2}')
     assert not any((world.folder / "out").glob("[!._]*"))
 
 

@@ -26,6 +26,7 @@ from dagster_jet.connectors.files.places.location import StorageOptions, literal
 from dagster_jet.connectors.files.slices import Slice
 from dagster_jet.connectors.files.text_lines import is_readable, open_text
 from dagster_jet.connectors.files.text_tasks import TextByTasks
+from dagster_jet.core.ddl import quoted_name
 from dagster_jet.errors import ConfigurationError, SourceError
 
 if TYPE_CHECKING:
@@ -198,6 +199,22 @@ class Rows:
         place = self.path, self.storage_options
         frame = again.frame(spark, wanted, with_file=True)
         return first_bad_row(frame, lambda path: open_text(place, by_path[path]))
+
+    def first_where(
+        self,
+        spark: SparkSession,
+        wanted: Sequence[Slice],
+        is_meant: Callable[[DataFrame], Column],
+    ) -> str | None:
+        """``file: row as JSON`` of the first row that is meant."""
+        from pyspark.sql import functions as F
+
+        frame = self.frame(spark, wanted, with_file=True)
+        columns = frame.drop(FILE_COLUMN, FAULT_COLUMN)
+        shown = F.to_json(F.struct(*[columns[quoted_name(name)] for name in columns.columns]))
+        found = frame.where(is_meant(frame) & F.col(FAULT_COLUMN).isNull())
+        row = found.select(FILE_COLUMN, shown.alias("row")).first()
+        return None if row is None else f"{row[0]}: {row[1][:200]}"
 
 
 def _path_of(url: str) -> Column:

@@ -58,7 +58,7 @@ from dagster_jet.connectors.files.waiting_files import WaitingFiles
 from dagster_jet.errors import ConfigurationError, SourceError, SourceUnavailableError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _logger = logging.getLogger(__name__)
@@ -311,6 +311,14 @@ class FilesReader(SourceReader):
 
     def locate_bad_row(self, spark: SparkSession, split: tuple[Slice, ...]) -> str | None:
         return self.source.rows.first_bad(spark, split)
+
+    def locate_row(
+        self,
+        spark: SparkSession,
+        split: tuple[Slice, ...],
+        is_meant: Callable[[DataFrame], Column],
+    ) -> str | None:
+        return self.source.rows.first_where(spark, split, is_meant)
 
     # --- snapshots ------------------------------------------------------------------------------
 

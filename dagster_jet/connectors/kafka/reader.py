@@ -33,7 +33,7 @@ from dagster_jet.errors import InputLostError, SourceUnavailableError
 from dagster_jet.system.own_task import OwnTask
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 _logger = logging.getLogger(__name__)
 
 LIST_S = 5.0
@@ -340,6 +340,17 @@ class KafkaReader(SourceReader):
         task = self._task(self._dealt(spark, split), names_of(split), with_position=True)
         messages = _messages(spark, task)
         return self._values.first_bad(messages, F.col(POSITION_COLUMN))
+
+    def locate_row(
+        self,
+        spark: SparkSession,
+        split: tuple[Range, ...],
+        is_meant: Callable[[DataFrame], Column],
+    ) -> str | None:
+        if self.source.schema is None:
+            return None
+        task = self._task(self._dealt(spark, split), names_of(split), with_position=True)
+        return self._values.first_where(_messages(spark, task), POSITION_COLUMN, is_meant)
 
     @property
     def _values(self) -> JsonObjects:

@@ -6,6 +6,7 @@ which a column does not fit its type. Spark's parser decides, as for files of JS
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 VALUE_COLUMN = "__value"
 """Of the frames that come in: text or bytes. It does not come out."""
-_PARSED, _CORRUPT, _REASON = "__parsed", "__corrupt", "__reason"
+_PARSED, _CORRUPT, _REASON, _TEXT = "__parsed", "__corrupt", "__reason", "__text"
 _SHOWN = 200
 # Not an object, whatever it is: the parser refuses this one in its place.
 _BROKEN = "{"
@@ -56,6 +57,19 @@ class JsonObjects:
         bad = parsed.where(F.col(f"{_PARSED}.{_CORRUPT}").isNotNull())
         row = bad.select(position.alias("position"), _text().alias("value")).first()
         return None if row is None else f"{row['position']}: {(row['value'] or 'null')[:_SHOWN]}"
+
+    def first_where(
+        self, messages: DataFrame, position: str, is_meant: Callable[[DataFrame], Column]
+    ) -> str | None:
+        """As `first_bad`, of the first object that is meant.
+
+        Args:
+            position: the column of `messages` that says where a message is.
+        """
+        kept = messages.withColumn(_TEXT, _text())
+        rows = self._flat(kept, self._parsed("PERMISSIVE"))
+        row = rows.where(is_meant(rows)).select(position, _TEXT).first()
+        return None if row is None else f"{row[0]}: {(row[1] or 'null')[:_SHOWN]}"
 
     def _divided(
         self, messages: DataFrame, bad_rows: BadRowRule, stage: str, position: Column

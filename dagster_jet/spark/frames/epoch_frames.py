@@ -222,13 +222,11 @@ class EpochFrames:
         if plan.counted_by is not None:
             self._observations.expect_report(node.name, plan.counted_by)
             return rows
-        partitions = 0
-        if plan.partitions_of is not None:
-            partitions = len(self._sources[plan.partitions_of].partitions)
-        if not partitions:
-            return self._observations.observe_times(node.name, plan, rows, 0)
+        source = plan.partitions_of
+        if source is None or not self._sources[source].partitions:
+            return self._observations.observe_times(node.name, plan, rows, per_partition=False)
         whole = self._whole[upstream]
-        seen = self._observations.observe_times(node.name, plan, whole, partitions)
+        seen = self._observations.observe_times(node.name, plan, whole, per_partition=True)
         return seen.drop(SOURCE_PARTITION_COLUMN)
 
     def _of_fusion(self, plan: FusionPlan) -> FusionFrames:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from dagster_jet.snapshot.manifest import Ack, Arrived
 from dagster_jet.spark.epoch_contract import Observed
 from dagster_jet.spark.planning.event_time import TimestampsPlan
+from dagster_jet.spark.planning.partition_tops import read_tops
 from dagster_jet.spark.tasks.fusion import InputRef
 from dagster_jet.spark.tasks.input_statistics import total_of
 
@@ -51,15 +52,15 @@ class Observations:
         return rows.observe(name, F.count_if(late).alias("late"))
 
     def observe_times(
-        self, node: str, plan: TimestampsPlan, rows: DataFrame, partitions: int
+        self, node: str, plan: TimestampsPlan, rows: DataFrame, *, per_partition: bool
     ) -> DataFrame:
         """
         Args:
-            partitions: so many are observed one by one: `rows` have the partition's column.
+            per_partition: partitions are observed one by one: `rows` have the partition's column.
         """
         name = f"times {node}"
-        self._timestamps[node] = name, plan.partitions_of if partitions else None
-        return rows.observe(name, *plan.columns(partitions))
+        self._timestamps[node] = name, plan.partitions_of if per_partition else None
+        return rows.observe(name, *plan.totals, *(plan.per_partition if per_partition else ()))
 
     def expect_report(self, node: str, counted_by: InputRef) -> None:
         """The rows of this timestamps node are counted in the acks."""
@@ -79,14 +80,16 @@ class Observations:
         counters = _Counters(action)
         return Seen(
             event_times=self._event_times(counters, acks, partitions),
-            source_rows={source: counters[name][0] for source, name in self._source_rows.items()},
+            source_rows={
+                source: counters.count(name) for source, name in self._source_rows.items()
+            },
             late_rows=self._late(counters),
         )
 
     def _late(self, counters: _Counters) -> Mapping[str, int]:
         late: Counter[str] = Counter()
         for (stage, _), name in self._late_rows.items():
-            late[stage] += counters[name][0]
+            late[stage] += counters.count(name)
         return late
 
     def _event_times(
@@ -97,16 +100,19 @@ class Observations:
             parts = [ack.arrived[ref.ordinal] for ack in acks if ack.vertex == ref.stage]
             results[node] = Observed(total_of(parts))
         for node, (name, source) in self._timestamps.items():
-            rows, timed, top, *tops = counters[name]
-            names = () if source is None else partitions[source]
-            # There may be more columns than partitions; see `TimestampsPlan.columns`.
-            seen = {p: top for p, top in zip(names, tops, strict=False) if top is not None}
-            results[node] = Observed(Arrived(rows, timed, top), seen)
+            rows, timed, top, *tops = counters.texts(name)
+            assert rows is not None and timed is not None
+            seen = {}
+            if source is not None:
+                names = partitions[source]
+                seen = {names[index]: newest for index, newest in read_tops(*tops).items()}
+            arrived = Arrived(int(rows), int(timed), None if top is None else int(top))
+            results[node] = Observed(arrived, seen)
         return results
 
 
 class _Counters:
-    """What Spark counted in the last run of a frame: whole numbers, as all that is asked for are.
+    """What Spark counted in the last run of a frame.
 
     Read from the plan. `pyspark.sql.Observation` hears from a listener, and of the first run only.
     """
@@ -114,6 +120,13 @@ class _Counters:
     def __init__(self, action: DataFrame) -> None:
         self._metrics = action._jdf.queryExecution().observedMetrics()
 
-    def __getitem__(self, name: str) -> list[Any]:
+    def count(self, name: str) -> int:
+        """Of a counter that has one number."""
+        (text,) = self.texts(name)
+        assert text is not None, "a count is of no rows, not nothing"
+        return int(text)
+
+    def texts(self, name: str) -> list[str | None]:
+        """By one call into the JVM. None has a comma in it."""
         values = self._metrics.apply(name).mkString(",").split(",")
-        return [None if value == "null" else int(value) for value in values]
+        return [None if value == "null" else value for value in values]
