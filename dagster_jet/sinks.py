@@ -175,7 +175,7 @@ def sql(
         table: `table` or `schema.table`.
         mode: "append" inserts every row. "upsert" inserts a row or updates the row with its key.
             "delete" deletes the row with its key. "mirror" applies the changes read by
-            `sources.postgres_changes` in order, which copies that table.
+            `sources.postgres_changes` in order, to keep a copy of that table.
         key: column or columns of a unique index that compares exactly; for all modes except
             "append". For "mirror" also the replica identity of the source's table.
         order_by: if several rows of an epoch have the same key, the row with the highest value of

@@ -58,7 +58,7 @@ def files(
             than this are neither remembered nor read. By default unlimited.
 
     Raises:
-        ConfigurationError: a path, format or option is not known, or the schema is missing.
+        ConfigurationError: a path, format or option is not valid, or the schema is missing.
 
     Example:
         >>> flights = files("/in", format="json", schema="origin string, at timestamp")
@@ -163,7 +163,7 @@ def table(
         shared: whether a local path is the same on every machine of a cluster.
 
     Raises:
-        ConfigurationError: a path, format or option is not known.
+        ConfigurationError: a path, format or option is not valid.
 
     Example:
         >>> airports = table("/dim/airports", asset="dim/airports")
@@ -275,7 +275,7 @@ def postgres_changes(
     as the log lacks them.
 
     Args:
-        url: URL of the database; a `Secret(env=...)` if it has a password. Needs REPLICATION.
+        url: database URL; a `Secret(env=...)` if it has a password. The user needs REPLICATION.
         slot: name of a logical replication slot used by this job only. A missing slot is created;
             changes committed after that are read.
         publication: name of a publication of one table: ``create publication p for table t``.
@@ -400,8 +400,8 @@ def sqs(
         schema: DDL of JSON values.
         metadata: adds ``_message_id string, _sent timestamp, _receive_count int, _group string,
             _sequence_number string, _attributes map<string,string>``.
-        message_id: name of a message attribute, set by the publisher, that identifies a message:
-            published twice, it counts once. By default SQS's own id, which differs per sending.
+        message_id: name of a message attribute, set by the publisher, that identifies a message;
+            one published twice counts once. By default SQS's own id, which differs per sending.
         prefetch: number of messages received before they are deleted; at least as many as arrive
             between two snapshots. They are held in the driver's memory.
         receivers: number of receiving threads while messages arrive, 10 messages per call.
