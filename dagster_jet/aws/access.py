@@ -45,6 +45,8 @@ class Cause(Enum):
     """There is no such bucket or table, or not in this region."""
     REQUEST = "request"
     """The service does not know such a request."""
+    FULL = "full"
+    """A server that is not AWS's has no room, or a quota is used up."""
     OUTAGE = "outage"
     """It does not answer as it should: the same call may succeed later."""
 
@@ -54,7 +56,7 @@ class AwsFailure:
     """A failed call.
 
     Attributes:
-        cause: an outage passes, all others need a person.
+        cause: an outage passes by itself, all others need a person.
         text: what the service or boto3 has said, without a full stop.
         is_doubtful: the request may have been carried out all the same.
     """
@@ -111,6 +113,13 @@ _NEEDS_A_PERSON = {
             *("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation"),
         ),
         Cause.REQUEST,
+    ),
+    **dict.fromkeys(
+        (
+            *("XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded"),
+            *("InsufficientStorage", "ItemCollectionSizeLimitExceededException"),
+        ),
+        Cause.FULL,
     ),
 }
 _NOT_DONE = frozenset(

@@ -13,6 +13,7 @@ it, and removed once it is applied.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -31,6 +32,8 @@ from dagster_jet.snapshot.manifest import Artifact, by_epoch
 from dagster_jet.store import ReplicatedMap, Store, StoreHandle
 from dagster_jet.system.durable import make_folder, sync_folder
 from dagster_jet.system.failpoint import fail_point
+
+_logger = logging.getLogger(__name__)
 
 CHUNK_BYTES_MAX = 1 << 20
 """The size from which `RowsWriter` cuts a batch: 1 MiB."""
@@ -284,8 +287,8 @@ class SegmentWriter:
         )
 
     def remove(self) -> None:
-        """Deletes what was appended; for a task that has failed."""
-        self.area.delete(_chunk_names(self._token))
+        """Deletes what was appended; for a task that has failed. Best effort."""
+        _removed(self.area, self._token)
 
     @property
     def _token(self) -> str:
@@ -324,8 +327,8 @@ class Segment:
             raise self._lost("the staged chunks are not those that were acknowledged")
 
     def remove(self) -> None:
-        """Deletes the chunks; once they are applied, and the marker with them."""
-        self.area.delete(self.names)
+        """Deletes the chunks; once they are applied, and the marker with them. Best effort."""
+        _removed(self.area, self.artifact.token)
 
     def _lost(self, what: str) -> ArtifactLostError:
         return ArtifactLostError(
@@ -439,6 +442,14 @@ def _chunk_names(token: str) -> list[str]:
     """A token is the segment's name and the number of its chunks."""
     segment, _, chunks = token.rpartition("/")
     return [_chunk_name(segment, number) for number in range(int(chunks))]
+
+
+def _removed(area: StagingArea, token: str) -> None:
+    """A place that takes no writes keeps nobody from going on: `remove_orphans` finds the rest."""
+    try:
+        area.delete(_chunk_names(token))
+    except Exception as error:  # noqa: BLE001 - areas raise what their places' clients do
+        _logger.warning("the staged segment %s stays until a later start: %s", token, error)
 
 
 def _checksum(data: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 from dagster_jet.connectors.contract import Acknowledging
 from dagster_jet.execution.context import ExecutionContext
 from dagster_jet.execution.retrying import Attempted
+from dagster_jet.snapshot.store_reactions import StoreCall
 
 
 def acknowledge(context: ExecutionContext, messages: Mapping[str, Mapping[str, Any]]) -> None:
@@ -25,7 +26,8 @@ def acknowledge(context: ExecutionContext, messages: Mapping[str, Mapping[str, A
     """
     retrying = context.retrying
     for name in messages.keys() & context.readers.keys():
-        attempted = Attempted("acknowledgement", name, "its source", context.readers[name])
+        reader, commit = context.readers[name], StoreCall.COMMIT
+        attempted = Attempted("acknowledgement", name, "its source", reader, commit)
         call = partial(context.polling.acknowledge, name, messages[name], retrying.ends_at_once)
         retrying.until_done(call, attempted, retrying.ending.is_set)
 

@@ -30,6 +30,7 @@ from dagster_jet.job_config import milliseconds
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.protocol import Guarantee, RunEpoch
+from dagster_jet.snapshot.store_reactions import StoreCall
 from dagster_jet.spark.epoch import EpochRunner
 from dagster_jet.spark.epoch_contract import EpochInput, EpochOutput
 from dagster_jet.spark.tasks.barrier import saving_folder
@@ -148,7 +149,7 @@ class EpochDriver:
             counted = self._accounting.account(command, epoch, output, view)
         except JetError as raised:
             error = with_position(cause_in_input(raised, splits, context.readers), splits, context)
-            restartable = may_pass(error)
+            restartable = may_pass(error, StoreCall.STAGING)
             if not (restartable or isinstance(error, SourceError | FencedError)):
                 journals.take_back(command, error.position)
             context.failures.expected(error)

@@ -6,14 +6,9 @@ import logging
 from collections.abc import Mapping
 
 from dagster_jet.connectors.pages import lead_to_page
-from dagster_jet.errors import (
-    ExecutorLostError,
-    FencedError,
-    JetError,
-    Reaction,
-    StoreUnwritableError,
-)
+from dagster_jet.errors import ExecutorLostError, FencedError, JetError, Reaction
 from dagster_jet.snapshot.protocol import Failed, Purpose, RecordAnswer, WriteOutcome
+from dagster_jet.snapshot.store_reactions import StoreCall, StoreReaction, reaction_of
 from dagster_jet.spark.errors import is_of_gateway, translate
 from dagster_jet.system.failpoint import FailPointError
 from dagster_jet.system.transient import DENIED, TRANSIENT
@@ -41,17 +36,21 @@ class Failures:
         named = self.expected(error)
         if isinstance(named, FencedError):
             return RecordAnswer(Purpose.LEASE, WriteOutcome.FENCED, 0)
-        return Failed(str(named), may_pass(named))
+        return Failed(str(named), may_pass(named, StoreCall.START))
 
 
-def may_pass(error: JetError) -> bool:
+def may_pass(error: JetError, call: StoreCall) -> bool:
     """Whether an execution that this has ended is followed by another one.
 
-    A member that cannot be written is a mistake where a store is opened. It was written before
-    here: its disk is full, and is freed one day.
+    Args:
+        error: what has ended it.
+        call: what was asked of the store, if the error is the store's. A member that cannot be
+            written is a mistake where a store is opened; later its disk is full, and is freed one
+            day.
     """
-    restarts = (Reaction.RESTART, Reaction.RETRY)
-    return error.reaction in restarts or isinstance(error, StoreUnwritableError)
+    if error.reaction in (Reaction.RESTART, Reaction.RETRY):
+        return True
+    return reaction_of(call, error) is StoreReaction.RESTART
 
 
 def expected(error: Exception, job: str) -> JetError:

@@ -14,15 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_jet.connectors.contract import reaction_to
-from dagster_jet.errors import (
-    FencedError,
-    JetError,
-    Reaction,
-    SinkError,
-    StoreUnwritableError,
-)
+from dagster_jet.errors import FencedError, JetError, Reaction, SinkError
 from dagster_jet.execution.stopping import StopSignal
 from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.store_reactions import StoreCall, StoreReaction, reaction_of
 from dagster_jet.system.backoff import Backoff
 
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
@@ -46,6 +41,8 @@ class Attempted:
     place: str
     connector: object
     """Whoever knows the errors of its client library (`ClassifiesErrors`)."""
+    store_call: StoreCall
+    """What it is to the job's own store, where it asks that."""
     is_decided: bool = False
     """It makes true what a record names."""
 
@@ -92,9 +89,7 @@ class Retrying:
                 return
             except Exception as error:  # noqa: BLE001 - the connector says what it means
                 named = error if isinstance(error, JetError) else self._named(error, of)
-                # Of phase 2: the store's full disk is one that the sink stages on.
-                is_full = of.is_decided and isinstance(named, StoreUnwritableError)
-                if named.reaction is not Reaction.RETRY and not is_full:
+                if not self._is_retried(named, of.store_call):
                     raise named from (error if named is not error else error.__cause__)
                 self.troubles[of.stage] = str(error)
                 self.report(f"{of.stage} ({of.place}): {of.what} is being retried: {error}")
@@ -109,6 +104,12 @@ class Retrying:
             elif self.ends_at_once():
                 raise self._given_up(of)
 
+    @staticmethod
+    def _is_retried(error: JetError, call: StoreCall) -> bool:
+        if error.reaction is Reaction.RETRY:
+            return True
+        return reaction_of(call, error) is StoreReaction.RETRY
+
     def ask(self, stage: str, connector: object, call: Callable[[], Any]) -> Any:
         """What the call returns, once its place can be looked at. `contract.Ask` of a start.
 
@@ -118,7 +119,7 @@ class Retrying:
         kind = type(connector).__name__
         self.until_done(
             lambda: answers.append(call()),
-            Attempted("check", stage, kind, connector),
+            Attempted("check", stage, kind, connector, StoreCall.START),
             lambda: False,
         )
         return answers[0]

@@ -39,6 +39,7 @@ from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact, NewestOutput
 from dagster_jet.snapshot.owed import Destination, OwedCommit, SinkFate, owed_commits, sink_fate
 from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.snapshot.store_reactions import StoreCall
 from dagster_jet.system.failpoint import fail_point
 
 _logger = logging.getLogger(__name__)
@@ -340,7 +341,7 @@ class SinkCommitter:
         """False: its place is gone with the sink, and the loss is accepted."""
         place = _where(owed.destination) or owed.sink
         is_decided = not context.repeatable
-        attempted = Attempted("commit", owed.sink, place, committer, is_decided)
+        attempted = Attempted("commit", owed.sink, place, committer, StoreCall.COMMIT, is_decided)
         try:
             commit = partial(committer.commit, owed.artifacts, context)
             self.retrying.until_done(commit, attempted, one_failed.is_set)

@@ -12,7 +12,7 @@ from dagster_jet.errors import JetError, Reaction, StoreUnavailableError
 from dagster_jet.execution.events import ExecutionEnded, ExecutionRestarting, JobEvent
 from dagster_jet.execution.execution import Execution
 from dagster_jet.execution.exporting import Exporting
-from dagster_jet.execution.failures import expected
+from dagster_jet.execution.failures import expected, may_pass
 from dagster_jet.execution.stopping import StopSignal, Until
 from dagster_jet.job_config import JobConfig, milliseconds
 from dagster_jet.jobs.ended import EndedExecution
@@ -28,6 +28,7 @@ from dagster_jet.snapshot.manifest import Counters
 from dagster_jet.snapshot.protocol import Stop, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, StopCause
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
+from dagster_jet.snapshot.store_reactions import StoreCall
 from dagster_jet.store import Store
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Driver:
         elif asked is StopKind.SHUTDOWN or (_cancels(asked) and keeper.record):
             assert asked is not None
             stop = Stop(asked.final_status, asked.cause, str(error), write_status=True)
-        elif error.reaction in (Reaction.RESTART, Reaction.RETRY):
+        elif may_pass(error, StoreCall.START):
             stop = Stop(JobStatus.NOT_RUNNING, StopCause.ERROR, str(error), restart=True)
         else:
             suspends = self._config.suspend_on_failure

@@ -13,7 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
+from typing import Any
 
 from dagster_jet import Jet, JobConfig
 from dagster_jet.connectors.files import part_tasks
@@ -27,9 +30,9 @@ from dagster_jet.execution.events import (
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from tests.integration import child
+    from tests.integration import child, map_child
 else:
-    from . import child
+    from . import child, map_child
 
 SIZE = 4 * 2**20
 DISKS = {2: "store/c", 4: "out", 6: "work", 8: "spark"}
@@ -45,15 +48,19 @@ def command(folder: Path) -> list[str]:
 class Incidents:
     """Fills a disk, waits for the complaint, frees the disk."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.left = dict(DISKS)
+    def __init__(
+        self,
+        folder: Path,
+        disks: Mapping[int, str] = DISKS,
+        complaints: type[Any] | UnionType = SnapshotFailed | ExecutionRestarting,
+    ) -> None:
+        self.folder, self.left, self.complaints = folder, dict(disks), complaints
         self.full: str | None = None
 
     def see(self, event: JobEvent) -> None:
         print(event, file=sys.stderr, flush=True)
         disk = self.full
-        if isinstance(event, SnapshotFailed | ExecutionRestarting) and disk is not None:
+        if isinstance(event, self.complaints) and disk is not None:
             if f"{self.folder}/{disk}" not in event.reason:
                 return  # of several sinks each tells: the disk before, once more
             name = disk.partition("/")[0]
@@ -95,13 +102,15 @@ def main(folder: Path) -> None:
         spark={**child.SPARK, "spark.local.dir": f"{folder}/spark"},
         work_dir=folder / "work",
     ) as jet:
+        config = JobConfig(**{**child.CONFIG, "restart_attempts_max": 20})
         result = jet.run(
-            child.crash_pipeline(folder),
-            JobConfig(**{**child.CONFIG, "restart_attempts_max": 20}),
-            until="completed",
-            on_event=incidents.see,
+            child.crash_pipeline(folder), config, until="completed", on_event=incidents.see
         )
-    print(f"status: {result.status.value}")
+        print(f"status: {result.status.value}")
+        # Its rows are staged on the disk that fills.
+        staging = Incidents(folder, {2: "store/c"}, ExecutionRestarting)
+        jet.run(map_child.totals(folder), config, until="completed", on_event=staging.see)
+        print(f"totals: {[[*key, value] for key, value in jet.map('totals').items()]}")
     shutil.copytree(folder / "out", folder / "rescued")
     subprocess.run(["umount", str(folder / "out")], check=True)
     (folder / "out").rmdir()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.system import failpoint
 
 from . import child, full_disk
+from .oracle import input_rows, windowed
 from .world import World, wait_until
 
 HOUR_S = 3600
@@ -39,13 +41,18 @@ def test_f19_a_full_disk(world: World) -> None:
         full_disk.command(world.folder), capture_output=True, text=True, timeout=400, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    told = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
+    lines = [line.partition(": ") for line in run.stdout.splitlines()]
+    assert [text for name, _, text in lines if name == "store"][1].startswith("ExecutionRestarting")
+    told = {name: text for name, _, text in reversed(lines)}  # of one disk, what was said first
     for disk in ("store", "out", "work", "spark"):  # each was named: else it would still be full
         assert "No space left on device" in told[disk], told
     # Of the others either an epoch complains, or what it leaves behind.
     assert told["store"].startswith("SnapshotFailed")
     assert told["status"] == JobStatus.COMPLETED.value
     world.assert_exactly_once()
+    counted = windowed(input_rows(world.folder / "in" / "left"), child.WINDOW_MS)
+    totals = [[k, end, {"n": n, "total": total}] for k, _, end, n, total in counted]
+    assert sorted(literal_eval(told["totals"]), key=str) == sorted(totals, key=str)
 
 
 def test_f19_a_member_hangs_for_longer_than_the_lease_lives(world: World) -> None:

@@ -42,9 +42,6 @@ from dagster_jet.errors import (
     BadRowError,
     ConfigurationError,
     PipelineError,
-    SinkUnavailableError,
-    StoreUnavailableError,
-    WriteOutcomeUnknownError,
 )
 from dagster_jet.maps import DELETE, PUT, JetMap
 from dagster_jet.maps.changes import MapChange, decode_changes, encode_changes, size_of
@@ -150,26 +147,7 @@ class MapSink:
         pass
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        try:
-            self._commit(artifacts, context)
-        except (StoreUnavailableError, WriteOutcomeUnknownError) as error:
-            # Chunks that are decided are found to be, so the same call may simply be repeated.
-            raise SinkUnavailableError(
-                f"the map {self.map!r} cannot be written: {error}",
-                job=context.job,
-                stage=context.sink,
-            ) from error
-
-    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
-        state = self._map.log.read()
-        area = self._area(context.job, context.sink)
-        return state is not None and all(
-            state.has(_producer(context, epoch_id, number))
-            for epoch_id, segments in segments_by_epoch(area, artifacts)
-            for number in range(sum(len(segment.names) for segment in segments))
-        )
-
-    def _commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
+        """Chunks that are decided are found to be, so the same call may simply be repeated."""
         chunks = ChunkCommit(self, context.job, context.sink)
         for epoch_id, segments in segments_by_epoch(chunks.area, artifacts):
             numbered = [(segment, name) for segment in segments for name in segment.names]
@@ -194,6 +172,15 @@ class MapSink:
             fail_point("maps.commit.applied")
             for segment in segments:
                 segment.remove()
+
+    def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
+        state = self._map.log.read()
+        area = self._area(context.job, context.sink)
+        return state is not None and all(
+            state.has(_producer(context, epoch_id, number))
+            for epoch_id, segments in segments_by_epoch(area, artifacts)
+            for number in range(sum(len(segment.names) for segment in segments))
+        )
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
         return remove_orphans(self._area(context.job, context.sink), context.execution_id, keep)

@@ -255,7 +255,7 @@ class QueueClient:
                     "Correct access_key_id and secret_access_key, or what boto3 finds without "
                     "them: environment, profile or role.",
                 )
-            case Cause.REQUEST:
+            case Cause.REQUEST | Cause.FULL:
                 return self._error(SourceError, f"the queue {place} cannot be used: {text}.")
 
     def _error(self, kind: type[SourceError], message: str, cure: str | None = None) -> SourceError:

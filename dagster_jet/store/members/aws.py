@@ -24,6 +24,7 @@ _CURES = {
     Cause.CREDENTIALS: "Check the credentials boto3 finds here, and what they are allowed.",
     Cause.PLACE: "Check the name and the region, or create it.",
     Cause.REQUEST: "Check the URL, and that the endpoint supports conditional writes.",
+    Cause.FULL: "Give it more room, or a larger quota.",
 }
 
 

@@ -27,8 +27,11 @@ from dagster_jet.errors import (
     SinkError,
     SinkMismatchError,
     SinkUnavailableError,
+    StaleConfigurationError,
+    StoreCorruptedError,
     StoreUnavailableError,
     StoreUnwritableError,
+    WriteOutcomeUnknownError,
 )
 from dagster_jet.execution import retrying
 from dagster_jet.execution.events import JobEvent, OutputLost, SinkReopened
@@ -120,7 +123,8 @@ def test_it_is_retried_until_there_is_room_although_a_stop_is_wanted_that_commit
     ("error", "reaction"),
     [
         (SinkError("the folder is gone."), Reaction.RESTART),
-        (StoreUnavailableError("no member answers."), Reaction.RESTART),
+        (StaleConfigurationError("the store's members have changed."), Reaction.RESTART),
+        (StoreCorruptedError("no good copy is left."), Reaction.FAIL),
         (ArtifactLostError("the rows are gone."), Reaction.FAIL),
         (OSError(errno.ENOSPC, "No space left on device"), Reaction.RESTART),
         (TypeError("what a connector never foresaw"), Reaction.RESTART),
@@ -150,9 +154,18 @@ def test_a_stop_at_once_ends_it(
     assert given_up.value.reaction is reaction and given_up.value.stage == "out"
 
 
-def test_a_full_disk_of_the_store_is_waited_for() -> None:
-    """What is staged there is read and removed, and a map is written."""
-    phase2 = Phase2({"out": Full(2, StoreUnwritableError("the disk of a member is full."))})
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnwritableError("the disk of a member is full."),
+        StoreUnavailableError("no member answers."),
+        WriteOutcomeUnknownError("fewer than 2 of 3 members have confirmed."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_store_that_fails_is_waited_for(error: Exception) -> None:
+    """What is staged there is read, and a map is written."""
+    phase2 = Phase2({"out": Full(2, error)})
     phase2.commit([ARTIFACT])
     assert len(phase2.told) == 2
 

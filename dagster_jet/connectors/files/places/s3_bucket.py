@@ -49,8 +49,8 @@ class S3Bucket:
         text = f"{self.url}: {failure.text}"
         if failure.cause is Cause.OUTAGE:
             return OSError(errno.EREMOTEIO, text)
-        number = errno.ENOENT if failure.cause is Cause.PLACE else errno.EACCES
-        return OSError(number, text)
+        numbers = {Cause.PLACE: errno.ENOENT, Cause.FULL: errno.ENOSPC}
+        return OSError(numbers.get(failure.cause, errno.EACCES), text)
 
 
 def _settings(options: StorageOptions) -> AwsSettings:
