@@ -107,7 +107,7 @@ class JobConfig(BaseModel):
     refused_to_dead_letters: bool = False
     """Commit an epoch without the rows that a sink refuses, and send these to the sink's
     dead-letter sink. For decided rows that only the outside system can refuse; supported by
-    database tables. The event `OutputRefused` reports it."""
+    database tables and Kafka topics. The event `OutputRefused` reports it."""
 
     if TYPE_CHECKING:  # for type checkers; pydantic generates the constructor
 

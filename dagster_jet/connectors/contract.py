@@ -503,6 +503,14 @@ class Refused:
     """Where people find it: its key, if it has one."""
 
 
+DECIDED_CURE = (
+    "what is decided is kept and committed then. If rows are decided that the place shall never "
+    "take, start with JobConfig(refused_to_dead_letters=True): they go to the sink's dead-letter "
+    "sink (write_to(...).dead_letter_to(...)), and the others are committed."
+)
+"""Of a `RowsRefusedError`, what goes on behind "start again;"."""
+
+
 class RefusedRows(Protocol):
     """What a commit does with decided rows that the place refuses: `refused_to_dead_letters`."""
 
@@ -646,7 +654,8 @@ class Sink(Protocol):
         ...
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        """Checks at every start that it can be written to.
+        """Checks at every start that it can be written to. It writes nothing of its own, unless
+        the job is new (`ClaimsItsPlace`).
 
         Raises:
             ConfigurationError: it cannot work as asked.
@@ -668,6 +677,23 @@ class Sink(Protocol):
     def open_committer(self, job: str, stage: str) -> Committer:
         """Returns the committer of an execution. Called on the driver, once if there is something
         to commit or to remove. It connects to nothing yet, so that `Committer.commit` is retried.
+        """
+        ...
+
+
+@runtime_checkable
+class ClaimsItsPlace(Protocol):
+    """A sink's definition that writes marks of its own into its place before there are rows.
+
+    `Sink.check` writes them for a new job only: a place that has come back empty, as a folder that
+    is not mounted, is left as it is until it is known to have what was committed there.
+    """
+
+    def claim_place(self, job: str, stage: str) -> None:
+        """Writes what is missing, before any writer and any commit of an execution.
+
+        Raises:
+            ConfigurationError, SinkError: as `Sink.check`.
         """
         ...
 
@@ -704,6 +730,14 @@ class KnowsRefusals(Protocol):
 
 
 @runtime_checkable
+class LeavesNothingOut(KnowsRefusals, Protocol):
+    """One whose rows build on each other, as changes do: it has no dead-letter sink, and a row that
+    its place never takes fails the job."""
+
+    leaves_nothing_out: bool
+
+
+@runtime_checkable
 class ReopenableSink(Protocol):
     """A sink's definition whose commits can be finished without the pipeline that it was in.
 
@@ -716,7 +750,8 @@ class ReopenableSink(Protocol):
     def destination(self) -> dict[str, Any]:
         """Returns where it writes, as small JSON: whole paths and addresses, no secrets.
 
-        Equal destinations are one place.
+        Equal destinations are one place, and so are those that differ in `options` alone: what only
+        says how the place is reached.
         """
         ...
 

@@ -20,6 +20,7 @@ from dagster_jet.execution.events import OutputRefused
 from dagster_jet.operators.user.dead_letters import dead_letter_table
 from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact
+from dagster_jet.snapshot.owed import is_same_place
 
 _SHARD = 99_999
 """No task has it: what they write in the same epoch has other names."""
@@ -73,6 +74,7 @@ class RefusedOutput:
             {
                 "sink": node.name,
                 "destination": self.destination_of(node.sink),
+                "timeline": context.timeline,
                 "execution": by,
                 "epoch": epoch_id,
                 "artifacts": [asdict(artifact) for artifact in artifacts],
@@ -85,7 +87,7 @@ class RefusedOutput:
         context, kept = self.context, json.loads(memo)
         artifacts = [Artifact(**one) for one in kept["artifacts"]]
         node = self.dead_letters
-        if node is not None and self.destination_of(node.sink) == kept["destination"]:
+        if node and is_same_place(self.destination_of(node.sink), kept["destination"]):
             sink = node.sink
         else:
             sink = self.reopen(kept["destination"])
@@ -94,7 +96,11 @@ class RefusedOutput:
             committer.commit(
                 artifacts,
                 replace(
-                    context, sink=kept["sink"], execution_id=kept["execution"], repeatable=True
+                    context,
+                    sink=kept["sink"],
+                    timeline=kept["timeline"],
+                    execution_id=kept["execution"],
+                    repeatable=True,
                 ),
             )
         finally:

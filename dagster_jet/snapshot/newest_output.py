@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dagster_jet.snapshot.manifest import Artifact, Manifest, NewestOutput
+from dagster_jet.snapshot.owed import SinkFate, sink_fate
 
 
 def newest_of(
@@ -54,5 +55,5 @@ def output_after(
     return {
         sink: one
         for sink, one in after.items()
-        if sink in sinks and manifest.sinks.get(sink, sinks[sink]) == sinks[sink]
+        if sink_fate(sink, manifest.sinks, sinks) is SinkFate.KEPT
     }

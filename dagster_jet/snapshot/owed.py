@@ -16,7 +16,8 @@ from dagster_jet.snapshot.manifest import Artifact
 
 Destination = Mapping[str, Any]
 """Where a sink writes, as the manifest keeps it: its `kind`, and what its connector needs to commit
-there without the pipeline. JSON, without secrets. Equal destinations are one place."""
+there without the pipeline. JSON, without secrets. Equal destinations are one place, and so are
+those that differ in their `options` alone: how it is reached may be corrected."""
 
 
 class SinkFate(Enum):
@@ -77,4 +78,10 @@ def sink_fate(
     """What has become of a sink. One whose destination is not known is taken to be where it was."""
     if sink not in today:
         return SinkFate.LEFT
-    return SinkFate.KEPT if named.get(sink, today[sink]) == today[sink] else SinkFate.MOVED
+    is_there = is_same_place(named.get(sink, today[sink]), today[sink])
+    return SinkFate.KEPT if is_there else SinkFate.MOVED
+
+
+def is_same_place(one: Destination, other: Destination) -> bool:
+    """Whether a commit to the one is a commit to the other."""
+    return {**one, "options": None} == {**other, "options": None}

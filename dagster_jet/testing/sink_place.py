@@ -15,6 +15,7 @@ from dagster_jet.connectors.contract import (
     CommitContext,
     HoldsTransactions,
     KnowsCommits,
+    LooksAtItsPlace,
     Sink,
     TransactionId,
 )
@@ -48,6 +49,15 @@ class Place:
     """What a reader has seen of a row that is right: to read it again costs little."""
     epoch_id: int = 0
     execution_id: int = 1
+    looks: bool = False
+    """A sink's definition looks at its place (`LooksAtItsPlace`), as at every start."""
+
+    def sink(self) -> Sink:
+        made: Any = self.make_sink()
+        if self.looks and isinstance(made, LooksAtItsPlace):
+            made = made.at_start(JOB, STAGE, on_one_host=True)
+        sink: Sink = made
+        return sink
 
     def rows(self, count: int, **values: Any) -> list[Row]:
         first = 1 + max(self.expected, default=0) + 100_000 * self.epoch_id
@@ -77,7 +87,7 @@ class Place:
     ) -> tuple[Artifact, ...]:
         """Phase 1 of one task, whose rows are as the sink renders them."""
         transaction = TransactionId(JOB, STAGE, 1, execution_id, self.epoch_id, shard, attempt)
-        writer = self.make_sink().open_writer(transaction)
+        writer = self.sink().open_writer(transaction)
         try:
             for batch in batches_of(rows):
                 writer.write(batch)
@@ -120,11 +130,11 @@ class Place:
 
     def commit(self, artifacts: Collection[Artifact], *, execution_id: int | None = None) -> None:
         """Phase 2, by an object that knows nothing."""
-        commit(self.make_sink(), artifacts, self.context(execution_id))
+        commit(self.sink(), artifacts, self.context(execution_id))
 
     def has_committed(self, artifacts: Collection[Artifact], *, owns_job: bool = False) -> bool:
         """What the place says of them, asked by an object that knows nothing."""
-        committer = self.make_sink().open_committer(JOB, STAGE)
+        committer = self.sink().open_committer(JOB, STAGE)
         assert isinstance(committer, KnowsCommits)
         try:
             return committer.has_committed(artifacts, replace(self.context(), owns_job=owns_job))

@@ -212,9 +212,11 @@ IN_KAFKA = {
     "kafka.fenced", "kafka.commit.before", "kafka.commit.produced", "kafka.commit.after",
     "kafka.held.begun", "kafka.held.before", "kafka.held.prepared",
     "kafka.held.commit.before", "kafka.held.commit.after",
+    "kafka.refused.found", "kafka.refused.staged",
+    "kafka.refused.deliver", "kafka.refused.delivered",
 }  # fmt: skip
-"""Failing by turns and killed in connectors/test_kafka.py, test_kafka_held.py and
-test_kafka_held_job.py."""
+"""Failing by turns and killed in connectors/test_kafka.py, test_kafka_held.py,
+test_kafka_held_job.py and test_kafka_refused.py."""
 
 IN_QUEUES = {
     "rabbitmq.acknowledge.before", "rabbitmq.acknowledge.sent", "rabbitmq.acknowledge.after",

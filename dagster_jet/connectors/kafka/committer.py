@@ -26,17 +26,21 @@ class KafkaCommitter(Committer):
     marker_topic: str
     area: StoreArea
     owner: Owner
+    topic_id: str = ""
+    batch_bytes: int | None = None
     producer: EpochProducer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.producer = EpochProducer(self.cluster, self.topic, self.marker_topic, self.owner)
+        self.producer = EpochProducer(
+            self.cluster, self.topic, self.marker_topic, self.owner, self.batch_bytes
+        )
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
         execution_id = context.execution_id if context.repeatable else 0
         with self.producer.errors_named():
             for epoch_id, segments in segments_by_epoch(self.area, artifacts):
                 self.producer.commit(
-                    Marker(epoch_id, execution_id, context.execution_id),
+                    Marker(epoch_id, execution_id, context.execution_id, self.topic_id),
                     context,
                     context.timeline,
                     partial(Marker.covers, epoch_id=epoch_id, execution_id=execution_id),
@@ -53,7 +57,8 @@ class KafkaCommitter(Committer):
                 markers = read_markers(self.cluster, self.marker_topic, self.owner)
         marker = markers.get(context.timeline)
         execution_id = context.execution_id if context.repeatable else 0
-        return marker is not None and all(
+        # The topic may be another one, while the markers have stayed.
+        return (marker is not None and marker.is_of(self.topic_id)) and all(
             marker.covers(artifact.epoch_id, execution_id) for artifact in artifacts
         )
 

@@ -44,6 +44,8 @@ class HeldKafkaCommitter(Committer):
     writers: int
     """How many writers the sink has in the pipeline as it is now."""
     coordinator: TransactionCoordinator
+    topic_id: str = ""
+    batch_bytes: int | None = None
     _rolling: dict[str, EpochProducer] = field(default_factory=dict)
     """By part of the sink, what has begun to produce aborted rows again."""
 
@@ -133,7 +135,7 @@ class HeldKafkaCommitter(Committer):
         producer = self._producer(_rolled(held))
         with producer.errors_named():
             producer.commit(
-                Marker(artifact.epoch_id, held.execution_id, context.execution_id),
+                Marker(artifact.epoch_id, held.execution_id, context.execution_id, held.topic_id),
                 context,
                 held.timeline,
                 partial(Marker.reaches, execution_id=held.execution_id, epoch_id=artifact.epoch_id),
@@ -142,6 +144,8 @@ class HeldKafkaCommitter(Committer):
 
     def _has_committed(self, artifact: Artifact) -> bool:
         held = _held(artifact)
+        if self.topic_id and held.topic_id not in ("", self.topic_id):
+            return False  # the topic is another one, while the markers have stayed
         found = self.coordinator.describe(self._owner(held.part).transactional_id)
         ids = (held.producer_id, held.producer_epoch)
         if found is not None and (found.producer_id, found.producer_epoch) == ids:
@@ -172,7 +176,7 @@ class HeldKafkaCommitter(Committer):
     def _producer(self, part: str) -> EpochProducer:
         if part not in self._rolling:
             self._rolling[part] = EpochProducer(
-                self.cluster, self.topic, self.marker_topic, self._owner(part)
+                self.cluster, self.topic, self.marker_topic, self._owner(part), self.batch_bytes
             )
         return self._rolling[part]
 

@@ -27,7 +27,7 @@ from dagster_jet.connectors.kafka.cluster import (
 )
 from dagster_jet.connectors.kafka.markers import Marker, Owner
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
-from dagster_jet.connectors.kafka.producing import (
+from dagster_jet.connectors.kafka.transactions import (
     SILENCE_S,
     TRANSACTION_MAX_S,
     Advance,
@@ -60,23 +60,27 @@ class HeldTransaction:
     producer_epoch: int
     marker_at: tuple[int, int]
     """Partition and offset of its marker."""
+    topic_id: str = ""
+    """See `Marker`."""
 
     @property
     def token(self) -> str:
         """Its last slash is the segment's: a roll-forward sink of the same name keeps it, too."""
         partition, offset = self.marker_at
         ids = f"{self.producer_id} {self.producer_epoch}"
-        return f"{self.staged} {self.part} {self.timeline} {ids} {partition} {offset}"
+        of = self.topic_id or "-"
+        return f"{self.staged} {self.part} {self.timeline} {ids} {partition} {offset} {of}"
 
     @classmethod
     def of(cls, token: str) -> HeldTransaction | None:
         """None: it is a token of rows that are only staged."""
-        fields = token.rsplit(" ", 6)
-        if len(fields) < 7:
+        fields = token.rsplit(" ", 7)
+        if len(fields) < 8:
             return None
-        staged, part, *numbers = fields
-        timeline, producer_id, producer_epoch, partition, offset = map(int, numbers)
-        return cls(staged, part, timeline, producer_id, producer_epoch, (partition, offset))
+        staged, part, *numbers, of = fields
+        timeline, producer_id, producer_epoch, *marker_at = map(int, numbers)
+        at = marker_at[0], marker_at[1]
+        return cls(staged, part, timeline, producer_id, producer_epoch, at, of.strip("-"))
 
     @property
     def execution_id(self) -> int:
@@ -101,6 +105,8 @@ class HeldWriter(SinkWriter):
     transaction: TransactionId
     staged: RowsWriter
     newest: NewestExecution
+    topic_id: str = ""
+    batch_bytes: int | None = None
     _client: Any = None
     _troubles: Troubles = field(default_factory=Troubles)
     _left: int = 0
@@ -144,7 +150,7 @@ class HeldWriter(SinkWriter):
         t = self.transaction
         [staged] = artifacts
         held = HeldTransaction(
-            staged.token, self.owner.part, t.timeline, *self._ids, self._marker_at
+            staged.token, self.owner.part, t.timeline, *self._ids, self._marker_at, self.topic_id
         )
         return (replace(staged, token=held.token),)
 
@@ -165,6 +171,7 @@ class HeldWriter(SinkWriter):
             self.cluster,
             self.owner.transactional_id,
             TRANSACTION_MAX_S,
+            self.batch_bytes,
             **{
                 "error_cb": self._troubles,
                 "on_delivery": self._delivered,
@@ -255,7 +262,8 @@ class HeldWriter(SinkWriter):
             raised = self._heard_refusal() or raised
             if raised is None:
                 raise
-            raise sink_error(self._troubles.explain(raised), self.topic, self.owner) from error
+            says = self._troubles.explain(raised)
+            raise sink_error(says, self.topic, self.owner, is_decided=False) from error
         except TimeoutError as error:
             raise SinkUnavailableError(
                 f"the topic {self.topic!r} cannot be written now: {error}.",

@@ -7,7 +7,7 @@ open for too long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
@@ -21,9 +21,9 @@ from dagster_jet.connectors.kafka.held_rows import HeldWriter
 from dagster_jet.connectors.kafka.marker_topic import check_marker_topic
 from dagster_jet.connectors.kafka.markers import HELD_SUFFIX
 from dagster_jet.connectors.kafka.newest_execution import NewestExecution
-from dagster_jet.connectors.kafka.producing import TRANSACTION_MAX_S
 from dagster_jet.connectors.kafka.rights import check_rights
 from dagster_jet.connectors.kafka.sink import KafkaSink, as_sink_errors
+from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
 from dagster_jet.connectors.row_order import dealt
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.core.secret import text_of
@@ -40,8 +40,6 @@ class HeldKafkaSink(KafkaSink):
     """Produces a stream's rows to a topic, in a fixed number of transactions per epoch."""
 
     held_writers: int = 2
-    has_one_partition: bool = field(default=False, compare=False, repr=False)
-    """The topic, as of this start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,9 +66,6 @@ class HeldKafkaSink(KafkaSink):
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "kind": "kafka_held", "writers": str(self.held_writers)}
 
-    def at_start(self, job: str, stage: str, *, on_one_host: bool) -> HeldKafkaSink:
-        return replace(self, has_one_partition=len(self.partitions(job, stage)) == 1)
-
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         super().check(job, stage, is_new_job=is_new_job)
         client_settings(self.cluster)
@@ -90,8 +85,9 @@ class HeldKafkaSink(KafkaSink):
         from pyspark.sql import functions as F
 
         messages = super().render(frame)
-        log = F.lit(0) if self.has_one_partition else F.hash("__key")
-        if self.partition is not None and not self.has_one_partition:
+        has_one = self.limits is not None and self.limits.partitions == 1
+        log = F.lit(0) if has_one else F.hash("__key")
+        if self.partition is not None and not has_one:
             log = F.when(F.col("__partition").isNull(), log).otherwise(F.hash("__partition"))
         return dealt(messages, self.held_writers, log)
 
@@ -101,7 +97,15 @@ class HeldKafkaSink(KafkaSink):
         owner = self._owner(transaction.job, transaction.sink)
         newest = NewestExecution(self.area(transaction.job, transaction.sink))
         return HeldWriter(
-            self.cluster, self.topic, self._held_marker_topic, owner, transaction, staged, newest
+            self.cluster,
+            self.topic,
+            self._held_marker_topic,
+            owner,
+            transaction,
+            staged,
+            newest,
+            self.topic_id,
+            self.batch_bytes,
         )
 
     def open_committer(self, job: str, stage: str) -> Committer:
@@ -114,6 +118,8 @@ class HeldKafkaSink(KafkaSink):
             self._owner(job, stage),
             self.held_writers,
             self._coordinator(job, stage),
+            self.topic_id,
+            self.batch_bytes,
         )
 
     def _coordinator(self, job: str, stage: str) -> TransactionCoordinator:

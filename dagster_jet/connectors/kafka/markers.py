@@ -46,19 +46,30 @@ class Marker:
     execution_id: int
     by_execution: int
     """Who has committed it."""
+    topic_id: str = ""
+    """Of the topic with the messages, as of the start of who has committed it; empty: not known."""
+    refused: str = ""
+    """A memo of rows that it was committed without, until they are delivered (`RefusedRows`)."""
 
     def value(self) -> bytes:
         content = {"epoch": self.epoch_id, "execution": self.execution_id, "by": self.by_execution}
-        return json.dumps(content).encode()
+        more = {"topic": self.topic_id, "refused": self.refused}
+        return json.dumps({**content, **{k: v for k, v in more.items() if v}}).encode()
 
     @classmethod
     def of(cls, value: bytes) -> Marker:
         content = json.loads(value)
-        return cls(content["epoch"], content["execution"], content["by"])
+        more = content.get("topic", ""), content.get("refused", "")
+        return cls(content["epoch"], content["execution"], content["by"], *more)
 
-    def is_after(self, other: Marker) -> bool:
-        """Who commits is never older than who has committed before."""
-        return (self.by_execution, self.epoch_id) > (other.by_execution, other.epoch_id)
+    def supersedes(self, other: Marker) -> bool:
+        """As the later one of the two: who commits is never older than who did before, and may
+        write a marker once more, without its memo."""
+        return (self.by_execution, self.epoch_id) >= (other.by_execution, other.epoch_id)
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether its messages are in this topic, or nobody knows."""
+        return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
     def covers(self, epoch_id: int, execution_id: int) -> bool:
         return self.execution_id == execution_id and self.epoch_id >= epoch_id
@@ -172,7 +183,7 @@ class MarkerReader:
         if of != self.owner.as_list() or message.value() is None:
             return
         marker, before = Marker.of(message.value()), self._newest.get(timeline)
-        if before is None or marker.is_after(before):
+        if before is None or marker.supersedes(before):
             self._newest[timeline] = marker
 
 

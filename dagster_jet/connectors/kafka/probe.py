@@ -26,7 +26,7 @@ from dagster_jet.connectors.kafka.markers import MARKER_TOPIC
 from dagster_jet.connectors.kafka.probe_held import find as find_held
 from dagster_jet.connectors.kafka.probe_held import leave as leave_held
 from dagster_jet.connectors.kafka.probe_held import probe_held
-from dagster_jet.connectors.kafka.producing import TRANSACTION_MAX_S
+from dagster_jet.connectors.kafka.transactions import TRANSACTION_MAX_S
 from dagster_jet.core.findings import Finding, answered, in_words
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError, JetError, SourceUnavailableError

@@ -17,97 +17,42 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from dagster_jet.connectors.contract import CommitContext
-from dagster_jet.connectors.kafka.cluster import (
-    Cluster,
-    Troubles,
-    client_library,
-    error_of,
-    is_lasting,
-    said,
-)
-from dagster_jet.connectors.kafka.markers import (
-    Marker,
-    MarkerReader,
-    Owner,
+from dagster_jet.connectors.kafka import transactions
+from dagster_jet.connectors.kafka.cluster import Cluster, Troubles, client_library, error_of
+from dagster_jet.connectors.kafka.markers import Marker, MarkerReader, Owner
+from dagster_jet.connectors.kafka.refused_messages import LeftOut, Trying
+from dagster_jet.connectors.kafka.topic_limits import TopicLimits
+from dagster_jet.connectors.kafka.transactions import (
+    TRANSACTION_MAX_S,
+    TRANSACTION_S,
+    FirstRefusal,
+    UnansweredError,
+    new_client,
+    patiently,
+    send_rows,
+    sink_error,
 )
 from dagster_jet.connectors.staging import Segment, rows_of
 from dagster_jet.errors import (
     ArtifactLostError,
     FencedError,
     JetError,
-    Reaction,
+    RowsRefusedError,
     SinkError,
     SinkUnavailableError,
 )
 from dagster_jet.system.failpoint import fail_point
 
-TRANSACTION_S, TRANSACTION_MAX_S = 60, 600
-"""The broker gives a transaction up after so long, and others wait for one whose producer has died.
-An epoch that was not produced in the first time gets the second one; a broker's own limit is 15
-minutes unless changed."""
-SOCKET_MS = 10_000
-"""A request is sent again on a new connection after so long. librdkafka's own default for producers
-of transactions is `transaction.timeout.ms`."""
-MESSAGE_BYTES_MAX = 100_000_000
-SILENCE_S = 10.0
-"""Who does not get on for so long says so, and is called again: an execution that ends waits for a
-call, not for a cluster."""
-_CALL_S, _FULL_S = 2.0, 0.05
 _CONNECTS_S = 0.05
 """librdkafka asks again after 500 ms where its connections are not ready."""
-
-
-class UnansweredError(Exception):
-    """A call of the producer's that was begun; the same call goes on with it."""
-
-    def __init__(self, error: Any) -> None:
-        super().__init__(error.str())
-        self.error = error
-
-
-class Advance:
-    """Whether a producer gets rid of its messages, of which so many are left."""
-
-    def __init__(self, messages_left: Callable[[], int]) -> None:
-        self._messages_left = messages_left
-        self._left, self._since = messages_left(), time.monotonic()
-
-    def has_stopped(self) -> bool:
-        left = self._messages_left()
-        # Fewer than ever: errors of the connection wait in the producer's queue, too, and are
-        # counted there; of those a lost network makes new ones for ever.
-        if left < self._left:
-            self._left, self._since = left, time.monotonic()
-        return time.monotonic() - self._since >= SILENCE_S
-
-
-class FirstRefusal:
-    """What the cluster has said of the first message that it has not taken, for good.
-
-    An object of its own: a producer that knew its owner would end with some garbage collection,
-    on any thread, and not when it is given up.
-    """
-
-    def __init__(self) -> None:
-        self._error: Any = None
-
-    def __call__(self, error: Any, message: Any) -> None:
-        """A delivery report. Messages that are only purged are not refused."""
-        if self._error is None and error is not None and is_lasting(error):
-            self._error = error
-
-    def take(self) -> Any:
-        """The error, once; None: nothing was refused."""
-        error, self._error = self._error, None
-        return error
 
 
 @dataclass
@@ -118,6 +63,8 @@ class EpochProducer:
     topic: str
     marker_topic: str
     owner: Owner
+    batch_bytes: int | None = None
+    """See `new_client`."""
     client: Any = None
     """librdkafka's producer, once it is needed; for one transaction."""
     timeout_s: int = TRANSACTION_S
@@ -144,16 +91,21 @@ class EpochProducer:
         timeline: int,
         is_done: Callable[[Marker], bool],
         rows: Callable[[], Iterator[pa.RecordBatch]],
+        left_out: LeftOut | None = None,
     ) -> None:
         """One epoch's rows and its marker, in one transaction. Within `errors_named`.
 
         Args:
             is_done: whether the newest marker of the timeline says that this is committed.
             rows: as `messages.message_columns` makes them; all are checked when they have ended.
+            left_out: what the topic refuses of them.
 
         Raises:
             FencedError: a newer execution commits here.
+            RowsRefusedError: the topic refuses some of the rows, and none may be left out.
         """
+        if self._undecided is None:
+            self._deliver_refused(context)
         newest = self.open().get(timeline)
         if newest is not None and is_done(newest):
             return
@@ -165,13 +117,24 @@ class EpochProducer:
                 job=self.owner.job,
                 stage=self.owner.sink,
             )
-        if self._undecided is None:
-            self._produce(marker, timeline, rows)
-        self._undecided = marker, timeline
-        patiently(self.client.commit_transaction, partial(len, self.client))
+        was_undecided = self._undecided is not None
+        try:
+            if left_out is not None:
+                noted = replace(marker, refused=left_out.memo)
+                self._produce(noted, timeline, left_out.rest(rows()))
+            elif not was_undecided:
+                self._produce(marker, timeline, rows())
+            self._undecided = marker, timeline
+            patiently(self.client.commit_transaction, partial(len, self.client))
+        except client_library().KafkaException as error:
+            left_out = self._left_out(error, marker.epoch_id, context, rows, left_out)
+            self.commit(marker, context, timeline, is_done, rows, left_out)
+            return
         self._undecided = self._began = None
         fail_point("kafka.commit.after")
         self._open_ahead()
+        if left_out is not None or was_undecided:
+            self._deliver_refused(context)
 
     def try_out(self) -> None:
         """Begins as a new execution does, and commits nothing: whether the broker takes the
@@ -206,13 +169,11 @@ class EpochProducer:
             self.give_up()
             raise
 
-    def _produce(
-        self, marker: Marker, timeline: int, rows: Callable[[], Iterator[pa.RecordBatch]]
-    ) -> None:
+    def _produce(self, marker: Marker, timeline: int, rows: Iterable[pa.RecordBatch]) -> None:
         fail_point("kafka.commit.before")
         self._began = time.monotonic()
         self.client.begin_transaction()
-        for batch in rows():
+        for batch in rows:
             send_rows(self.client, self.topic, batch, partial(len, self.client))
         self.client.produce(
             self.marker_topic,
@@ -221,6 +182,52 @@ class EpochProducer:
             partition=self.owner.partition,
         )
         fail_point("kafka.commit.produced")
+
+    # --- messages that the topic refuses ----------------------------------------------------------
+
+    def _left_out(
+        self,
+        error: Exception,
+        epoch_id: int,
+        context: CommitContext,
+        rows: Callable[[], Iterator[pa.RecordBatch]],
+        before: LeftOut | None,
+    ) -> LeftOut:
+        """What the epoch is to be committed without: staged as dead letters, and no producer has a
+        transaction open. Raises the error if nothing is, or may be."""
+        self.give_up()
+        raised = self._error(error_of(error), error)
+        refused, is_of_rows = context.refused, isinstance(raised, RowsRefusedError)
+        if before or not is_of_rows or refused is None or not refused.may_leave_out:
+            raise raised from error
+        self.open()
+        known = self.client.list_topics(self.topic, timeout=transactions.CALL_S)
+        limits = TopicLimits.of(self.cluster, self.topic, len(known.topics[self.topic].partitions))
+        trying = Trying(self.client, self.topic, limits, self._refusal)
+        trying.tries(rows())
+        if not trying.refused:
+            raise raised from error
+        self.give_up()
+        fail_point("kafka.refused.found")
+        memo = refused.stage(epoch_id, trying.refused)
+        fail_point("kafka.refused.staged")
+        return LeftOut(tuple(trying.batches), memo)
+
+    def _deliver_refused(self, context: CommitContext) -> None:
+        """Of epochs that are committed without them, in whatever execution that was: the marker has
+        the memo until it is delivered."""
+        if context.refused is None:
+            return
+        for timeline, marker in sorted(self.open().items()):
+            if marker.refused:
+                fail_point("kafka.refused.deliver")
+                context.refused.deliver(marker.refused)
+                fail_point("kafka.refused.delivered")
+                self.open()
+                self._produce(replace(marker, refused=""), timeline, ())
+                patiently(self.client.commit_transaction, partial(len, self.client))
+                self._began = None
+                self._open_ahead()
 
     def open(self) -> Mapping[int, Marker]:
         """Locks older producers out; by timeline, the newest marker. Within `errors_named`."""
@@ -238,7 +245,7 @@ class EpochProducer:
     def _connect(self) -> None:
         """So that the next call finds connections. The client also knows the topic's partitions
         then."""
-        self.client.list_topics(self.topic, timeout=_CALL_S)
+        self.client.list_topics(self.topic, timeout=transactions.CALL_S)
         time.sleep(_CONNECTS_S)
 
     def _read_markers(self) -> None:
@@ -256,7 +263,7 @@ class EpochProducer:
             try:
                 self.client = self._new_client()
                 self._connect()
-                self.client.init_transactions(_CALL_S)
+                self.client.init_transactions(transactions.CALL_S)
                 self._read_markers()
             except Exception:  # noqa: BLE001 - the next commit raises it, if it lasts
                 self.client = None
@@ -280,6 +287,7 @@ class EpochProducer:
             self.cluster,
             self.owner.transactional_id,
             self.timeout_s,
+            self.batch_bytes,
             **{
                 "error_cb": self._troubles,
                 "on_delivery": self._refusal,
@@ -306,7 +314,8 @@ class EpochProducer:
         # One that has failed for good, was fenced, or has no transaction, says so: it hides why we
         # are here.
         with contextlib.suppress(client_library().KafkaException):
-            client.abort_transaction(_CALL_S)
+            client.abort_transaction(transactions.CALL_S)
+            client.poll(0)
 
     def _error(self, error: Any, raised: Exception) -> JetError:
         # Of messages that were not taken a commit only says how many.
@@ -316,96 +325,6 @@ class EpochProducer:
         if error is None:
             return SinkError(f"the topic cannot be written: {raised}", stage=self.owner.sink)
         return sink_error(self._troubles.explain(error), self.topic, self.owner)
-
-
-def sink_error(error: Any, topic: str, owner: Owner) -> JetError:
-    """What an error of the cluster means for a sink, whose transactional id is the owner's."""
-    if not is_lasting(error):
-        # Fenced by somebody, too: whoever it is, the marker says what is committed.
-        return SinkUnavailableError(
-            f"the topic {topic!r} cannot be written now: {said(error)}.",
-            job=owner.job,
-            stage=owner.sink,
-        )
-    cure = (
-        "Correct the credentials, the rights (WRITE on the topic, the marker topic and the "
-        f"transactional id {owner.transactional_id!r}) or the topic's settings."
-    )
-    if error.code() == client_library().KafkaError.INVALID_TRANSACTION_TIMEOUT:
-        cure = (
-            "transaction.timeout.ms is above the broker's transaction.max.timeout.ms: raise "
-            'that, or ask for less: options={"transaction.timeout.ms": "60000"}.'
-        )
-    verdict = said(error)
-    if error.code() == client_library().KafkaError.MSG_SIZE_TOO_LARGE:
-        verdict = "a message, or a batch of them, is larger than max.message.bytes of the topic"
-        cure = (
-            "Raise that, and start again: what is decided is kept and committed then. If no row is "
-            'so large, let fewer travel together: options={"batch.size": "100000"}.'
-        )
-    found = SinkError(
-        f"the topic {topic!r} cannot be written: {verdict}.",
-        job=owner.job,
-        stage=owner.sink,
-        cure=cure,
-    )
-    found.reaction = Reaction.FAIL
-    return found
-
-
-def new_client(cluster: Cluster, transactional_id: str, timeout_s: int, **more: Any) -> Any:
-    """librdkafka's producer of transactions; it connects by itself.
-
-    Args:
-        timeout_s: the broker gives a transaction up after so long, unless the user says otherwise.
-    """
-    settings = cluster.settings(
-        **{"transactional.id": transactional_id, "enable.idempotence": True, "linger.ms": 5, **more}
-    )
-    timeout_ms = int(settings.setdefault("transaction.timeout.ms", timeout_s * 1000))
-    settings.setdefault("socket.timeout.ms", min(SOCKET_MS, timeout_ms))
-    # Where Java's producers put a key, and Spark's: whoever joins topics by partition relies on it.
-    settings.setdefault("partitioner", "murmur2_random")
-    # How large a message may be is the topic's business.
-    settings.setdefault("message.max.bytes", MESSAGE_BYTES_MAX)
-    return client_library().Producer(settings)
-
-
-def send_rows(
-    client: Any, topic: str, batch: pa.RecordBatch, messages_left: Callable[[], int]
-) -> None:
-    """Hands rows, as `messages.message_columns` makes them, to a producer in a transaction.
-
-    Raises:
-        TimeoutError: the cluster takes none for `SILENCE_S`.
-    """
-    columns = batch.to_pydict()
-    nothing = [None] * batch.num_rows
-    keys, values = columns["__key"], columns["__value"]
-    headers = columns.get("__headers", nothing)
-    partitions = columns.get("__partition", nothing)
-    times = columns.get("__timestamp", nothing)
-    for key, value, header, partition, at_ms in zip(
-        keys, values, headers, partitions, times, strict=True
-    ):
-        more: dict[str, Any] = {}
-        if header is not None:
-            more["headers"] = list(header)
-        if partition is not None:
-            more["partition"] = partition
-        if at_ms is not None:
-            more["timestamp"] = at_ms
-        advance: Advance | None = None
-        while True:
-            try:
-                client.produce(topic, value, key, **more)
-                break
-            except BufferError:  # its queue is full: it is sending
-                advance = advance or Advance(messages_left)
-                if advance.has_stopped():
-                    raise TimeoutError("the cluster takes no messages") from None
-                client.poll(_FULL_S)
-    client.poll(0)
 
 
 def staged_rows(segments: Sequence[Segment], context: CommitContext) -> Iterator[pa.RecordBatch]:
@@ -418,19 +337,3 @@ def staged_rows(segments: Sequence[Segment], context: CommitContext) -> Iterator
             if not context.accept_loss:
                 raise
             context.report_lost(segment.artifact)
-
-
-def patiently(call: Callable[[float], Any], messages_left: Callable[[], int]) -> None:
-    """A call of the producer's that is resumed when it is made again, for as long as the cluster
-    takes messages. Raises `UnansweredError`: it can be resumed later, too."""
-    advance = Advance(messages_left)
-    while True:
-        try:
-            call(_CALL_S)
-            return
-        except client_library().KafkaException as error:
-            raised = error_of(error)
-            if raised is None or raised.code() != client_library().KafkaError._TIMED_OUT:
-                raise
-            if advance.has_stopped():
-                raise UnansweredError(raised) from None

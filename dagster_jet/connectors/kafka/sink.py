@@ -64,6 +64,8 @@ class KafkaSink:
     """The store's id, and the namespace in it."""
     limits: TopicLimits | None = field(default=None, compare=False, repr=False)
     """The topic's, as of this start."""
+    topic_id: str = field(default="", compare=False, repr=False)
+    """The topic's, as of this start; empty: the broker is too old to say."""
 
     def __post_init__(self) -> None:
         client_library()
@@ -100,6 +102,8 @@ class KafkaSink:
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> KafkaSink:
         """Looks for the topic; a cluster that is away is waited for."""
         known = len(self.partitions(job, stage))
+        with as_sink_errors(job, stage):
+            ids = self._offsets(job, stage).topic_ids([self.topic])
         limits = TopicLimits.of(self.cluster, self.topic, known)
         if limits.needs_key and not self.key:
             raise ConfigurationError(
@@ -108,12 +112,15 @@ class KafkaSink:
                 stage=stage,
                 cure="Name the columns of the key: kafka(..., key=...).",
             )
-        return replace(self, limits=limits)
+        return replace(self, limits=limits, topic_id=ids.get(self.topic, ""))
 
     def partitions(self, job: str, stage: str) -> list[Partition]:
         """The topic's. Raises `ConfigurationError`: there is no such topic, or not for us."""
         with as_sink_errors(job, stage):
-            return Offsets(self.cluster, Topics((self.topic,)), job, stage).partitions()
+            return self._offsets(job, stage).partitions()
+
+    def _offsets(self, job: str, stage: str) -> Offsets:
+        return Offsets(self.cluster, Topics((self.topic,)), job, stage)
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         self.partitions(job, stage)
@@ -161,8 +168,19 @@ class KafkaSink:
     def _committer(self, job: str, stage: str) -> KafkaCommitter:
         owner = self._owner(job, stage)
         return KafkaCommitter(
-            self.cluster, self.topic, self.marker_topic, self.area(job, stage), owner
+            self.cluster,
+            self.topic,
+            self.marker_topic,
+            self.area(job, stage),
+            owner,
+            self.topic_id,
+            self.batch_bytes,
         )
+
+    @property
+    def batch_bytes(self) -> int | None:
+        """What the topic takes at once, where that is known."""
+        return None if self.limits is None else self.limits.message_bytes
 
     def _owner(self, job: str, stage: str) -> Owner:
         return Owner(*self.home, job, stage)

@@ -65,9 +65,14 @@ class TopicLimits:
         for number, (key, value, headers, partition, at_ms) in enumerate(rows):
             why = self._why(key, value, headers, partition, at_ms, now_ms)
             if why is not None:
-                reason = f"the topic {self.topic!r} refuses it: {why}"
-                found[number] = Refused(reason, _text(value) or "", _text(key))
+                found[number] = self.as_refused(messages, number, why)
         return found
+
+    def as_refused(self, messages: pa.RecordBatch, number: int, why: str) -> Refused:
+        """One of the messages, for people."""
+        key, value = (messages.column(name)[number].as_py() for name in ("__key", "__value"))
+        reason = f"the topic {self.topic!r} refuses it: {why}"
+        return Refused(reason, _text(value) or "", _text(key))
 
     def _why(
         self,
@@ -82,6 +87,8 @@ class TopicLimits:
             return "it has no key, and the topic is compacted"
         if partition is not None and not 0 <= partition < self.partitions:
             return f"partition {partition} is none of its {self.partitions}"
+        if any("\0" in name for name, _ in headers or ()):
+            return "the name of a header has a zero byte, where the client would cut it"
         if at_ms is not None and at_ms <= 0:
             return "its time is not after 1970-01-01, which the client takes for none"
         if at_ms is not None and at_ms > now_ms + self.after_ms:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from dagster_jet.connectors.contract import DECIDED_CURE
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.errors import (
     JetError,
@@ -101,8 +102,14 @@ def sentence(error: Exception, place: SqlPlace) -> str:
 
 
 @contextmanager
-def as_sink_errors(place: SqlPlace, job: str, sink: str) -> Iterator[None]:
-    """Raises a database's errors as what they mean for a sink, without secrets."""
+def as_sink_errors(
+    place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
+) -> Iterator[None]:
+    """Raises a database's errors as what they mean for a sink, without secrets.
+
+    Args:
+        may_leave_out: rows that the table refuses may be sent elsewhere.
+    """
     try:
         yield
     except JetError:
@@ -112,7 +119,8 @@ def as_sink_errors(place: SqlPlace, job: str, sink: str) -> Iterator[None]:
         if kind is None:
             raise
         # Not from the error: its text may name what is secret.
-        raise sink_error(kind, sentence(error, place), place, job, sink) from None
+        said = sentence(error, place)
+        raise sink_error(kind, said, place, job, sink, may_leave_out=may_leave_out) from None
 
 
 @contextmanager
@@ -138,7 +146,9 @@ def as_source_errors(place: SqlPlace, job: str, stage: str) -> Iterator[None]:
         ) from None
 
 
-def sink_error(kind: Trouble, said: str, place: SqlPlace, job: str, sink: str) -> SinkError:
+def sink_error(
+    kind: Trouble, said: str, place: SqlPlace, job: str, sink: str, *, may_leave_out: bool = True
+) -> SinkError:
     """The error of a sink; `said`: by the database."""
     if kind is Trouble.PASSING:
         return SinkUnavailableError(
@@ -158,16 +168,13 @@ def sink_error(kind: Trouble, said: str, place: SqlPlace, job: str, sink: str) -
         f"the rows do not fit the table {place.table!r}: {said}. Nothing of the epoch is written."
     )
     cure = "Change the table so that it takes the rows, and start again"
+    kept = f"{cure}; what is decided is kept and committed then."
     if kind is Trouble.MISMATCH:
-        return SinkMismatchError(
-            says, job=job, stage=sink, cure=f"{cure}; what is decided is kept and committed then."
-        )
+        return SinkMismatchError(says, job=job, stage=sink, cure=kept)
     refused = ReferenceMissingError if kind is Trouble.REFERENCE else RowsRefusedError
     return refused(
         says,
         job=job,
         stage=sink,
-        cure=f"{cure}; if rows are decided that it shall never take, start with "
-        "JobConfig(refused_to_dead_letters=True): they go to the sink's dead-letter sink "
-        "(write_to(...).dead_letter_to(...)), and the others are committed.",
+        cure=f"{cure}; {DECIDED_CURE}" if may_leave_out else kept,
     )

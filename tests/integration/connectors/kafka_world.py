@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dagster_jet.connectors.kafka import coordinator, offsets, producing
+from dagster_jet.connectors.kafka import coordinator, offsets, transactions
 from tests.servers import wait_until
 from tests.servers.kafka import kafka
 from tests.servers.proxy import Proxy
@@ -124,6 +124,14 @@ class KafkaWorld:
         return found
 
 
+@contextmanager
+def another_topic(topics: list[str], anew: str) -> Iterator[None]:
+    """A sink's last topic is another one, as if it had been made anew."""
+    topics.append(anew)
+    yield
+    topics.pop()
+
+
 def as_json(row: Mapping[str, Any]) -> str:
     """As other programs write values: decimals as numbers, times in UTC, bytes as base64."""
     text = json.dumps({name: _plain(value) for name, value in row.items()})
@@ -180,8 +188,8 @@ def is_end_of_transaction(request: bytes) -> bool:
 def _impatient() -> Iterator[None]:
     """Nobody waits for a network for as long as in real life."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(producing, "SILENCE_S", 1.0)
-        patch.setattr(producing, "_CALL_S", 0.5)
+        patch.setattr(transactions, "SILENCE_S", 1.0)
+        patch.setattr(transactions, "CALL_S", 0.5)
         patch.setattr(coordinator, "_CONNECTING_S", 1.0)
         patch.setattr(offsets, "CALL_S", 1.0)
         yield

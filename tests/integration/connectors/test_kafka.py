@@ -55,7 +55,7 @@ from ..world import World
 from . import given_up_child
 from .held_transactions import transaction_states
 from .kafka_job import KafkaPipelineWorld
-from .kafka_world import KafkaWorld, as_json, away, committed_unheard, silent
+from .kafka_world import KafkaWorld, another_topic, as_json, away, committed_unheard, silent
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,8 @@ def test_the_contract_of_a_source(kafka: KafkaWorld, spark: Any, options: dict[s
 def test_the_contract_of_a_sink(
     kafka: KafkaWorld, spark: Any, tmp_path: Path, options: dict[str, Any]
 ):
-    topic = kafka.topic(2, max_message_bytes="4000000")
+    topic, anew = (kafka.topic(2, max_message_bytes="4000000") for _ in range(2))
+    topics = [topic]
     markers = kafka.topic(PARTITIONS, cleanup_policy="compact")
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)
     with Store.open(config) as store, network("contracts") as proxy:
@@ -134,7 +135,7 @@ def test_the_contract_of_a_sink(
 
         def make() -> Any:
             sink = sinks.kafka(
-                servers, topic=topic, key="id", marker_topic=markers, options=options
+                servers, topic=topics[-1], key="id", marker_topic=markers, options=options
             )
             return sink.with_store(store)
 
@@ -161,7 +162,10 @@ def test_the_contract_of_a_sink(
             set_back={
                 "a marker topic that was made anew": partial(
                     kafka.made_anew, markers, PARTITIONS, cleanup_policy="compact"
-                )
+                ),
+                "a topic that was made anew, while the markers stay": partial(
+                    another_topic, topics, anew
+                ),
             },
         )
 

@@ -33,7 +33,13 @@ from tests.servers import launch, stop, wait_until
 from tests.servers.kafka import network, prepared
 
 from .held_transactions import open_transactions, transaction_states
-from .kafka_world import KafkaWorld, away, committed_unheard, is_end_of_transaction
+from .kafka_world import (
+    KafkaWorld,
+    another_topic,
+    away,
+    committed_unheard,
+    is_end_of_transaction,
+)
 
 JOB, STAGE = "check_sink", "out"
 MESSAGES = pa.schema([("__key", pa.binary()), ("__value", pa.binary())])
@@ -360,13 +366,14 @@ def test_a_commit_is_cut_off_before_it_arrives_and_within_its_answer(
 
 def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "hush-hush")
-    topic = held.kafka.topic(2, max_message_bytes="4000000")
+    topic, anew = (held.kafka.topic(2, max_message_bytes="4000000") for _ in range(2))
+    topics = [topic]
     markers = f"m-{uuid.uuid4().hex[:12]}"
 
     def make() -> Any:
         sink = sinks.kafka(
             f"127.0.0.1:{proxy.port}",
-            topic=topic,
+            topic=topics[-1],
             key="text",
             transactions="held",
             writers=3,
@@ -390,6 +397,12 @@ def test_the_contract_is_kept(held: Held, spark: Any, monkeypatch: pytest.Monkey
                 "an answer that is lost": partial(committed_unheard, proxy),
             },
             secrets=["hush-hush"],
+            refused=[{"text": "x" * 4_100_000}],
+            set_back={
+                "a topic that was made anew, while the markers stay": partial(
+                    another_topic, topics, anew
+                ),
+            },
             steps=(
                 "staging.put.before",
                 "staging.finished",

@@ -21,7 +21,7 @@ import pytest
 from dagster_jet import sinks
 from dagster_jet.connectors.contract import CommitContext, TransactionId
 from dagster_jet.connectors.kafka import committer as roll_forward
-from dagster_jet.connectors.kafka import held_committer, producing
+from dagster_jet.connectors.kafka import held_committer, producing, transactions
 from dagster_jet.errors import SinkUnavailableError
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.store import Store, StoreConfig
@@ -172,7 +172,7 @@ def test_a_connection_that_falls_silent_delays_one_commit(
     late: Late, monkeypatch: pytest.MonkeyPatch, is_it: Callable[[bytes], bool]
 ) -> None:
     """Without a socket.timeout.ms of ours, for as long as a transaction may be open."""
-    monkeypatch.setattr(producing, "SOCKET_MS", 1_000)
+    monkeypatch.setattr(transactions, "SOCKET_MS", 1_000)
     held = late.proxy.hold_next(is_it, resets=False)
     began = time.monotonic()
     late.commit(late.stage(1))

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_jet import Jet, JobConfig, Pipeline, sinks, sources
 from dagster_jet.connectors.contract import CommitContext, TransactionId
-from dagster_jet.connectors.kafka import producing
+from dagster_jet.connectors.kafka import producing, transactions
 from dagster_jet.connectors.kafka.cluster import Cluster
 from dagster_jet.connectors.kafka.offsets import Offsets, Partition, Topics
 from dagster_jet.errors import SinkUnavailableError, SourceUnavailableError
@@ -114,8 +114,8 @@ def test_a_commit_that_is_cut_off_ends_soon_and_goes_on_where_it_was(
     """It is one transaction all the same: what was sent is not sent again."""
     import pyarrow as pa
 
-    monkeypatch.setattr(producing, "SILENCE_S", 1.0)
-    monkeypatch.setattr(producing, "_CALL_S", 0.5)
+    monkeypatch.setattr(transactions, "SILENCE_S", 1.0)
+    monkeypatch.setattr(transactions, "CALL_S", 0.5)
     kafka = KafkaWorld()
     topic = kafka.topic()
     config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0)

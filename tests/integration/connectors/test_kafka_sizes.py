@@ -12,7 +12,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from dagster_jet import sinks
 from dagster_jet.connectors.contract import CommitContext, TransactionId
-from dagster_jet.errors import Reaction, SinkError
+from dagster_jet.connectors.kafka import topic_limits
+from dagster_jet.connectors.kafka.held_rows import HeldTransaction
+from dagster_jet.errors import Reaction, RowsRefusedError, SinkError
 from dagster_jet.store import Store, StoreConfig
 
 from .kafka_world import KafkaWorld
@@ -35,26 +37,31 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def epoch(sink: Any, values: list[bytes], number: int = 1) -> None:
     """One, prepared and committed."""
+    commit(sink, prepared(sink, values, number))
+
+
+def prepared(sink: Any, values: list[bytes], number: int = 1) -> Any:
     writer = sink.open_writer(TransactionId("j", "out", 1, 1, number, 0, "a"))
     writer.write(pa.record_batch({"__key": [b"k"] * len(values), "__value": values}))
     try:
-        artifacts = writer.prepare()
+        return writer.prepare()
     except BaseException:
         writer.abort()
         raise
-    commit(sink, artifacts)
 
 
-def commit(sink: Any, artifacts: Any) -> None:
+def commit(sink: Any, artifacts: Any, refused: Any = None) -> None:
     committer = sink.open_committer("j", "out")
     try:
-        committer.commit(artifacts, CommitContext("j", "out", 1, 1, recovering=False))
+        committer.commit(
+            artifacts, CommitContext("j", "out", 1, 1, recovering=True, refused=refused)
+        )
     finally:
         committer.close()
 
 
-def raise_limit(kafka: KafkaWorld, topic: str) -> None:
-    entry = ConfigEntry("max.message.bytes", "4000000", incremental_operation=AlterConfigOpType.SET)
+def limit(kafka: KafkaWorld, topic: str, size: str) -> None:
+    entry = ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     kafka.admin.incremental_alter_configs([resource])[resource].result()
 
@@ -71,9 +78,60 @@ def test_a_message_that_is_too_large_is_told_and_written_once_it_may_be(
         epoch(sink, values)
     assert told.value.reaction is Reaction.FAIL and topic in str(told.value)
     assert kafka.messages(topic) == []
-    raise_limit(kafka, topic)
+    limit(kafka, topic, "4000000")
     epoch(sink, values)
     assert sorted(message.value() for message in kafka.messages(topic)) == sorted(values)
+
+
+class Letters:
+    """Rows that are left out, and what has become of them."""
+
+    may_leave_out, references_will_not_come = True, False
+
+    def __init__(self) -> None:
+        self.staged: list[Any] = []
+        self.delivered: list[str] = []
+
+    def stage(self, epoch_id: int, rows: Any) -> str:
+        self.staged += rows
+        return f"memo of {epoch_id}"
+
+    def deliver(self, memo: str) -> None:
+        self.delivered.append(memo)
+
+
+@MODES
+@pytest.mark.parametrize("known", [True, False], ids=["known", "tried"])
+def test_decided_messages_that_are_refused_are_left_out(
+    kafka: KafkaWorld, store: Store, monkeypatch: pytest.MonkeyPatch, transactions: Any, known: bool
+) -> None:
+    """Those of a held transaction as well, which the broker has given up. Where we may not ask for
+    the settings, each is found by trying."""
+    if not known:
+        monkeypatch.setattr(topic_limits, "_settings", lambda cluster, topic: {})
+    topic = kafka.topic(max_message_bytes="4000000")
+    sink = sinks.kafka(kafka.servers, topic=topic, transactions=transactions).with_store(store)
+    sink.check("j", "out", is_new_job=True)
+    large = {3, 17, 18}
+    values = [b"%d" % n + b"x" * (300_000 if n in large else 0) for n in range(40)]
+    artifacts = prepared(sink, values)
+    if transactions == "held":
+        [held] = [HeldTransaction.of(one.token) for one in artifacts]
+        committer: Any = sink.open_committer("j", "out")
+        owner, ids = committer._owner(held.part), (held.producer_id, held.producer_epoch)
+        committer.coordinator.end(owner.transactional_id, *ids, commit=False)
+        committer.close()
+    limit(kafka, topic, "100000")
+    with pytest.raises(RowsRefusedError, match=r"JobConfig\(refused_to_dead_letters=True\)"):
+        commit(sink, artifacts)
+    assert kafka.messages(topic) == []
+    letters = Letters()
+    for _ in range(3):
+        commit(sink, artifacts, letters)
+    found = [message.value() for message in kafka.messages(topic)]
+    assert found == [value for n, value in enumerate(values) if n not in large]
+    assert [one.raw.encode() for one in letters.staged] == [values[n] for n in sorted(large)]
+    assert letters.delivered == ["memo of 1"]
 
 
 @MODES

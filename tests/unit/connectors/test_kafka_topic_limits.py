@@ -30,6 +30,7 @@ NOW_MS = time.time_ns() // 1_000_000
         ({"value": b"x" * 900}, None),
         ({"value": b"x" * 1_000}, "max.message.bytes is 1000"),
         ({"headers": [("h", b"x" * 1_000)]}, "max.message.bytes"),
+        ({"headers": [("h", None), ("a\0b", b"x")]}, "the name of a header has a zero byte"),
         ({"value": None}, None),
     ],
 )

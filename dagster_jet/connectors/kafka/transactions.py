@@ -1,0 +1,220 @@
+"""librdkafka's producer of transactions: how it is made, waited for, and what it says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_jet.connectors.contract import DECIDED_CURE
+from dagster_jet.connectors.kafka.cluster import (
+    Cluster,
+    client_library,
+    error_of,
+    is_lasting,
+    said,
+)
+from dagster_jet.connectors.kafka.markers import Owner
+from dagster_jet.errors import JetError, Reaction, RowsRefusedError, SinkError, SinkUnavailableError
+
+TRANSACTION_S, TRANSACTION_MAX_S = 60, 600
+"""The broker gives a transaction up after so long, and others wait for one whose producer has died.
+An epoch that was not produced in the first time gets the second one; a broker's own limit is 15
+minutes unless changed."""
+SOCKET_MS = 10_000
+"""A request is sent again on a new connection after so long. librdkafka's own default for producers
+of transactions is `transaction.timeout.ms`."""
+MESSAGE_BYTES_MAX = 100_000_000
+_BATCH_BYTES = 1_000_000
+"""librdkafka's own default."""
+SILENCE_S = 10.0
+"""Who does not get on for so long says so, and is called again: an execution that ends waits for a
+call, not for a cluster."""
+CALL_S, _FULL_S = 2.0, 0.05
+_UNDECIDED_CURE = (
+    "a start looks at the topic's settings, and sends what it will not take to the sink's "
+    "dead-letter sink (write_to(...).dead_letter_to(...)), if it has one."
+)
+
+
+class UnansweredError(Exception):
+    """A call of the producer's that was begun; the same call goes on with it."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(error.str())
+        self.error = error
+
+
+class Advance:
+    """Whether a producer gets rid of its messages, of which so many are left."""
+
+    def __init__(self, messages_left: Callable[[], int]) -> None:
+        self._messages_left = messages_left
+        self._left, self._since = messages_left(), time.monotonic()
+
+    def has_stopped(self) -> bool:
+        left = self._messages_left()
+        # Fewer than ever: errors of the connection wait in the producer's queue, too, and are
+        # counted there; of those a lost network makes new ones for ever.
+        if left < self._left:
+            self._left, self._since = left, time.monotonic()
+        return time.monotonic() - self._since >= SILENCE_S
+
+
+class FirstRefusal:
+    """What the cluster has said of the first message that it has not taken, for good.
+
+    An object of its own: a producer that knew its owner would end with some garbage collection,
+    on any thread, and not when it is given up.
+    """
+
+    def __init__(self) -> None:
+        self._error: Any = None
+
+    def __call__(self, error: Any, message: Any) -> None:
+        """A delivery report. Messages that are only purged are not refused."""
+        if self._error is None and error is not None and is_lasting(error):
+            self._error = error
+
+    def take(self) -> Any:
+        """The error, once; None: nothing was refused."""
+        error, self._error = self._error, None
+        return error
+
+
+def refuses_message(error: Any) -> bool:
+    """It is about a message, and the topic may take the others."""
+    return error is not None and error.code() in _of_messages()
+
+
+def _of_messages() -> dict[int, tuple[str, str]]:
+    """By code, what is wrong with a message (None: as the cluster says), and what takes it."""
+    code = client_library().KafkaError
+    return {
+        code.MSG_SIZE_TOO_LARGE: (
+            "a message, or a batch of them, is larger than max.message.bytes of the topic",
+            'Raise that; or, if no row is so large, give options={"batch.size": "100000"}',
+        ),
+        code.INVALID_TIMESTAMP: (
+            "the time of a message is too far ahead, or too long ago",
+            "Raise message.timestamp.after.max.ms or message.timestamp.before.max.ms of the topic",
+        ),
+        code._UNKNOWN_PARTITION: (
+            "a message is for a partition that the topic does not have",
+            "Add partitions to the topic",
+        ),
+        code.INVALID_RECORD: (
+            "a message is not one that the topic takes (a compacted topic takes none without key)",
+            "Change the topic's settings",
+        ),
+    }
+
+
+def sink_error(error: Any, topic: str, owner: Owner, *, is_decided: bool = True) -> JetError:
+    """What an error of the cluster means for a sink, whose transactional id is the owner's."""
+    of = {"job": owner.job, "stage": owner.sink}
+    if not is_lasting(error):
+        # Fenced by somebody, too: whoever it is, the marker says what is committed.
+        return SinkUnavailableError(
+            f"the topic {topic!r} cannot be written now: {said(error)}.", **of
+        )
+    if refuses_message(error):
+        verdict, cure = _of_messages()[error.code()]
+        then = DECIDED_CURE if is_decided else _UNDECIDED_CURE
+        says = f"the topic {topic!r} cannot be written: {verdict}. Nothing of the epoch is visible."
+        return RowsRefusedError(says, **of, cure=f"{cure}, and start again; {then}")
+    cure = (
+        "Correct the credentials, the rights (WRITE on the topic, the marker topic and the "
+        f"transactional id {owner.transactional_id!r}) or the topic's settings."
+    )
+    if error.code() == client_library().KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        cure = (
+            "transaction.timeout.ms is above the broker's transaction.max.timeout.ms: raise "
+            'that, or ask for less: options={"transaction.timeout.ms": "60000"}.'
+        )
+    found = SinkError(f"the topic {topic!r} cannot be written: {said(error)}.", **of, cure=cure)
+    found.reaction = Reaction.FAIL
+    return found
+
+
+def new_client(
+    cluster: Cluster,
+    transactional_id: str,
+    timeout_s: int,
+    batch_bytes: int | None = None,
+    **more: Any,
+) -> Any:
+    """librdkafka's producer of transactions; it connects by itself.
+
+    Args:
+        timeout_s: the broker gives a transaction up after so long, unless the user says otherwise.
+        batch_bytes: so many travel together at most, unless the user says otherwise: librdkafka
+            does not divide what is too much for the topic.
+    """
+    settings = cluster.settings(
+        **{"transactional.id": transactional_id, "enable.idempotence": True, "linger.ms": 5, **more}
+    )
+    timeout_ms = int(settings.setdefault("transaction.timeout.ms", timeout_s * 1000))
+    settings.setdefault("socket.timeout.ms", min(SOCKET_MS, timeout_ms))
+    # Where Java's producers put a key, and Spark's: whoever joins topics by partition relies on it.
+    settings.setdefault("partitioner", "murmur2_random")
+    # How large a message may be is the topic's business.
+    settings.setdefault("message.max.bytes", MESSAGE_BYTES_MAX)
+    if batch_bytes is not None:
+        settings.setdefault("batch.size", min(batch_bytes, _BATCH_BYTES))
+    return client_library().Producer(settings)
+
+
+def send_rows(
+    client: Any, topic: str, batch: pa.RecordBatch, messages_left: Callable[[], int]
+) -> None:
+    """Hands rows, as `messages.message_columns` makes them, to a producer in a transaction.
+
+    Raises:
+        TimeoutError: the cluster takes none for `SILENCE_S`.
+    """
+    columns = batch.to_pydict()
+    nothing = [None] * batch.num_rows
+    keys, values = columns["__key"], columns["__value"]
+    headers = columns.get("__headers", nothing)
+    partitions = columns.get("__partition", nothing)
+    times = columns.get("__timestamp", nothing)
+    for key, value, header, partition, at_ms in zip(
+        keys, values, headers, partitions, times, strict=True
+    ):
+        more: dict[str, Any] = {}
+        if header is not None:
+            more["headers"] = list(header)
+        if partition is not None:
+            more["partition"] = partition
+        if at_ms is not None:
+            more["timestamp"] = at_ms
+        advance: Advance | None = None
+        while True:
+            try:
+                client.produce(topic, value, key, **more)
+                break
+            except BufferError:  # its queue is full: it is sending
+                advance = advance or Advance(messages_left)
+                if advance.has_stopped():
+                    raise TimeoutError("the cluster takes no messages") from None
+                client.poll(_FULL_S)
+    client.poll(0)
+
+
+def patiently(call: Callable[[float], Any], messages_left: Callable[[], int]) -> None:
+    """A call of the producer's that is resumed when it is made again, for as long as the cluster
+    takes messages. Raises `UnansweredError`: it can be resumed later, too."""
+    advance = Advance(messages_left)
+    while True:
+        try:
+            call(CALL_S)
+            return
+        except client_library().KafkaException as error:
+            raised = error_of(error)
+            if raised is None or raised.code() != client_library().KafkaError._TIMED_OUT:
+                raise
+            if advance.has_stopped():
+                raise UnansweredError(raised) from None
