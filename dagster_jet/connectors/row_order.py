@@ -7,6 +7,7 @@ alone. A shuffle does not, so whoever shuffles numbers the rows before.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from dagster_jet.core.ddl import quoted_name
@@ -14,11 +15,12 @@ from dagster_jet.core.ddl import quoted_name
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_ROW = "__row"
+_ROW, _ALONE = "__row", "__alone"
 
 
 def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = None) -> DataFrame:
-    """Returns one row for each key: the last one of the frame.
+    """Returns one row for each key: the last one of the frame; and all rows without a key, of which
+    a column is null, so that each can be named.
 
     Args:
         keys: columns; all others are taken from the same row.
@@ -30,9 +32,12 @@ def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = Non
     quoted = [quoted_name(name) for name in keys]
     others = [quoted_name(name) for name in frame.columns if name not in keys]
     by = [] if order is None else [order.isNotNull(), order]
-    numbered = frame.select("*", F.struct(*by, F.monotonically_increasing_id()).alias(_ROW))
+    number = F.monotonically_increasing_id()
+    has_no_key = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in quoted])
+    alone = F.when(has_no_key, number).alias(_ALONE)
+    numbered = frame.select("*", F.struct(*by, number).alias(_ROW), alone)
     newest = F.max_by(F.struct(*others), _ROW).alias("__newest")
-    return numbered.groupBy(*quoted).agg(newest).select(*quoted, "__newest.*")
+    return numbered.groupBy(*quoted, _ALONE).agg(newest).select(*quoted, "__newest.*")
 
 
 def dealt(frame: DataFrame, writers: int, by: Column) -> DataFrame:

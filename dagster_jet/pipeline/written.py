@@ -20,10 +20,11 @@ class Written:
     def dead_letter_to(self, sink: Any, *, name: str) -> None:
         """Writes rows that the sink can never accept to `sink`, in the same transaction.
 
-        Database tables and Kafka have such rows, for example a text with a zero byte for
-        PostgreSQL, or a message above the topic's limit. They are found before the epoch is
-        decided. The columns are source (the sink), position (the row's key), reason and raw.
-        Without a dead-letter sink such a row fails the job.
+        Database tables, Kafka and maps have such rows, for example a text with a zero byte for
+        PostgreSQL, a message above the topic's limit, or a null in a key. They are found before the
+        epoch is decided. The columns are source (the sink), position (the row's key), reason and
+        raw. Without a dead-letter sink such a row fails the job. A table that mirrors another one
+        leaves no row out.
 
         Args:
             sink: `sinks.files`, or `sinks.sql` in append mode.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,33 @@ def test_null_deletes_and_the_newest_row_of_an_epoch_wins(world: MapWorld) -> No
         assert dict(jet.map("v").items()) == {"k0": 45, "k2": 47, "k3": 48, "k4": 49}
         assert jet.map("rows").get(("k3", 8)) == {"ts": 8, "v": 8}
         assert jet.map("rows").size() == 52, "a value with one null among others is a value"
+
+
+def test_rows_without_a_key_are_dead_letters(world: MapWorld) -> None:
+    """Each of them, though they are in one epoch. Failed before: the job ended, whatever sink for
+    dead letters it had."""
+    from .world import write_input
+
+    rows = [{"k": None if n % 3 == 0 else f"k{n}", "ts": n, "v": n} for n in range(9)]
+    write_input(world.folder / "in", 0, rows)
+    source = sources.files(f"{world.folder}/in", format="json", schema=map_child.SCHEMA)
+
+    def pipeline(folder: Path, *, letters: bool = True) -> Pipeline:
+        p = Pipeline("no_key")
+        out = p.read_from(source, name="rows").write_to(sinks.map("m", key="k"), name="out")
+        if letters:
+            to = sinks.files(f"{world.folder}/letters", format="json")
+            out.dead_letter_to(to, name="letters")
+        return p
+
+    with pytest.raises(BadRowError, match="a column of its key is null"):
+        world.run_pipeline(partial(pipeline, letters=False))
+    world.run_pipeline(pipeline)
+    raw = [json.loads(letter) for (letter,) in committed(world.folder / "letters", ("raw",))]
+    found = Counter(json.loads(one["value"])["v"] for one in raw)
+    assert found == Counter([0, 3, 6]) and {one["k"] for one in raw} == {None}
+    with world.jet() as jet:
+        assert sorted(v["v"] for _, v in jet.map("m").items()) == [1, 2, 4, 5, 7, 8]
 
 
 def test_a_key_that_is_no_key_is_refused(world: MapWorld) -> None:

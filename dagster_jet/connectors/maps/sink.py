@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from dagster_jet.connectors.contract import (
     CommitContext,
+    Refused,
     SinkWriter,
     TransactionId,
     carry_out_here,
@@ -39,7 +40,6 @@ from dagster_jet.connectors.staging import (
 from dagster_jet.connectors.values.json_text import JSON_TEXT
 from dagster_jet.errors import (
     ArtifactLostError,
-    BadRowError,
     ConfigurationError,
     PipelineError,
 )
@@ -47,6 +47,7 @@ from dagster_jet.maps import DELETE, PUT, JetMap
 from dagster_jet.maps.changes import MapChange, decode_changes, encode_changes, size_of
 from dagster_jet.maps.key_encoding import encode_key, partition_of
 from dagster_jet.maps.log_state import Producer
+from dagster_jet.operators.user.dead_letters import row_json
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.protocol import Guarantee
 from dagster_jet.store import Store
@@ -101,7 +102,9 @@ class MapSink:
         return replace(self, bound=JetMap(store, self.map, None))
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        state = self._map.create()
+        state = self._map.create() if is_new_job else self._map.log.read()
+        if state is None:
+            return  # new, or not there any more
         if state.settings.format not in FORMATS:
             raise ConfigurationError(
                 f"the map {self.map!r} keeps {state.settings.format!r} values.",
@@ -118,6 +121,9 @@ class MapSink:
                 stage=stage,
                 cure="Use another map, or another name for the job or the sink.",
             )
+
+    def claim_place(self, job: str, stage: str) -> None:
+        self._map.create()
 
     def takes(self, schema: pa.Schema) -> bool:
         return False  # rows of one key must meet first: `render`
@@ -136,6 +142,22 @@ class MapSink:
         names = [f"{_KEY}{number}" for number in range(len(keys))]
         newest = newest_per_key(rows, names, F.col(_ORDER) if order else None)
         return newest.select(*names, _VALUE)
+
+    def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
+        """Rows without a key. What can be staged in the store can be kept in the map."""
+        *keys, values = rows.columns
+        if not any(column.null_count for column in keys):
+            return {}
+        found = {}
+        for number in range(rows.num_rows):
+            key = [column[number].as_py() for column in keys]
+            if None in key:
+                value = values[number].as_py()
+                shown = dict(zip(self.key, key, strict=True))
+                shown["value"] = None if value is None else value.decode("utf-8", "replace")
+                why = f"the map {self.map!r} refuses it: a column of its key is null"
+                found[number] = Refused(why, row_json(shown))
+        return found
 
     def open_writer(self, transaction: TransactionId) -> MapWriter:
         return MapWriter(self._map, transaction)
@@ -312,13 +334,6 @@ class MapWriter(SinkWriter):
         columns = [column.to_pylist() for column in batch.columns]
         count = self.map.partition_count
         for *key_columns, value in zip(*columns, strict=True):
-            if None in key_columns:
-                raise BadRowError(
-                    f"a row for the map {self.map.name!r} has no key.",
-                    job=self.transaction.job,
-                    stage=self.transaction.sink,
-                    cure="Filter such rows, or fill the key in.",
-                )
             key = key_columns[0] if len(key_columns) == 1 else tuple(key_columns)
             kind = DELETE if value is None else PUT
             yield MapChange(kind, partition_of(key, count), encode_key(key), value or b"")
