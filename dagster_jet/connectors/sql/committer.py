@@ -19,6 +19,7 @@ from dagster_jet.connectors.sql.markers import EPOCHS, REFUSED, REPEATABLE, Fenc
 from dagster_jet.connectors.sql.mirror import Mirror, table_columns
 from dagster_jet.connectors.sql.place import SqlPlace, sqlalchemy
 from dagster_jet.connectors.sql.refused_rows import Trying
+from dagster_jet.connectors.sql.rights import create_markers
 from dagster_jet.connectors.sql.rows import write_rows
 from dagster_jet.connectors.sql.table_creation import created
 from dagster_jet.connectors.sql.table_shape import shape_of
@@ -52,11 +53,13 @@ class SqlCommitter(Committer):
         if not artifacts:
             return
         epochs = segments_by_epoch(self.area, artifacts)
-        errors = as_sink_errors(self.place, context.job, context.sink)
+        is_mirror = self.mode == "mirror"
+        errors = as_sink_errors(self.place, context.job, context.sink, may_leave_out=not is_mirror)
         markers, refused = Markers(self.place), context.refused
         leaves_out = refused is not None and refused.may_leave_out
         with errors, self.place.connected() as connection:
-            markers.create(connection, EPOCHS, *[REFUSED] * leaves_out)
+            names = (EPOCHS, *[REFUSED] * leaves_out)
+            create_markers(connection, markers, context.job, context.sink, *names)
             for epoch_id, segments in epochs:
                 self._commit_epoch(connection, epoch_id, segments, context)
             if leaves_out or (context.recovering and not markers.missing(connection, REFUSED)):

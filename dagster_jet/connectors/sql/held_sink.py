@@ -11,17 +11,15 @@ import pyarrow as pa
 from dagster_jet.connectors.contract import Committer, SinkWriter, TransactionId
 from dagster_jet.connectors.held import IDS_PER_WRITER
 from dagster_jet.connectors.row_order import dealt
-from dagster_jet.connectors.sql.engines import check_engines
 from dagster_jet.connectors.sql.failures import as_sink_errors
 from dagster_jet.connectors.sql.held_rows import (
     HeldWriter,
     SqlHeldCommitter,
     SqlHeldTransactions,
 )
-from dagster_jet.connectors.sql.markers import HELD, Markers
+from dagster_jet.connectors.sql.markers import HELD
 from dagster_jet.connectors.sql.place import SqlPlace
 from dagster_jet.connectors.sql.prepared import prepared_transactions
-from dagster_jet.connectors.sql.rights import create_markers
 from dagster_jet.connectors.sql.sink import SqlSink, url_of
 from dagster_jet.core.secret import shown
 from dagster_jet.errors import ConfigurationError
@@ -100,8 +98,10 @@ class HeldSqlSink(SqlSink):
                     stage=stage,
                     cure='Or use transactions="roll-forward", which needs nothing of the kind.',
                 )
-            create_markers(connection, Markers(self.place), job, stage, HELD)
-            check_engines(connection, self.place, job, stage, HELD)
+
+    @property
+    def _marks(self) -> tuple[str, ...]:
+        return (*super()._marks, HELD)
 
     def takes(self, schema: pa.Schema) -> bool:
         self._check_columns(schema)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dagster_jet.connectors.change_columns import CHANGE_COLUMNS, LSN, OLD, OP, ROW, UNCHANGED
 from dagster_jet.connectors.sql.place import SqlPlace
+from dagster_jet.connectors.sql.refused_values import RefusedValues
 from dagster_jet.connectors.sql.rows import OLD_KEY, write_rows
 from dagster_jet.connectors.staging import RowsWriter
 from dagster_jet.errors import SinkMismatchError
@@ -41,6 +42,20 @@ def not_changes(rows: pa.Schema, key: Sequence[str]) -> str | None:
     if missing := [name for name in key if name not in known]:
         return f"{OLD} has no field {', '.join(missing)}"
     return None
+
+
+def refused_changes(values: RefusedValues, changes: pa.RecordBatch) -> dict[int, str]:
+    """By row number, why the table does not take what a change writes."""
+    columns = dict(zip(changes.schema.names, changes.columns, strict=True))
+    writes = pc.is_in(columns[OP], pa.array(["insert", "update"])).to_numpy(zero_copy_only=False)
+    rows = changes.select(table_columns(changes.schema).names)
+    kept = [frozenset(names or ()) for names in columns[UNCHANGED].to_pylist()]
+    absent = {
+        name: pa.array([name in names for names in kept])
+        for name in rows.schema.names
+        if any(name in names for names in kept)
+    }
+    return {number: why for number, why in values.of(rows, absent).items() if writes[number]}
 
 
 def in_order(changes: DataFrame) -> DataFrame:

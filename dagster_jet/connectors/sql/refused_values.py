@@ -42,13 +42,21 @@ class RefusedValues:
     key: Sequence[str] = ()
     """Of an upsert, where null is no key."""
 
-    def of(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """By row number, why the table does not take the row."""
+    def of(
+        self, rows: pa.RecordBatch, absent: Mapping[str, pa.Array] | None = None
+    ) -> dict[int, str]:
+        """By row number, why the table does not take the row.
+
+        Args:
+            absent: by column, in which rows a null is no value, but says nothing.
+        """
         found: dict[int, str] = {}
         for name, values in zip(rows.schema.names, rows.columns, strict=True):
+            is_given = None if absent is None or name not in absent else pc.invert(absent[name])
             for mask, why in self._of_column(self.columns.get(name), name, values):
-                if pc.any(mask).as_py():
-                    for number in pc.indices_nonzero(mask.fill_null(False)).to_pylist():
+                is_bad = mask if is_given is None else pc.and_(mask, is_given)
+                if pc.any(is_bad).as_py():
+                    for number in pc.indices_nonzero(is_bad.fill_null(False)).to_pylist():
                         found.setdefault(number, f"{name} {why}")
         return found
 

@@ -25,6 +25,7 @@ from dagster_jet.connectors.sql.mirror import (
     ChangesWriter,
     in_order,
     not_changes,
+    refused_changes,
     table_columns,
 )
 from dagster_jet.connectors.sql.place import SqlPlace
@@ -134,8 +135,9 @@ class SqlSink:
             self._check_rights(connection, job, stage)
             connection.rollback()
             markers, owner = Markers(self.place), self._owner(job, stage)
-            create_markers(connection, markers, job, stage, EPOCHS)
-            check_engines(connection, self.place, job, stage, EPOCHS)
+            if is_new_job:
+                create_markers(connection, markers, job, stage, *self._marks)
+            check_engines(connection, self.place, job, stage, *self._marks)
             ids = (owner.id(), owner.id(REPEATABLE))
             if is_new_job and any(Fence(markers, owner, id).read(connection) for id in ids):
                 raise ConfigurationError(
@@ -145,6 +147,16 @@ class SqlSink:
                     stage=stage,
                     cure="Use another name for the job or the sink.",
                 )
+
+    def claim_place(self, job: str, stage: str) -> None:
+        with as_sink_errors(self.place, job, stage), self.place.connected() as connection:
+            create_markers(connection, Markers(self.place), job, stage, *self._marks)
+            check_engines(connection, self.place, job, stage, *self._marks)
+
+    @property
+    def _marks(self) -> tuple[str, ...]:
+        """Our own tables."""
+        return (EPOCHS,)
 
     def _check_rights(self, connection: Connection, job: str, stage: str) -> None:
         lacking = lacking_rights(connection, self.place, self.mode)
@@ -181,10 +193,16 @@ class SqlSink:
         order = None if self.order_by is None else F.col(quoted_name(self.order_by))
         return newest_per_key(frame, list(self.key), order)
 
+    @property
+    def leaves_nothing_out(self) -> bool:
+        """A change that is left out would be in the way of those behind it."""
+        return self.mode == "mirror"
+
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        if self.mode == "mirror":
-            return {}  # a change that is left out would be in the way of those behind it
         columns = {} if self.shape is None else {one.name: one for one in self.shape.columns}
+        if self.mode == "mirror":
+            found = refused_changes(RefusedValues(self.dialect, columns), rows)
+            return {n: refused_row(self.place, self.key, rows, n, why) for n, why in found.items()}
         asked = rows.select(list(self.key)) if self.mode == "delete" else rows
         key = self.key if self.mode == "upsert" else ()
         found = RefusedValues(self.dialect, columns, key).of(asked)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from dagster_jet.connectors.contract import LeavesNothingOut
 from dagster_jet.errors import PipelineError
 from dagster_jet.operators.user.dead_letters import DEAD_LETTER_SCHEMA
 from dagster_jet.pipeline.graph import Graph, Node, SinkNode, TimestampsNode, TransformNode
@@ -108,6 +109,14 @@ def own_sink(graph: Graph, node: SinkNode, columns: ColumnChoice | None = None) 
         return OwnSink(node.name, node.sink, columns)
     if len(found) > 1:
         raise PipelineError("dead_letter_to() is called twice.", stage=node.name)
+    if isinstance(node.sink, LeavesNothingOut) and node.sink.leaves_nothing_out:
+        raise PipelineError(
+            "the sink's rows build on each other, as changes do: none can be left out, so there "
+            "are no dead letters.",
+            stage=node.name,
+            cure="Leave dead_letter_to() out. Let the place take all rows (wider columns, no "
+            "constraints), or change them before the sink.",
+        )
     [letters] = found
     if not letters.sink.takes(DEAD_LETTER_SCHEMA):
         raise PipelineError(

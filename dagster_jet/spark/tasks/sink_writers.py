@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dagster_jet.connectors.contract import KnowsRefusals, Refused, SinkWriter, TransactionId
+from dagster_jet.connectors.contract import (
+    KnowsRefusals,
+    LeavesNothingOut,
+    Refused,
+    SinkWriter,
+    TransactionId,
+)
 from dagster_jet.errors import BadRowError
 from dagster_jet.operators.user.dead_letters import dead_letter_table
 from dagster_jet.snapshot.manifest import Ack
@@ -56,14 +62,16 @@ class _Open:
     def _reject(self, refused: Mapping[int, Refused]) -> None:
         """Before the decision: what is decided has to be written."""
         if self.dead_letters is None:
-            first = refused[min(refused)]
+            first, sink = refused[min(refused)], self.own.sink
+            has_use = not (isinstance(sink, LeavesNothingOut) and sink.leaves_nothing_out)
+            elsewhere = ", or keep them elsewhere: write_to(...).dead_letter_to(sink, name=...)."
             raise BadRowError(
                 f"the sink's place never takes a row: {first.reason}: {first.raw:.300}.",
                 job=self.transaction.job,
                 stage=self.own.name,
                 position=first.position,
-                cure="Change such rows before the sink, or keep them elsewhere: "
-                "write_to(...).dead_letter_to(sink, name=...).",
+                cure="Let the place take such rows, or change them before the sink"
+                + (elsewhere if has_use else "."),
             )
         self.rejected += len(refused)
         letters = dead_letter_table(

@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from dagster_jet import Secret, sinks
+from dagster_jet.connectors.change_columns import LSN, OLD, OP, ROW, UNCHANGED
+from dagster_jet.connectors.sql.sink import SqlSink
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing.sink_rows import SCHEMA, Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 COLUMNS = {
     "postgresql": "id bigint primary key, text text, number double precision, flag boolean, "
@@ -33,9 +40,10 @@ def all_rows(run: Callable[[str], Iterable[Sequence[Any]]], table: str = "result
 
 @contextmanager
 def without(run: Callable[[str], object], table: str) -> Iterator[None]:
-    """Another database: it has the table no more."""
+    """Another database: it has the table no more, and is left as it is."""
     run(f"alter table {table} rename to kept")
     yield
+    run(f"create table {table} (nobody_has_made_it int)")
     run(f"drop table {table}")
     run(f"alter table kept rename to {table}")
 
@@ -83,8 +91,37 @@ class MadeSink:
         return sink.with_store(self._stores[0])
 
     def __reduce__(self) -> Any:
-        return MadeSink, (self.folder, self.env, self.options)
+        return type(self), (self.folder, self.env, self.options)
 
     def close(self) -> None:
         for store in self._stores:
             store.close()
+
+
+class MadeMirror(MadeSink):
+    """Of a table that is kept as another one is: each of the suite's rows is an insertion."""
+
+    def __call__(self) -> Any:
+        made = super().__call__()
+        return AsChanges(**{f.name: getattr(made, f.name) for f in fields(made) if f.init})
+
+
+@dataclass(frozen=True)
+class AsChanges(SqlSink):
+    def takes(self, schema: pa.Schema) -> bool:
+        return False
+
+    def render(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        number, nothing = F.monotonically_increasing_id(), F.lit(None)
+        changes = frame.withColumns(
+            {
+                OP: F.lit("insert"),
+                LSN: F.lit(1).cast("long"),
+                ROW: number,
+                OLD: F.struct(*(nothing.cast("long").alias(name) for name in self.key)),
+                UNCHANGED: nothing.cast("array<string>"),
+            }
+        )
+        return super().render(changes)

@@ -15,7 +15,12 @@ import pytest
 from dagster_jet import JobConfig, Pipeline, PipelineError, Secret, sinks, sources
 from dagster_jet.connectors.sql.mirror import ChangesWriter, Mirror, not_changes
 from dagster_jet.connectors.sql.place import SqlPlace
-from dagster_jet.errors import ConfigurationError, SinkMismatchError
+from dagster_jet.errors import (
+    ConfigurationError,
+    JetError,
+    RowsRefusedError,
+    SinkMismatchError,
+)
 from dagster_jet.snapshot.record import JobStatus
 from tests.integration import child
 from tests.integration.connectors.changes_reading import changes, database
@@ -150,6 +155,77 @@ def test_a_change_without_its_key_is_refused_before_it_is_decided(
     with pytest.raises(SinkMismatchError, match="text is null in a change, or its value before"):
         ChangesWriter(Segment(), ("text",), "j", "out").write(batch)  # type: ignore[arg-type]
     reader.close()
+
+
+def test_what_the_table_never_takes_is_found_before_it_is_decided(
+    database: PostgresDatabase, target: SqlPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: it was decided, and no start could commit it. A null that only says that a
+    large value has stayed, or that stands in a deletion, is no value."""
+    monkeypatch.setenv("JET_TEST_MIRROR", str(target.url))
+    with target.connected() as connection, connection.begin():
+        connection.exec_driver_sql("drop table mirrored")
+        columns = COLUMNS.replace("text text", "text varchar(4000) not null")
+        connection.exec_driver_sql(f"create table mirrored ({columns})")
+    database.run("alter table t add n int")
+    database.run("alter table t alter text set storage external")
+    reader = changes(database).open("j", "in", None)
+    database.run("insert into t values (1, repeat('x', 3500), 0)")
+    database.run("update t set n = 1")
+    database.run("insert into t values (2, repeat('y', 4500), 2)")
+    database.run("delete from t where id = 2")
+    database.run("insert into t values (3, null, 3)")
+    table, _ = reader._tables(taken(reader))
+    reader.close()
+    made = sinks.sql(Secret("JET_TEST_MIRROR"), table="mirrored", mode="mirror", key="id")
+    sink: Any = made.at_start("j", "out", on_one_host=True)
+    [batch] = table.combine_chunks().to_batches()
+    found = {number: one.reason for number, one in sink.refused(batch).items()}
+    too_long = sink.dialect != "sqlite"  # which has no such limit
+    assert sorted(found) == ([2, 4] if too_long else [4]), found
+    assert "text is null" in found[4] and (not too_long or "is longer than" in found[2])
+
+
+def test_a_mirror_leaves_nothing_out(
+    world: World, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither before the decision nor behind it; and what the errors say helps does."""
+    monkeypatch.setenv("JET_TEST_MIRROR", database.url)
+    url, slot = Secret("JET_TEST_MIRROR"), f"s_{database.name}"
+    database.run("create table m (id bigint primary key, text varchar(3), check (id <> 2))")
+    database.run(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    database.run("insert into t values (1, 'long'), (2, 'a'), (3, 'b')")
+
+    def pipeline(*, letters: bool = False) -> Pipeline:
+        p = Pipeline("mirror")
+        source = sources.postgres_changes(url, slot=slot, publication="p")
+        rows = p.read_from(source, name="changes")
+        out = rows.write_to(sinks.sql(url, table="m", mode="mirror", key="id"), name="out")
+        if letters:
+            to = sinks.files(f"{world.folder}/letters", format="json")
+            out.dead_letter_to(to, name="letters")
+        return p
+
+    def run(p: Pipeline, **config: Any) -> None:
+        with world.jet() as jet:
+            settings = {**child.CONFIG, "max_items_per_epoch": 9, "restart_attempts_max": 0}
+            jet.run(p, JobConfig(**{**settings, **config}), until="drained")
+
+    with pytest.raises(PipelineError, match=r"none can be left out.*Leave dead_letter_to\(\) out"):
+        run(pipeline(letters=True))
+    with pytest.raises(JetError, match="is longer than") as told:
+        run(pipeline())
+    assert "Let the place take such rows" in str(told.value)
+    assert "dead_letter_to" not in str(told.value)
+    database.run("alter table m alter text type text")
+    for config in ({}, {"refused_to_dead_letters": True}):
+        with pytest.raises(RowsRefusedError, match="takes the rows") as told:
+            run(pipeline(), **config)
+        assert "refused_to_dead_letters" not in str(told.value)
+        assert database.run("select * from m") == []
+    database.run("alter table m drop constraint m_id_check")
+    run(pipeline())
+    assert sorted(database.run("select id, text from m")) == [(1, "long"), (2, "a"), (3, "b")]
 
 
 def test_rows_that_are_no_changes_are_refused() -> None:

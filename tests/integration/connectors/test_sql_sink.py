@@ -17,7 +17,13 @@ from dagster_jet.system import failpoint
 from dagster_jet.testing.check_sink import check_sink, in_one_log
 from dagster_jet.testing.sink_rows import Row
 from tests.integration.connectors.sql_job import SqliteDatabase
-from tests.integration.connectors.sql_places import COLUMNS, MadeSink, all_rows, set_back
+from tests.integration.connectors.sql_places import (
+    COLUMNS,
+    MadeMirror,
+    MadeSink,
+    all_rows,
+    set_back,
+)
 from tests.long import long
 from tests.servers.mariadb import mariadb
 from tests.servers.postgres import PASSWORD, PostgresDatabase, postgres
@@ -66,6 +72,25 @@ def test_a_table_of_postgres_keeps_the_contract(
             refused=[{"text": "a\0b"}],
         )
         make.close()
+
+
+def test_a_mirror_keeps_the_contract(
+    tmp_path: Path, spark: Any, database: PostgresDatabase
+) -> None:
+    database.run(f"create table results ({COLUMNS['postgresql']})")
+    made = MadeSink.of(tmp_path, database.url, mode="mirror", key="id")
+    make = MadeMirror(made.folder, made.env, made.options)
+    check_sink(
+        make,
+        reader(database),
+        spark=spark,
+        log_of=None,
+        steps=STEPS,
+        secrets=(PASSWORD,),
+        set_back=set_back(database.run),
+        refused=[{"text": "a\0b"}],
+    )
+    make.close()
 
 
 def test_a_table_of_mariadb_keeps_the_contract(tmp_path: Path) -> None:
