@@ -1,25 +1,58 @@
-"""What our own code raises in Spark's tasks: errors of ours, whatever class they had."""
+"""Our own code in Spark's tasks: it runs where the driver's versions are, and what it raises are
+errors of ours, whatever class they had."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import importlib
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_jet.errors import ExecutorLostError, JetError
+from dagster_jet.errors import ExecutorLostError, JetError, MissingEnvironmentError
+
+
+def installed() -> dict[str, str]:
+    """What pickled tasks depend on, with the versions that this process has."""
+    versions = {"Python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for name in ("dagster_jet", "pyarrow"):
+        versions[name] = importlib.import_module(name).__version__
+    return versions
+
+
+def check_same(
+    drivers: Mapping[str, str], found: Mapping[str, str], host: str, job: str | None = None
+) -> None:
+    """Raises `MissingEnvironmentError`: the executor on a host has other versions."""
+    differing = [name for name in drivers if found[name] != drivers[name]]
+    if differing:
+        raise MissingEnvironmentError(
+            f"the executor on {host} has "
+            f"{', '.join(f'{name} {found[name]}' for name in differing)}; the driver has "
+            f"{', '.join(f'{name} {drivers[name]}' for name in differing)}.",
+            job=job,
+            cure="Give the executors the image, or the packages, of the driver.",
+        )
 
 
 @dataclass(frozen=True)
 class OwnTask:
-    """A function of this library's for `mapInArrow`. What it raises is never taken for a user's."""
+    """A function of this library's for `mapInArrow`. What it raises is never taken for a user's.
+
+    An executor may have joined after its cluster was asked for its versions: each task compares
+    them before it does anything.
+    """
 
     run: Callable[[Iterable[Any]], Iterator[Any]]
     stage: str | None = None
     """None: not known where the task is made."""
+    drivers: Mapping[str, str] = field(default_factory=installed)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         with at_stage(self.stage):
+            check_same(self.drivers, installed(), socket.gethostname())
             yield from self.run(batches)
 
 

@@ -13,7 +13,14 @@ import pytest
 from pyspark.sql import functions as F
 
 from dagster_jet import JobConfig, Pipeline, State, sinks, sources
-from dagster_jet.errors import JetError, PipelineError, UserFunctionError
+from dagster_jet.connectors.contract import Lag, SourceFrame, SourceReader
+from dagster_jet.errors import (
+    JetError,
+    MissingEnvironmentError,
+    PipelineError,
+    SourceError,
+    UserFunctionError,
+)
 from dagster_jet.events import EpochCompleted, JobEvent
 
 from . import child
@@ -344,3 +351,83 @@ def test_killed_while_the_function_changes(world: World, rules: str, sharded: bo
         jet.run(changing_pipeline(world.folder), JobConfig(**child.CONFIG), until="completed")
     world.assert_exactly_once()
     assert int((world.folder / "turn").read_text()) > len(WAYS)
+
+
+class Drifting:
+    """A source of one's own whose second split has other columns than it says."""
+
+    schema = "k string, ts long, v long"
+
+    def __init__(self, drifts: Any) -> None:
+        self.drifts = drifts
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "drifting"}
+
+    def open(self, job: str, stage: str, bad_rows: Any) -> Any:
+        return DriftingReader(self.drifts)
+
+
+class DriftingReader(SourceReader):
+    def __init__(self, drifts: Any) -> None:
+        self.drifts, self.planned = drifts, 0
+
+    def restore(self, position: Any, journal: Any) -> None:
+        self.planned = position["planned"]
+
+    def poll(self) -> Any:
+        return None
+
+    def accept(self, found: Any) -> None:
+        pass
+
+    def waiting(self) -> Lag:
+        return Lag(2 - self.planned, {})
+
+    def plan(self, max_rows: int) -> Any:
+        if self.planned == 2:
+            return None
+        self.planned += 1
+        return self.planned
+
+    def frame(self, spark: Any, split: int) -> SourceFrame:
+        rows = spark.range(1).select(
+            F.lit("a").alias("k"), F.lit(split).cast("long").alias("ts"), F.col("id").alias("v")
+        )
+        return SourceFrame(rows if split == 1 else self.drifts(rows))
+
+    def position(self) -> dict[str, Any]:
+        return {"planned": self.planned}
+
+
+@pytest.mark.parametrize(
+    "drifts",
+    [
+        lambda f: f.select("k", "v", "ts"),
+        lambda f: f.withColumn("v", F.col("v").cast("int")),
+        lambda f: f.drop("v"),
+    ],
+    ids=["order", "type", "fewer"],
+)
+def test_a_source_keeps_to_its_columns(world: World, drifts: Any) -> None:
+    """Failed before: stages are made for the columns that it says, and took the others by place."""
+    p = Pipeline("drifting")
+    rows = p.read_from(Drifting(drifts), name="rows")
+    rows.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    with pytest.raises(SourceError, match="its schema says k string, ts bigint, v bigint"):
+        run(world, p)
+    assert committed(world.folder / "out", ("k", "ts", "v")) <= Counter([("a", 1, 0)])
+
+
+def test_tasks_do_not_run_where_other_versions_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an executor that has joined after the start has asked all that were there: on one host
+    nobody is asked. Failed before."""
+    monkeypatch.setattr("dagster_jet.__version__", "0.0.0")
+    p = Pipeline("versions")
+    rows = p.read_from(sources.items([{"v": 1}], schema="v long"), name="rows")
+    rows.write_to(sinks.files(f"{world.folder}/out", format="json"), name="out")
+    with pytest.raises(MissingEnvironmentError, match=r"the driver has dagster_jet 0\.0\.0"):
+        run(world, p)
+    assert not committed(world.folder / "out", ("v",))

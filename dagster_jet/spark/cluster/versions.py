@@ -12,13 +12,15 @@ from pyspark.errors import PySparkException
 from dagster_jet.errors import MissingEnvironmentError, Reaction
 from dagster_jet.spark.cluster.session import parallelism
 from dagster_jet.spark.errors import translate
+from dagster_jet.system.own_task import check_same, installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def check_versions(session: SparkSession, job: str) -> None:
-    """Asks every executor, by a Spark job with a task for each core.
+    """Asks every executor, by a Spark job with a task for each core. Those that join later are
+    asked by each task (`OwnTask`).
 
     Raises:
         MissingEnvironmentError: one has another version of something, or does not have it, or
@@ -26,7 +28,6 @@ def check_versions(session: SparkSession, job: str) -> None:
         JetError: translated from Spark's error, where the job is to restart.
     """
     versions, cores = _reporter(), parallelism(session)
-    own = json.loads(next(versions([]))["versions"][0].as_py())
     rows = session.range(0, cores, 1, cores).mapInArrow(versions, "host string, versions string")
     try:
         answers = {(row.host, row.versions) for row in rows.collect()}
@@ -40,16 +41,7 @@ def check_versions(session: SparkSession, job: str) -> None:
             cure="Give the executors the image, or the packages, of the driver.",
         ) from raised
     for host, there in answers:
-        found = json.loads(there)
-        differing = [name for name in own if found[name] != own[name]]
-        if differing:
-            raise MissingEnvironmentError(
-                f"the executor on {host} has "
-                f"{', '.join(f'{name} {found[name]}' for name in differing)}; the driver has "
-                f"{', '.join(f'{name} {own[name]}' for name in differing)}.",
-                job=job,
-                cure="Give the executors the image, or the packages, of the driver.",
-            )
+        check_same(installed(), json.loads(there), host, job)
 
 
 def _reporter() -> Callable[[Iterable[Any]], Iterator[Any]]:

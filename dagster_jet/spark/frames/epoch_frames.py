@@ -31,7 +31,7 @@ from dagster_jet.spark.frames.column_names import map_in_arrow
 from dagster_jet.spark.frames.fusion_frames import FusionFrames, fusion_frames
 from dagster_jet.spark.frames.observations import Observations, Seen
 from dagster_jet.spark.frames.shared import SharedFrames
-from dagster_jet.spark.planning.as_analysed import check_as_analysed
+from dagster_jet.spark.planning.as_analysed import check_as_analysed, check_as_declared
 from dagster_jet.spark.planning.execution_plan import ExecutionPlan
 from dagster_jet.spark.planning.fusing import FusionPlan
 from dagster_jet.spark.planning.stateless import (
@@ -185,6 +185,7 @@ class EpochFrames:
         if source.shared is not None:
             self._kept(source.shared)
         rows = source.rows
+        check_as_declared(self._plan.job, node, rows)
         if isinstance(reader, Partitioned) and node.name not in self._plan.partition_columns:
             rows = rows.drop(SOURCE_PARTITION_COLUMN)
         if node.name in self._plan.counted_sources:

@@ -1,19 +1,63 @@
 """A function that runs anew in every epoch may do something else than it did when the pipeline was
-analysed. What the analysis has concluded from it is looked at again with each epoch's plan."""
+analysed, and a source's reader something else than it says. What the analysis has concluded is
+looked at again with each epoch's plan."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StructType
+
 from dagster_jet.connectors.contract import SOURCE_PARTITION_COLUMN
-from dagster_jet.errors import UserFunctionError
-from dagster_jet.pipeline.graph import TransformNode
+from dagster_jet.errors import SourceError, UserFunctionError
+from dagster_jet.pipeline.graph import SourceNode, TransformNode
 from dagster_jet.spark.planning.logical_plans import children
 from dagster_jet.spark.planning.row_by_row import check_row_by_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_REMEMBERED = 256
+_TEXT = re.compile(r"(var)?char\(\d+\)")
+"""In frames it is a string."""
+
+
+def check_as_declared(job: str, node: SourceNode, rows: DataFrame) -> None:
+    """
+    Args:
+        rows: what the source's reader has made of a split. Stages are made for the columns that the
+            source's definition names.
+
+    Raises:
+        SourceError: they have other columns.
+    """
+    found, expected = _columns_of(rows._jdf.schema().json()), _declared(node.source.schema)
+    if found != expected:
+        raise SourceError(
+            f"a frame of the source has the columns {', '.join(found)}; its schema says "
+            f"{', '.join(expected)}.",
+            job=job,
+            stage=node.name,
+            cure="Let SourceReader.frame return the columns of the definition's schema, in its "
+            "order and with its types.",
+        )
+
+
+@lru_cache(_REMEMBERED)
+def _columns_of(schema: str) -> tuple[str, ...]:
+    fields = StructType.fromJson(json.loads(schema)).fields
+    return tuple(_described(field) for field in fields if field.name != SOURCE_PARTITION_COLUMN)
+
+
+@lru_cache(_REMEMBERED)
+def _declared(schema: str) -> tuple[str, ...]:
+    declared = StructType.fromDDL(schema)
+    assert isinstance(declared, StructType)
+    return tuple(_described(field) for field in declared)
 
 
 def check_as_analysed(
@@ -61,7 +105,7 @@ def check_as_analysed(
 
 
 def _described(field: Any) -> str:
-    return f"{field.name} {field.dataType.simpleString()}"
+    return f"{field.name} {_TEXT.sub('string', field.dataType.simpleString())}"
 
 
 def _passes_partition(given: DataFrame, returned: DataFrame) -> bool:
