@@ -10,6 +10,7 @@ from functools import partial
 
 from dagster_jet.connectors.contract import (
     Acknowledging,
+    ClaimsItsPlace,
     HoldsForATime,
     HoldsTransactions,
     LimitsSnapshotInterval,
@@ -63,6 +64,8 @@ class RecoveryDriver:
     progress: Progress
     input_ends: bool
     """The run takes what is there at the start."""
+    _are_claimed: bool = False
+    """The sinks' places."""
 
     def claim(self) -> protocol.Claimed:
         """The record is ours already: prepares this process, and analyses the pipeline.
@@ -148,6 +151,7 @@ class RecoveryDriver:
         manifest = context.snapshots.load(ref)
         if context.config.guarantee is Guarantee.NONE:
             self._check_can_be_committed(manifest)
+            self._claim_places()
         else:
             partition_count = context.store.partition_count
             check_compatible(context.job, manifest, context.plan.stage_plans(), partition_count)
@@ -282,7 +286,16 @@ class RecoveryDriver:
                     "without what is gone with JobConfig(accept_loss=True).",
                 )
             context.committer.report_missing(sink, newest)
+        self._claim_places()
         return frozenset(missing)
+
+    def _claim_places(self) -> None:
+        """Once they are known to have what was committed there."""
+        if not self._are_claimed:
+            for node in self.context.graph.sinks:
+                if isinstance(node.sink, ClaimsItsPlace):
+                    node.sink.claim_place(self.context.job, node.name)
+        self._are_claimed = True
 
     def _check_undecided(self, name: str, reader: SourceReader, snapshot_epoch: int) -> None:
         """Is everything there that was read after the snapshot, so that it can be read again?"""
@@ -317,6 +330,7 @@ class RecoveryDriver:
     ) -> protocol.OrphansAborted:
         context = self.context
         fail_point("abort.before")
+        self._claim_places()
         retained = context.snapshots.load_retained(keep)
         manifests = retained.manifests
         if context.config.guarantee is Guarantee.NONE and keep:

@@ -20,6 +20,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from dagster_jet.connectors.contract import (
+    ClaimsItsPlace,
     KnowsCommits,
     KnowsRefusals,
     LooksAtItsPlace,
@@ -123,7 +124,10 @@ def _shows_no_secret(place: Place) -> None:
 def _is_checked_at_every_start(place: Place) -> None:
     """check passes for a new job at an empty place, and again."""
     for _ in range(2):
-        place.make_sink().check(JOB, STAGE, is_new_job=True)
+        sink = place.make_sink()
+        sink.check(JOB, STAGE, is_new_job=True)
+        if isinstance(sink, ClaimsItsPlace):
+            sink.claim_place(JOB, STAGE)
 
 
 def _nothing_of_nothing(place: Place) -> None:
@@ -166,7 +170,7 @@ def _says_what_is_committed(place: Place) -> None:
 def _notices_a_place_set_back(place: Place) -> None:
     """Of a place that is empty, new or older than it was, a committer that says what is committed
     does not say so of what it had; and says so again once it is back."""
-    rows = place.rows(4)
+    place.looks, rows = True, place.rows(4)
     artifacts = place.stage(rows, shards=2)
     for name, set_back in place.set_back.items():
         place.commit(artifacts)
@@ -177,6 +181,7 @@ def _notices_a_place_set_back(place: Place) -> None:
             assert not place.has_committed(artifacts, owns_job=True), name
         assert place.has_committed(artifacts, owns_job=True), f"{name}: it is back"
     place.commit(artifacts)
+    place.looks = False
     place.expect(rows)
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sqlite3
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -61,7 +60,8 @@ def not_mounted(folder: Path) -> Iterator[None]:
     folder.rename(away)
     folder.mkdir()
     yield
-    shutil.rmtree(folder)
+    assert not [*folder.iterdir()], "nothing is written before it is known to be the right one"
+    folder.rmdir()
     away.rename(folder)
 
 
@@ -72,8 +72,7 @@ def emptied(s3: S3Folder) -> Iterator[None]:
     for name in had:
         s3.delete(name)
     yield
-    for name in s3.every_name():
-        s3.delete(name)
+    assert not [*s3.every_name()], "nothing is written before it is known to be the right one"
     for name, body in had.items():
         s3.put(name, body)
 
@@ -138,32 +137,46 @@ def test_files_in_a_bucket(s3: S3Folder, spark: Any) -> None:
     )
 
 
-def test_maps(spark: Any) -> None:
-    config = StoreConfig(
-        (f"memory://{uuid.uuid4().hex}",),
-        allow_memory=True,
-        backup_count=0,
-        partition_count=13,  # the map is read often
+def test_maps(tmp_path: Path, spark: Any) -> None:
+    # The map is read often: few partitions.
+    config = StoreConfig((f"file://{tmp_path}/store",), backup_count=0, partition_count=13)
+    folder, older, away = (tmp_path / name for name in ("store", "older", "away"))
+    Store.open(config).close()
+    shutil.copytree(folder, older)
+    opened = [Store.open(config)]
+
+    def exchange(old: Path, new: Path) -> None:
+        opened.pop().close()
+        folder.rename(old)
+        new.rename(folder)
+        opened.append(Store.open(config))
+
+    @contextmanager
+    def earlier_copy() -> Iterator[None]:
+        exchange(away, older)
+        yield
+        assert JetMap(opened[0], "results", None).log.read() is None, "nobody has made it"
+        exchange(older, away)
+
+    def read() -> list[Row]:
+        return [{**v, "id": k} for k, v in JetMap(opened[0], "results", None).items()]
+
+    check_sink(
+        lambda: sinks.map("results", key="id").with_store(opened[0]),
+        read,
+        spark=spark,
+        several_processes=False,
+        steps=(
+            "staging.put.before",
+            "staging.finished",
+            "maps.commit.chunk",
+            "maps.decide.after",
+            "maps.apply.after",
+        ),
+        log_of=None,
+        set_back={"a store that was restored from an earlier copy": earlier_copy},
     )
-    with Store.open(config) as store:
-
-        def read() -> list[Row]:
-            return [{**v, "id": k} for k, v in JetMap(store, "results", None).items()]
-
-        check_sink(
-            lambda: sinks.map("results", key="id").with_store(store),
-            read,
-            spark=spark,
-            several_processes=False,
-            steps=(
-                "staging.put.before",
-                "staging.finished",
-                "maps.commit.chunk",
-                "maps.decide.after",
-                "maps.apply.after",
-            ),
-            log_of=None,
-        )
+    opened.pop().close()
 
 
 # --- sources --------------------------------------------------------------------------------------

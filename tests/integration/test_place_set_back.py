@@ -62,7 +62,8 @@ def test_a_folder_that_is_empty_is_refused_until_it_is_back(world: World, guaran
     quiet.mkdir()
     with pytest.raises(OutputLostError, match=r"'quiet_out'.*does not have it any more.*mounted"):
         run(world, 3, guarantee)
-    shutil.rmtree(quiet)
+    assert not [*quiet.iterdir()], "nothing is written before it is known to be the right one"
+    quiet.rmdir()
     away.rename(quiet)
     run(world, 4, guarantee)
     assert found(quiet) == had

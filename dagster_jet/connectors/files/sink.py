@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -129,8 +130,31 @@ class FilesSink:
         return self
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
+        with self._errors_named(job, stage):
+            place = self.place()
+            if is_new_job:
+                place.make(job, stage)
+            looks = partial(_claim if is_new_job else _owner_of, place)
+            self._check_owner(job, stage, looks)
+            if is_new_job and any(n.endswith(".json") for n in place.names(f"{EPOCHS_FOLDER}/")):
+                raise ConfigurationError(
+                    f"{self.path!r} holds epochs of an earlier life of this job, but the store "
+                    "knows nothing of it: going on would write its rows twice.",
+                    job=job,
+                    stage=stage,
+                    cure="Use the old store, or an empty output folder.",
+                )
+
+    def claim_place(self, job: str, stage: str) -> None:
+        with self._errors_named(job, stage):
+            place = self.place()
+            place.make(job, stage)
+            self._check_owner(job, stage, partial(_claim, place))
+
+    @contextmanager
+    def _errors_named(self, job: str, stage: str) -> Iterator[None]:
         try:
-            self._check_folder(job, stage, is_new_job)
+            yield
         except OSError as error:
             if is_transient(error) and error.errno not in DENIED:
                 # A restart meets the disk that has ended the last execution.
@@ -148,11 +172,13 @@ class FilesSink:
                 cure="Correct the path or its permissions.",
             ) from None
 
-    def _check_folder(self, job: str, stage: str, is_new_job: bool) -> None:
-        place, owner = self.place(), f"{job}/{stage}"
-        place.make(job, stage)
-        other = _claim(place, _OWNER, owner)
-        if other != owner:
+    def _check_owner(
+        self, job: str, stage: str, owner_of: Callable[[str, str], str | None]
+    ) -> None:
+        """`owner_of`: by a mark's name and who claims it, who has it; None: nobody."""
+        owner = f"{job}/{stage}"
+        other = owner_of(_OWNER, owner)
+        if other not in (None, owner):
             raise ConfigurationError(
                 f"the output folder {self.path!r} belongs to {other!r}.",
                 job=job,
@@ -162,17 +188,11 @@ class FilesSink:
                 else f"A crash has emptied {self.path}/{_OWNER}: delete it if the folder is this "
                 "sink's.",
             )
-        if is_new_job and any(name.endswith(".json") for name in place.names(f"{EPOCHS_FOLDER}/")):
-            raise ConfigurationError(
-                f"{self.path!r} holds epochs of an earlier life of this job, but the store knows "
-                "nothing of it: going on would write its rows twice.",
-                job=job,
-                stage=stage,
-                cure="Use the old store, or an empty output folder.",
-            )
-
+        if self.store is None:
+            return
         # A file of its own: folders of older versions have none, and only the first one claims it.
-        if self.store is not None and (other := _claim(place, _STORE, self.store)) != self.store:
+        other = owner_of(_STORE, self.store)
+        if other not in (None, self.store):
             raise ConfigurationError(
                 f"the output folder {self.path!r} belongs to {owner!r} of another store or "
                 f"namespace: of {other}; this is {self.store}.",
@@ -369,6 +389,10 @@ class FilesSink:
     def place(self) -> OutputPlace:
         """Where it writes, in this process."""
         return open_output(self.path, self.storage_options)
+
+
+def _owner_of(place: OutputPlace, name: str, _: str) -> str | None:
+    return place.read(name)
 
 
 def _claim(place: OutputPlace, name: str, owner: str) -> str:

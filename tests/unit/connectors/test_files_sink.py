@@ -67,9 +67,9 @@ def test_a_folder_of_an_older_version_belongs_to_the_first_store_that_comes(tmp_
     sink.check("j", "out", is_new_job=True)  # which said nothing of a store
     assert (tmp_path / "_epochs/.owner").read_text() == "j/out"
     with store_of(uuid.uuid4().hex) as mine, store_of(uuid.uuid4().hex) as other:
-        sink.with_store(mine).check("j", "out", is_new_job=False)
+        sink.with_store(mine).claim_place("j", "out")
         with pytest.raises(ConfigurationError, match="another store"):
-            sink.with_store(other).check("j", "out", is_new_job=False)
+            sink.with_store(other).claim_place("j", "out")
 
 
 def test_two_jobs_of_one_process_that_start_at_once(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_marker_of_another_job_of_this_name(sink: FilesSink, of_other: int) 
     assert visible(sink) == ['{"a":1}', '{"a":2}']
     # The cure: a folder of its own, which what is staged reaches.
     own = FilesSink(f"{sink.path}2", "json")
-    own.check("j", "out", is_new_job=False)
+    own.claim_place("j", "out")
     own.commit(mine, by(2))
     assert visible(own) == ['{"a":4}', '{"a":5}']
 
@@ -247,7 +247,7 @@ def test_a_sink_that_was_moved_to_another_file_system(
 ) -> None:
     parts = stage(sink, 1)
     moved = FilesSink(str(tmp_path / "moved"), "json")
-    moved.check("j", "out", is_new_job=False)
+    moved.claim_place("j", "out")
 
     def rename(old: Any, new: Any) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(old), None, str(new))
@@ -345,3 +345,16 @@ def test_an_output_folder_that_vanishes_is_no_lost_file(sink: FilesSink, tmp_pat
     (tmp_path / "away").rename(sink.path)
     sink.commit(parts, by(1))
     assert visible(sink) == ['{"a":1}']
+
+
+def test_a_folder_that_is_not_this_jobs_any_more_is_left_as_it_is(tmp_path: Path) -> None:
+    """Failed before: a folder that is not mounted got marks, and was then refused."""
+    sink = FilesSink(str(tmp_path / "out"), "json")
+    sink.check("j", "out", is_new_job=False)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    sink.check("j", "out", is_new_job=False)
+    assert not [*(tmp_path / "out").iterdir()]
+    sink.claim_place("j", "out")
+    with pytest.raises(ConfigurationError, match="belongs to 'j/out'"):
+        sink.check("other", "out", is_new_job=False)

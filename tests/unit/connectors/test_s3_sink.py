@@ -328,7 +328,7 @@ def test_a_bucket_that_removes_uploads_early_is_told(
         Bucket=BUCKET, LifecycleConfiguration={"Rules": [rule]}
     )
     try:
-        sink.check("j", "out", is_new_job=False)
+        sink.claim_place("j", "out")
     finally:
         folder.client.delete_bucket_lifecycle(Bucket=BUCKET)
     assert "removes incomplete uploads after 1 days" in caplog.text

@@ -251,7 +251,7 @@ def test_the_connector_says_what_its_librarys_errors_mean() -> None:
 
 def staged(sink: FilesSink, name: str, execution_id: int, text: str) -> Artifact:
     """What a task of an execution that has died since left behind, of epoch 9."""
-    sink.check("j", name, is_new_job=False)
+    sink.claim_place("j", name)
     token = Path(sink.path) / ".staging" / "j" / name / f"{execution_id}-9-0-a0.json"
     token.write_text(text, "utf-8")
     size = token.stat().st_size
