@@ -1,1 +1,1 @@
-"""Built-in operators, one behaviour per file. Arrow in, Arrow out; no Spark, no store."""
+"""Built-in operators, one per file. They take and return Arrow; they use no Spark and no store."""

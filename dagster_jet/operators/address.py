@@ -1,4 +1,4 @@
-"""Where a row belongs: the columns that every keyed row starts with, in input and in state."""
+"""Address columns: the first columns of every keyed row, in input and in state."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ADDRESS = (
     pa.field(HASH_COLUMN, pa.int64()),
     pa.field(TIME_COLUMN, pa.int64()),
 )
-"""Partition, hash of the key, event time in ms. None of them is ever null."""
+"""Partition, hash of the key, event time in ms. Never null."""
 
 READABLE_TIME = pa.timestamp("ms", tz="UTC")
 
 
 def check_columns(operator: Operator, keys: Sequence[str]) -> None:
-    """Refuses, when a stage is planned, what would fail with the first row.
+    """Refuses, when a stage is planned, schemas that would fail with the first row.
 
     Raises:
-        PipelineError: the stream has a column that is named as one of the operator's own; a key is
-            of a type whose values Arrow cannot compare.
+        PipelineError: a column of the stream has the name of one of the operator's own columns, or
+            a key has a type whose values Arrow cannot compare.
     """
     for schema in (*operator.input_schemas, operator.state_schema):
         taken = sorted({name for name in schema.names if schema.names.count(name) > 1})
@@ -48,5 +48,5 @@ def check_columns(operator: Operator, keys: Sequence[str]) -> None:
 
 
 def readable_time(table: pa.Table) -> pa.ChunkedArray:
-    """`TIME_COLUMN` for people."""
+    """`TIME_COLUMN` as a timestamp in UTC."""
     return table.column(TIME_COLUMN).cast(READABLE_TIME)

@@ -1,19 +1,19 @@
-"""Deduplication: of the rows of one key that lie close together in event time, the first stays.
+"""Deduplication: keeps the first of the rows of one key that are close together in event time.
 
-A row is a duplicate when a row of its key that was kept before lies within `within` of it:
-|time - kept time| <= within. Rows of one step are judged in order of event time; rows of one key
-and one time in order of arrival. Only kept rows count: with `within` 10, of times 0, 8, 16 the
-first and the last stay, because 8 was never kept. Null is a key like any other.
+A row is a duplicate if a kept row of its key is at most `within` away: |time - kept time| <=
+within. Rows of one step are compared in order of event time, rows of one key and one time in order
+of arrival. Only kept rows count: with `within` 10, of times 0, 8, 16 the first and the last stay,
+because 8 was not kept. Null is a key like any other.
 
-Saved: the key and the time of every kept row that a row to come could still be compared with, that
-is until time + within < watermark (strict). Rows before the watermark are late: dropped, counted.
+Saved: the key and the time of every kept row that a later row could be compared with, that is until
+time + within < watermark (strict). Rows before the watermark are late: dropped and counted.
 
-At-least-once: a row that was kept between the snapshot and the crash is emitted again after the
-restart, once per restart; later duplicates of it are still recognised. Exactly-once: never.
+At-least-once: a row that was kept between the snapshot and the crash is emitted again after each
+restart; later duplicates of it are still recognised. Exactly-once: never emitted again.
 
 Source: Jet's documentation builds this from `filterStateful` with a time to live, which forgets a
-key by its *last* row; here the distance to the kept row decides, so that a key that never pauses
-is let through once per `within` instead of once for ever.
+key by its *last* row. Here the distance to the kept row counts, so a key that never pauses is
+emitted once per `within`, not once for ever.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dagster_jet.operators.rows.sorting import distinct
 
 @dataclass(frozen=True)
 class Deduplicate:
-    """The operator. One input; the results are the kept rows, unchanged, in order of arrival."""
+    """Operator with one input. Results are the kept rows, unchanged, in order of arrival."""
 
     keys: tuple[str, ...]
     row_schema: pa.Schema
@@ -73,7 +73,7 @@ class Deduplicate:
         return None if watermark_ms is None else watermark_ms - self.within_ms - 1
 
     def describe_state(self, state: pa.Table) -> pa.Table:
-        """Merged state rows for people: the keys, and the event time of the row that was kept."""
+        """Readable form of merged state rows: the keys, and the event time of the kept row."""
         return state.select(self.keys).append_column("kept_at", readable_time(state))
 
     def step(self, given: StepInput, state: StateReader) -> Step:
@@ -93,7 +93,7 @@ class Deduplicate:
         )
 
     def _first_rows(self, rows: pa.Table, state: StateReader) -> np.ndarray:
-        """Numbers of the rows that are no duplicates, ascending."""
+        """Row numbers of the rows that are not duplicates, ascending."""
         if rows.num_rows == 0:
             return np.empty(0, np.int64)
         found = state.find(distinct(rows.column(HASH_COLUMN).to_numpy()))

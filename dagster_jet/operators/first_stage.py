@@ -1,9 +1,8 @@
-"""The first of the two stages of an aggregation: from rows to the partials an operator takes.
+"""First of the two stages of an aggregation: turns rows into the partials an operator takes.
 
-It is stateless: it runs over what arrived in a step and hands everything on, so at a barrier
-there is nothing to save. Spark runs it as ``groupBy(address, keys, group_columns)``,
-``agg(aggregate_columns)``, ``select(input_columns)``; without a JVM, `partials` computes the same
-from an Arrow table. Both come from here, side by side.
+It is stateless: it emits everything that arrived in a step, so a barrier has nothing to save. Spark
+    runs it as ``groupBy(address, keys, group_columns)``, ``agg(aggregate_columns)``,
+    ``select(input_columns)``. Without a JVM, `partials` computes the same from an Arrow table.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _BUCKET = "__bucket"
 
 
 class FirstStage(Protocol):
-    """`time` is always the SQL of the event time in ms (bigint), such as ``unix_millis(at)``."""
+    """`time` is the SQL of the event time in ms (bigint), such as ``unix_millis(at)``."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -38,28 +37,28 @@ class FirstStage(Protocol):
 
     @property
     def address(self) -> tuple[str, ...]:
-        """Which of `__partition` and `__hash` the operator wants."""
+        """The columns among `__partition` and `__hash` that the operator needs."""
         ...
 
     @property
     def late_rows_are_left_out(self) -> bool:
-        """Rows with time < watermark (`StepInput.before_ms`) must be filtered, and counted as
-        late, before this stage: in its output they cannot be told from the others any more."""
+        """True if rows with time < watermark (`StepInput.before_ms`) must be filtered and counted
+        as late before this stage: its output no longer shows which rows were late."""
         ...
 
     def group_columns(self, time: str) -> SqlColumns:
-        """What to group by besides address and keys."""
+        """Columns to group by besides address and keys."""
         ...
 
     def aggregate_columns(self, time: str) -> SqlColumns: ...
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The operator's input: these columns in this order."""
+        """The operator's input columns, in order."""
         ...
 
     def partials(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
-        """Without a JVM: the operator's input, and how many late rows were left out.
+        """Computes without a JVM the operator's input, and the number of late rows left out.
 
         Args:
             rows: `__partition`, `__hash`, `__time` and the stream's own columns.
@@ -73,7 +72,7 @@ class FirstStage(Protocol):
 
 @dataclass(frozen=True)
 class FramePartials:
-    """For `SlidingWindows`: partials by key and frame."""
+    """Partials by key and frame, for `SlidingWindows`."""
 
     keys: tuple[str, ...]
     aggregation: Aggregation
@@ -104,7 +103,7 @@ class FramePartials:
 
 @dataclass(frozen=True)
 class SessionBuckets:
-    """For `SessionWindows`: partials by key and `floor(time / gap)`, with first and last time."""
+    """Partials by key and `floor(time / gap)`, with first and last time, for `SessionWindows`."""
 
     keys: tuple[str, ...]
     aggregation: Aggregation
@@ -137,7 +136,7 @@ class SessionBuckets:
 
 @dataclass(frozen=True)
 class KeyPartials:
-    """For `RollingAggregate`: partials by key. Without event time, `time` is ``0L``."""
+    """Partials by key, for `RollingAggregate`. Without event time, `time` is ``0L``."""
 
     keys: tuple[str, ...]
     aggregation: Aggregation

@@ -1,20 +1,20 @@
 """Interval join: rows of two streams with equal keys and event times at most `within` apart.
 
-Results are the pairs of the two streams' rows as multisets: equal rows are different rows. A side
-that is kept whole (`left`, `right`, `outer`) also has each of its rows that found no partner
-emitted once, alone, when none can come any more: time + within < watermark (strict). As in SQL, a
-null key matches nothing; such a row appears alone if its side is kept, else it is dropped. A step
-reads the saved rows that are near in time to its own, not all that there are of their keys.
+Results are pairs of rows, as a multiset: equal rows are different rows. A side that is kept whole
+(`left`, `right`, `outer`) also emits each row without a partner once, alone, when no partner can
+come any more: time + within < watermark (strict). As in SQL, a null key matches nothing; such a row
+appears alone if its side is kept, else it is dropped. A step reads only the saved rows near its own
+in time, not all rows of their keys.
 
-Saved: the rows of both sides that a row to come could still match, until time + within < watermark.
-An outer join also saves who has matched: a row matched on arrival is written so, one that matches
-later gets a *mark*, a narrow row with its identity, and `merge` folds the two. An inner join has no
-identities, no marks, and nothing to look up when rows expire. Rows before the watermark are late:
-dropped, counted.
+Saved: the rows of both sides that a later row could match, until time + within < watermark. An
+outer join also saves which rows have matched. A row that matches on arrival is written with its
+flag set; one that matches later gets a *mark*, a narrow row with its identity, and `merge` combines
+the two. An inner join has no identities, no marks, and looks nothing up when rows expire. Rows
+before the watermark are late: dropped and counted.
 
 At-least-once: pairs emitted between the snapshot and the crash are emitted again if both rows are
-replayed or saved; a row emitted alone may be emitted again, but never both alone and in a pair
-within one execution. Exactly-once: each once.
+replayed or saved. A row emitted alone may be emitted again, but within one execution never both
+alone and in a pair. Exactly-once: each once.
 
 Source: the interval join of Flink (`IntervalJoinOperator`), outer as in its SQL; Jet has none.
 """
@@ -43,14 +43,14 @@ from dagster_jet.operators.rows.event_order import Timeline, expand
 from dagster_jet.operators.rows.keys import key_codes, null_keys
 
 ROLE_COLUMN = "__role"
-"""int8, what a state row is: LEFT, RIGHT or MARK."""
+"""int8, kind of a state row: LEFT, RIGHT or MARK."""
 LEFT, RIGHT, MARK = 0, 1, 2
 ROW_STEP_COLUMN = "__row_step"
-"""int64, with ROW_INDEX_COLUMN: the step that took a row in, and its place in that step's input.
+"""int64, with ROW_INDEX_COLUMN: the step that received a row, and its index in that step's input.
 Unique together with the hash, because a key belongs to one shard in one step."""
 ROW_INDEX_COLUMN = "__row_index"
 MATCHED_COLUMN = "__matched"
-"""bool: the row is not owed a result of its own; always true on a side that is not kept."""
+"""bool: the row is not emitted alone when it expires; always true on a side that is not kept."""
 
 JoinType = Literal["inner", "left", "right", "outer"]
 
@@ -63,10 +63,11 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class IntervalJoin:
-    """The operator. Input 0 is left, 1 is right; results: keys, left columns, right columns."""
+    """Operator with the inputs 0 (left) and 1 (right). Results: keys, left columns, right
+    columns."""
 
     key_schema: pa.Schema
-    """The keys, with one name and one type on both sides."""
+    """The keys, with the same name and type on both sides."""
     left_schema: pa.Schema
     """The left stream's other columns, named as in the result."""
     right_schema: pa.Schema
@@ -108,14 +109,14 @@ class IntervalJoin:
         return TIME_COLUMN
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Marks become the `matched` flag of their rows; without its row a mark waits for it."""
+        """Turns marks into the `matched` flag of their rows; a mark without its row stays."""
         return with_marks(pa.concat_tables(tables))
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
         return None if watermark_ms is None else watermark_ms - self.within_ms - 1
 
     def describe_state(self, state: pa.Table) -> pa.Table:
-        """Merged state rows for people: side, event time, and the columns of the result."""
+        """Readable form of merged state rows: side, event time, and the columns of the result."""
         roles = state.column(ROLE_COLUMN).to_numpy()
         rows = state.select(self.result_schema.names)
         rows = rows.add_column(0, "waiting_since", readable_time(state))
@@ -158,7 +159,7 @@ class IntervalJoin:
         return self.how == "outer" or self.how == ("left", "right")[role]
 
     def _state_rows(self, arrived: pa.Table, role: int, step: int, first_index: int) -> pa.Table:
-        """Input rows as state rows; the other side's columns are null."""
+        """Converts input rows to state rows; the other side's columns are null."""
         count = arrived.num_rows
         own = {
             ROLE_COLUMN: np.full(count, role, np.int8),
@@ -184,7 +185,7 @@ class IntervalJoin:
         names = self.key_schema.names
         codes = key_codes(names, *tables)
         for role, table in enumerate(tables):
-            codes[role][null_keys(names, table)] = -1 - role  # equal to nothing on the other side
+            codes[role][null_keys(names, table)] = -1 - role  # matches nothing on the other side
         left, right = (
             _Side(
                 table,
@@ -207,7 +208,8 @@ class IntervalJoin:
         return pa.Table.from_arrays(columns, schema=self.result_schema)
 
     def _changes(self, side: _Side, matched: np.ndarray, live: np.ndarray) -> list[pa.Table]:
-        """What the state gains: the side's new rows, and marks for old ones that now matched."""
+        """Rows to add to the state: the side's new rows, and marks for old rows that now
+        matched."""
         new = side.rows.slice(side.old).filter(pa.array(live[side.old :]))
         if self.how == "inner":
             return [new]
@@ -225,7 +227,7 @@ class IntervalJoin:
         return [new, _filled(self.state_schema, identified, own)]
 
     def _expired(self, state: StateReader, expired: int, reach: _Reach) -> pa.Table:
-        """Rows that expire without ever having matched, of those that this step did not look up."""
+        """Rows that expire without a match, among those that this step did not look up."""
         due = state.due(expired)
         due = due.filter(pa.array(~reach.has(_hashes(due), event_times(due))))
         if due.num_rows == 0:
@@ -236,7 +238,7 @@ class IntervalJoin:
 
 @dataclass(frozen=True)
 class _Reach:
-    """Which saved rows those of a step can match at all: of their keys, and near in time."""
+    """Saved rows that the rows of a step can match: by key hash and interval of event times."""
 
     hashes: np.ndarray
     """Ascending."""
@@ -266,18 +268,18 @@ class _Reach:
 
 @dataclass(frozen=True)
 class _Side:
-    """One side's rows of the keys in question, as state rows: saved ones first, then new ones."""
+    """State rows of one side for the keys of a step: saved rows first, then new ones."""
 
     rows: pa.Table
     old: int
-    """How many were saved."""
+    """Number of saved rows."""
     codes: np.ndarray
     times: np.ndarray
     matched: np.ndarray
 
 
 def _pairs(left: _Side, right: _Side, within_ms: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of all pairs with a new row in them; pairs of old rows were emitted before."""
+    """Row numbers of all pairs with a new row; pairs of old rows were emitted before."""
     new_left, old_left = slice(left.old, None), slice(0, left.old)
     everything, new_right = slice(0, None), slice(right.old, None)
     found = [
@@ -298,7 +300,7 @@ def _near(
 
 
 def _filled(schema: pa.Schema, table: pa.Table, own: dict[str, np.ndarray]) -> pa.Table:
-    """`table` in `schema`, with columns of its own; nulls where neither has the column."""
+    """Brings `table` into `schema`, with columns from `own`; missing columns are null."""
     columns = []
     for field in schema:
         if field.name in own:
@@ -311,7 +313,7 @@ def _filled(schema: pa.Schema, table: pa.Table, own: dict[str, np.ndarray]) -> p
 
 
 def with_marks(table: pa.Table) -> pa.Table:
-    """State rows, with what marks say in the flags of their rows; a mark without its row stays."""
+    """Sets the matched flags of state rows from their marks; a mark without its row stays."""
     marks = table.column(ROLE_COLUMN).to_numpy() == MARK
     if not marks.any():
         return table

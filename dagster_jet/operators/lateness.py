@@ -1,4 +1,4 @@
-"""Which rows still count: an event behind the watermark is late, dropped and counted."""
+"""Late rows: events before the watermark are dropped and counted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dagster_jet.operators.operator import TIME_COLUMN
 
 
 def event_times(table: pa.Table) -> np.ndarray:
-    """The rows' event times.
+    """Returns the event times of the rows, in ms.
 
     Raises:
-        BadRowError: a row has none. Whether it is late or when it expires has no answer then.
+        BadRowError: a row has none, so neither its lateness nor its expiry is defined.
     """
     column = table.column(TIME_COLUMN)
     if column.null_count:
@@ -26,7 +26,7 @@ def event_times(table: pa.Table) -> np.ndarray:
 
 
 def drop_late(table: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
-    """Rows with time >= the watermark, and how many there were before it (strictly)."""
+    """Rows with time >= the watermark, and the number of rows before it (strictly)."""
     times = event_times(table)
     if before_ms is None or table.num_rows == 0 or times.min() >= before_ms:
         return table, 0

@@ -1,21 +1,21 @@
-"""What every built-in stateful operator is: a pure step over (input, state, watermark).
+"""Contract of a built-in stateful operator: a pure step over (input, state, watermark).
 
-An operator owns no state and does no I/O. One call of `step` handles what one shard received, reads
-the shard's state through a `StateReader`, and answers with results and a *delta*: rows to append to
-the state. State rows are never changed in place; `merge` says what several rows of one key mean.
-That makes an operator
+An operator owns no state and does no I/O. One call of `step` processes the input of one shard,
+reads the shard's state through a `StateReader`, and returns results and a *delta*: rows to append
+to the state. State rows are never changed in place; `merge` combines several rows of one key.
+Therefore
 
-- safe to run twice: a task that is retried, or whose epoch is never acked, has changed nothing;
-- equal in both runtimes: the local runtime and Spark's tasks call the same step;
-- cheap to snapshot: the deltas since the last snapshot are what the next one writes.
+- a step may run twice: a task that is retried, or whose epoch is never acked, changes nothing;
+- the local runtime and Spark's tasks call the same step;
+- a snapshot is cheap: it writes the deltas since the last one.
 
 Two kinds of state:
 
 - *merged*: rows of one group add up (`merge` aggregates them): windows, rolling aggregates.
-- *versioned*: every step that touches a key writes all rows of that key anew under a higher
+- *versioned*: every step that touches a key writes all rows of that key again under a higher
   `VERSION_COLUMN`; the newest version counts (`merge` is `newest_version`): sessions, stateful
-  maps. A newer version must never expire (see `expired_until`) before an older one. A key that has
-  ceased to be leaves a *tombstone*, which hides its older rows for as long as there are any.
+  maps. A newer version must never expire (see `expired_until`) before an older one. A removed
+  key leaves a *tombstone*, which hides its older rows as long as there are any.
 
 Event times in state and input are int64 milliseconds since 1970.
 """
@@ -34,92 +34,94 @@ from dagster_jet.operators.rows.keys import key_codes
 from dagster_jet.snapshot.storage.chunks import PARTITION_COLUMN
 
 HASH_COLUMN = "__hash"
-"""int64, the key's `dagster_jet.core.partition.key_hash`; its partition is `pmod` of it."""
+"""int64, the key's `dagster_jet.core.partition.key_hash`; its partition is `pmod` of the hash."""
 TIME_COLUMN = "__time"
-"""int64 ms: the event time of an input row, or whatever a state row expires by."""
+"""int64 ms: the event time of an input row, or the time by which a state row expires."""
 VERSION_COLUMN = "__version"
-"""int64: the step that wrote a row; higher is newer."""
+"""int64: version of the step that wrote a row; higher is newer."""
 
 
 @dataclass(frozen=True)
 class StepInput:
-    """What one shard is given in one step."""
+    """Input of one shard in one step."""
 
     arrived: tuple[pa.Table, ...]
     """One table per input ordinal, in the schemas of `Operator.input_schemas`, in any row order."""
     before_ms: int | None
-    """The watermark under which earlier steps ended: an event that it closes off is late. None
-    as long as there was none."""
+    """Watermark at the end of earlier steps: events that it has passed are late. None before the
+    first watermark."""
     after_ms: int | None
-    """The watermark after these rows: what it closes is emitted now. Never less than before."""
+    """Watermark after these rows, which closes results now. Never less than `before_ms`."""
     version: int
-    """Greater than that of every earlier step on this state."""
+    """Greater than the version of every earlier step on this state."""
     early: bool = False
-    """Early results are due: also emit what is still open, without closing it."""
+    """Early results are due: also emit open results, without closing them."""
     shard: int = 0
     shard_count: int = 1
     """The shard owns the partitions that are `shard` modulo `shard_count`."""
     fencing_token: int = 0
     """See `ProcessorContext.fencing_token`."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    """The job's."""
+    """The job's guarantee."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step did."""
+    """Output of one step."""
 
     results: pa.Table
-    """In `Operator.result_schema`."""
+    """Rows in `Operator.result_schema`."""
     delta: pa.Table
-    """Rows to append to the state, in `Operator.state_schema`. None of them expired already."""
+    """Rows to append to the state, in `Operator.state_schema`. None of them has expired."""
     rows_in: int
-    """Input rows behind `arrived`, also those that a partial aggregate stands for."""
+    """Number of input rows, including those that a partial aggregate stands for."""
     late: int = 0
-    """Of those, how many were dropped because the watermark had passed them."""
+    """Number of them that were dropped because the watermark had passed them."""
     rejected: pa.Table | None = None
-    """Dead letters, in `DEAD_LETTER_SCHEMA`: rows that a user's function could not take; the step
-    is as if they had not come. None: the operator has no dead letters, it raises."""
+    """Dead letters, in `DEAD_LETTER_SCHEMA`: rows that a user's function failed on. The other
+    output of the step is as if they had not arrived. None: the operator has no dead letters and
+    raises."""
     prepared: bool = False
-    """Something outside may wait for the decision about the snapshot behind this step."""
+    """True if an outside transaction may wait for the decision on the snapshot after this step."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Closed intervals of times in ms, one for each of some hashes, in their order."""
+    """Closed intervals of times in ms, one per hash, in the order of the hashes."""
 
     first: np.ndarray
     last: np.ndarray
 
     def of(self, places: np.ndarray) -> Intervals:
-        """Those at these places."""
+        """Returns the intervals at these places."""
         return Intervals(self.first[places], self.last[places])
 
 
 class StateReader(Protocol):
-    """The living state of one shard before a step. Rows come in `Operator.state_schema`."""
+    """State of one shard before a step. Rows are in `Operator.state_schema`."""
 
     def due(self, until_ms: int) -> pa.Table:
-        """Rows whose `Operator.time_column` is at most `until_ms`; not yet merged.
+        """Returns rows whose `Operator.time_column` is at most `until_ms`; not merged.
 
-        Of a versioned state also rows that a newer version has replaced: ask `find` for the
-        hashes that came back before believing any of it.
+        For a versioned state the rows may include some that a newer version has replaced: call
+        `find` with their hashes before using them.
         """
         ...
 
     def find(self, hashes: np.ndarray, within: Intervals | None = None) -> pa.Table:
-        """All rows with one of these (distinct, int64) hashes, merged. Costs O(log n) per hash.
+        """Returns all rows with one of these (distinct, int64) hashes, merged: O(log n) per hash.
 
         Only for operators whose state has `HASH_COLUMN`.
 
         Args:
-            within: only rows whose time is in the hash's interval, which costs what they do and not
-                what all rows of the hash do. Rows that `merge` puts together have one time.
+            within: restricts the rows to those whose time is in the interval of their hash; the
+                cost then depends on these rows, not on all rows of the hash. Rows that `merge`
+                combines have the same time.
         """
         ...
 
     def scan(self) -> pa.Table:
-        """Everything, merged. Costs the whole state: for early results and inspection."""
+        """Returns all rows, merged. Reads the whole state: for early results and inspection."""
         ...
 
 
@@ -128,12 +130,12 @@ class Operator(Protocol):
 
     @property
     def input_schemas(self) -> tuple[pa.Schema, ...]:
-        """Per ordinal; every one has `PARTITION_COLUMN`, first."""
+        """One schema per input ordinal; the first column of each is `PARTITION_COLUMN`."""
         ...
 
     @property
     def state_schema(self) -> pa.Schema:
-        """Has `PARTITION_COLUMN` and `time_column`; `HASH_COLUMN` if `find` is used."""
+        """Has `PARTITION_COLUMN` and `time_column`, and `HASH_COLUMN` if `find` is used."""
         ...
 
     @property
@@ -141,53 +143,53 @@ class Operator(Protocol):
 
     @property
     def time_column(self) -> str:
-        """The int64 column that state rows expire by."""
+        """The int64 column by which state rows expire."""
         ...
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """What these state rows (at least one table) come to: associative, order-free, idempotent
+        """Combines state rows (at least one table). Associative, independent of order, idempotent
         on its own result. Called whenever runs are compacted, saved or restored."""
         ...
 
     def step(self, given: StepInput, state: StateReader) -> Step: ...
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
-        """State rows with a time up to this no longer matter under `watermark_ms`; None: all do.
+        """Returns the time up to which state rows are expired under `watermark_ms`; None: none are.
 
-        They are hidden from `StateReader` and dropped at the next compaction.
+        Expired rows are hidden from `StateReader` and dropped at the next compaction.
         """
         ...
 
 
 @runtime_checkable
 class LeavesTombstones(Protocol):
-    """An operator in whose state some rows only say that older ones of their key are over."""
+    """An operator whose state has tombstones: rows that only hide older rows of their key."""
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table: ...
 
 
 @runtime_checkable
 class SharesRows(Protocol):
-    """An operator some of whose state rows every shard of another parallelism needs. Each shard
-    has saved its own in the partition that has the shard's number."""
+    """An operator some of whose state rows are needed by every shard at another parallelism. Each
+    shard saves its own in the partition that has the shard's number."""
 
     def shared_rows(self, state: pa.Table, shard: int) -> pa.Table:
-        """Those of other shards' rows, as rows of this one."""
+        """Returns such rows of other shards as rows of this shard."""
         ...
 
 
 @runtime_checkable
 class ReadsOlderState(Protocol):
-    """An operator whose state has had other formats."""
+    """An operator whose state has older formats."""
 
     def upgraded(self, saved: pa.Table) -> pa.Table:
-        """State rows as of any format, as of today's."""
+        """Converts state rows of any format to the current format."""
         ...
 
 
 def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
-    """`Operator.merge` of all rows that there are of some keys: nothing older is left anywhere
-    that a tombstone would have to hide, so tombstones go."""
+    """Merges all existing rows of some keys (`Operator.merge`) and drops tombstones, because no
+    older rows are left for them to hide."""
     merged = operator.merge(tables)
     if isinstance(operator, LeavesTombstones):
         return operator.without_tombstones(merged)
@@ -195,7 +197,7 @@ def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def newest_version(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
-    """`Operator.merge` of a versioned state: per key the rows of its highest version.
+    """`Operator.merge` of a versioned state: keeps the rows of each key's highest version.
 
     The rows of one version of one key come from one step, so they are all in one table.
     """
@@ -234,8 +236,8 @@ def find_rows(
 def _first_at_least(
     wanted: np.ndarray, values: np.ndarray, starts: np.ndarray, stops: np.ndarray
 ) -> np.ndarray:
-    """For each ascending range `values[start:stop]` the first place of a value that is at least
-    the wanted one. A binary search in all of them at once."""
+    """For each ascending range `values[start:stop]`, the first place of a value that is at least
+    the wanted one. Runs one binary search over all ranges at once."""
     low, high = starts.copy(), stops.copy()
     while (searching := np.flatnonzero(low < high)).size:
         middle = (low[searching] + high[searching]) // 2
@@ -246,14 +248,14 @@ def _first_at_least(
 
 
 class MemoryState:
-    """`StateReader` over tables in memory: for the local runtime and for tests."""
+    """`StateReader` over tables in memory, for the local runtime and for tests."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._table = operator.state_schema.empty_table()
 
     def append(self, delta: pa.Table, watermark_ms: int | None) -> None:
-        """Takes a step's delta in and drops what is expired under `watermark_ms`."""
+        """Appends a step's delta and drops rows that are expired under `watermark_ms`."""
         self._table = merge_whole(self._operator, [self._table, delta])
         expired = self._operator.expired_until(watermark_ms)
         if expired is not None:

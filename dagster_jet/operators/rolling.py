@@ -1,12 +1,12 @@
-"""Rolling aggregates: one updated row per key that received something, over all time.
+"""Rolling aggregates: an updated row for each key with new input, over all time.
 
-State is merged: a step appends the partials that arrived and reads only the touched keys, by
-hash. That is cheaper than writing each touched key's total anew (a version), most of all for
-lists and sets, where a total is large and what arrived is not.
+State is merged: a step appends the arrived partials and reads only the touched keys, by hash.
+    Writing a new version of each touched key's total would cost more, above all for lists and sets,
+    whose totals are large compared with the input.
 
 At-least-once: after a restart the rows between the snapshot and the crash are counted again, and
-as no window ever closes they stay counted. Updates that were emitted since the snapshot are
-emitted again: a reader who keeps the last row per key sees no other difference.
+stay counted twice because no window ever closes. Updates emitted since the snapshot are emitted
+again; a reader who keeps the last row per key sees no other difference.
 Source: Hazelcast Jet `rollingAggregate` (`TransformStatefulP`).
 """
 
@@ -36,14 +36,14 @@ _TOUCHED = "__touched"
 
 @dataclass(frozen=True)
 class RollingAggregate:
-    """The operator. Nothing is ever late and no state ever expires."""
+    """Operator without lateness: no row is late and no state expires."""
 
     input_schema: pa.Schema
     """`__partition`, `__hash`, keys, `__time` (newest event, or 0), partials, `__rows`."""
     keys: tuple[str, ...]
     aggregation: Aggregation
     result_time: str | None = None
-    """Name of a result column with the key's newest event time, for event-time stages behind."""
+    """Name of a result column with the key's newest event time, for later event-time stages."""
 
     def __post_init__(self) -> None:
         check_columns(self, self.keys)
@@ -58,7 +58,7 @@ class RollingAggregate:
 
     @cached_property
     def result_schema(self) -> pa.Schema:
-        """Keys, the event time if asked for, aggregates."""
+        """Keys, the event time if `result_time` is set, aggregates."""
         fields = [self.state_schema.field(key) for key in self.keys]
         if self.result_time is not None:
             fields.append(pa.field(self.result_time, TIMESTAMP))
@@ -82,7 +82,7 @@ class RollingAggregate:
         found = state.find(distinct(delta.column(HASH_COLUMN).to_numpy()))
         both = pa.concat_tables([_marked(delta, touched=1), _marked(found, touched=0)])
         totals = self._merged(both, touched=True)
-        # A key that was found only because its hash is that of another has no news.
+        # A key found only because another key has the same hash was not touched.
         totals = totals.filter(pa.array(totals.column(_TOUCHED).to_numpy() == 1))
         return Step(self._results(totals), delta, rows_in)
 

@@ -1,8 +1,8 @@
-"""From rows to what an operator takes, without a JVM: where the rows come from another stage of the
+"""Turns rows into an operator's input without a JVM, when the rows come from another stage of the
 same task.
 
-The same as what Spark does with rows that come from anywhere else (`spark/planning`): the key's
-hash and partition, the event time, and for an aggregation the first of its two stages.
+Does the same as Spark does with all other rows (`spark/planning`): computes the key's hash and
+partition, the event time, and for an aggregation its first stage.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
 @dataclass(frozen=True)
 class RowInput:
-    """What one input of an operator makes of rows."""
+    """Conversion of rows to one input of an operator."""
 
     schema: pa.Schema
-    """The operator's (`Operator.input_schemas`)."""
+    """The operator's input schema (`Operator.input_schemas`)."""
     keys: tuple[str, ...]
     partition_count: int
     time: str | None = None
-    """The column with the event time: a timestamp, or milliseconds."""
+    """Column with the event time: a timestamp, or milliseconds."""
     lag_ms: int = 0
-    """How long the event time is before what the column says."""
+    """Milliseconds to subtract from the column's value to get the event time."""
     names: tuple[str, ...] = ()
-    """New names of the rows' columns; none: they keep theirs."""
+    """New names of the rows' columns; empty: the names stay."""
     hashes_wide: bool = False
-    """Integers are hashed as bigint and floating-point numbers as double, as a processor does."""
+    """Integers are hashed as bigint and floating-point numbers as double, as for a processor."""
     first_stage: FirstStage | None = None
 
     def can_take(self, rows: pa.Schema) -> bool:
-        """Whether rows with these columns become here, bit by bit, what they become in the JVM.
+        """Whether rows with these columns give the same bits here as in the JVM.
 
-        Keys are to have a hash in common. For an aggregation no column may be of a type whose
-        values Spark and Arrow group or add up in ways of their own.
+        Spark and Python must hash the keys equally. For an aggregation no column may have a type
+        whose values Spark and Arrow group or add up differently.
         """
         names = self.names or tuple(rows.names)
         of = dict(zip(names, rows.types, strict=True))
@@ -58,7 +58,7 @@ class RowInput:
         )
 
     def shape(self, rows: pa.Table, before_ms: int | None) -> tuple[pa.Table, int]:
-        """In `schema`; and how many rows were left out because they were late.
+        """Returns the rows in `schema`, and the number of late rows left out.
 
         Args:
             before_ms: `StepInput.before_ms`.
@@ -89,7 +89,7 @@ class RowInput:
         times = column.cast(pa.int64()).fill_null(0).to_numpy()
         if types.is_timestamp(column.type):
             per_ms = {"us": 1_000, "ns": 1_000_000, "ms": 1}[column.type.unit]
-            times = times // per_ms  # down, as Spark's unix_millis
+            times = times // per_ms  # rounded down, as Spark's unix_millis
         return pa.array(times - self.lag_ms, pa.int64(), mask=missing)
 
 

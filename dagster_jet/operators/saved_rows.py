@@ -1,9 +1,8 @@
-"""Saved state as it counts, from the rows of a snapshot and what its manifest says of the stage.
+"""Effective state of a stage, computed from the rows of a snapshot and the plan in its manifest.
 
-A chain of chunk sets has several rows of one key: parts of an aggregate that add up, versions of
-which the newest counts, rows that have expired. A restore asks the stage's operator what they come
-to; whoever only looks has no pipeline. But a manifest names keys and partials, and the name of a
-partial says what is inside.
+A chain of chunk sets has several rows of one key: parts of an aggregate, several versions, expired
+rows. A restore merges them with the stage's operator. Inspection has no pipeline, but the manifest
+names keys and partials, and a partial's name says how it merges.
 """
 
 from __future__ import annotations
@@ -50,21 +49,21 @@ _MERGERS: Mapping[str, Callable[[list[str]], Merger]] = {
     "hll": lambda given: HllSketch("", int(given[-1])).combine,
     "kll": lambda given: KllSketch("", int(given[-1])).combine,
 }
-"""By the partial's name; what a user's own aggregate keeps is not among them."""
+"""Merger by the partial's name; accumulators of users' own aggregates have none."""
 _NO_CONTENT = frozenset({PARTITION_COLUMN, HASH_COLUMN, VERSION_COLUMN})
 
 
 def living_rows(saved: pa.Table, plan: StagePlan, expired_until_ms: int | None) -> pa.Table:
-    """What the saved rows of a stage come to: without what has expired or was replaced, the parts
-    of one key merged.
+    """Returns the effective rows of a stage: without expired or replaced rows, and with the parts
+    of each key merged.
 
-    All rows of a key must be among them. Parts of users' own aggregates (`agg.custom`) can only be
-    merged by their code: such a stage keeps several rows per key.
+    All rows of a key must be among `saved`. Parts of users' own aggregates (`agg.custom`) can only
+    be merged by their code: such a stage keeps several rows per key.
 
     Args:
         saved: rows as they are in chunks.
         plan: the stage's, from the manifest.
-        expired_until_ms: from the manifest; None: nothing has.
+        expired_until_ms: from the manifest; None: nothing has expired.
     """
     table = _unexpired(saved, expired_until_ms)
     keys = [name for name in plan.get("keys", ()) if name in table.column_names]
@@ -84,8 +83,8 @@ def living_rows(saved: pa.Table, plan: StagePlan, expired_until_ms: int | None) 
 
 
 def identity_columns(table: pa.Table, plan: StagePlan) -> list[str]:
-    """The columns by which a living row is the same row in another snapshot; the others say what
-    it holds. Without keys all are: a row is there or not."""
+    """Columns that identify a living row across snapshots; the others are its content. Without keys
+    all columns identify it."""
     names: list[str] = table.column_names
     keys = [name for name in plan.get("keys", ()) if name in names]
     own = (WINDOW_END_MS, FIRST_TIME_COLUMN, KEY_COLUMN, ORIGIN_COLUMN)
@@ -99,12 +98,12 @@ def identity_columns(table: pa.Table, plan: StagePlan) -> list[str]:
 
 
 def content_columns(table: pa.Table, identity: list[str]) -> list[str]:
-    """What a row holds besides its identity, without what only the engine reads."""
+    """Content of a row: the columns that are neither its identity nor internal."""
     return [n for n in table.column_names if n not in identity and n not in _NO_CONTENT]
 
 
 def is_partial(column: str) -> bool:
-    """Whether a column has parts of an aggregate."""
+    """Whether a column holds partials of an aggregate."""
     return column == ROW_COUNT or _PARTIAL.fullmatch(column) is not None
 
 
@@ -116,7 +115,7 @@ def _unexpired(table: pa.Table, until_ms: int | None) -> pa.Table:
 
 
 def _without_tombstones(table: pa.Table, keys: list[str]) -> pa.Table:
-    """Without keys that have ceased to be: nothing is left of them but the key."""
+    """Drops rows of removed keys: all columns but the key are null in them."""
     for name in (STATE_COLUMN, VALUE_COLUMN):
         if name in table.column_names:
             return table.filter(table.column(name).is_valid())
@@ -148,7 +147,7 @@ def _merged(table: pa.Table, plan: StagePlan, keys: list[str]) -> pa.Table:
 
 
 def _merger(partial: str) -> Merger | None:
-    """How values of this column become one; None: only users' code knows."""
+    """Returns how values of this column merge; None if only users' code can merge them."""
     if partial == ROW_COUNT:
         return "sum"
     found = _PARTIAL.fullmatch(partial)

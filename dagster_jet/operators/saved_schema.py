@@ -1,10 +1,10 @@
-"""Saved state under today's schema: the same columns mean the same, or the restore is refused.
+"""Checks saved state against the current schema; a restore of different columns is refused.
 
-A key of another type, or of other columns, has another hash: its state would be there and never
-be found. A partial of another type could often be converted, but then a chain would hold both types
-for good. Columns and types are known to Spark's analysis and to the chunks alone. The plan that a
-snapshot carries has them from the analysis (`saved_columns`), and is compared before anything is
-read; what an older version has saved is judged as it is read (`in_state_schema`).
+A key with another type or other columns has another hash, so its state would never be found. A
+partial of another type could often be converted, but the chain would then hold both types for good.
+Only Spark's analysis and the chunks know columns and types. A snapshot's plan has them from the
+analysis (`saved_columns`); they are compared before anything is read. State saved by an older
+version is checked when it is read (`in_state_schema`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.snapshot.plan import KEYS
 
 _SAVES_COLUMNS_OF_USERS = (IntervalJoin, StatefulMapInBatches)
-"""Besides keys. In the state of all others a column with a user's name is a key."""
+"""Operators that save other columns of users than keys. In all other states a column with a user's
+name is a key."""
 
 
 def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
-    """The columns of `Operator.state_schema` and their types, by role, for a stage's plan.
+    """Columns of `Operator.state_schema` and their types, by role, for a stage's plan.
 
-    A join's other columns are by side: one that moves to the other side is not the same any more.
+    A join's other columns are listed by side: moving one to the other side changes its meaning.
     """
     schema = operator.state_schema
     if isinstance(operator, IntervalJoin):
@@ -41,10 +42,10 @@ def saved_columns(operator: Operator) -> dict[str, dict[str, str]]:
 
 
 def in_state_schema(table: pa.Table, operator: Operator, stage: str) -> pa.Table:
-    """State rows, as they were saved, in `Operator.state_schema`.
+    """Converts saved state rows to `Operator.state_schema`.
 
-    Only whether a value may be null may differ: an expression before the stage decides about that.
-    Columns that are no longer kept are left out, unless they were keys.
+    Only nullability may differ: it depends on expressions before the stage. Columns that are no
+    longer kept are dropped, unless they were keys.
 
     Raises:
         SnapshotInvalidError: a column is missing or has another type, or the keys were others.
@@ -85,8 +86,7 @@ def _refusal(stage: str, what: str) -> SnapshotInvalidError:
 
 
 def _text(kind: pa.DataType) -> str:
-    """A type without what does not matter: whether values inside may be null, and how a list calls
-    its items."""
+    """Text of a type without nullability of inner values and without the names of list items."""
     if pa.types.is_list(kind):
         return f"list<{_text(kind.value_type)}>"
     if pa.types.is_map(kind):

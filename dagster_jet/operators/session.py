@@ -1,14 +1,14 @@
 """Session windows: per key, events that follow each other in less than a gap.
 
 The first stage sends *buckets*: per key and `floor(time / gap)` the first and last event time and
-partials. All events of a bucket are less than a gap apart, so a bucket is a piece of one session,
-and the step only ever merges intervals. State is versioned: a step reads the sessions of the keys
-that received something and writes them anew, so that its cost follows the touched keys. Where what
-is kept of a session grows with its rows, it writes what has come instead (`session_pieces`).
+partials. All events of a bucket are less than a gap apart, so a bucket is part of one session, and
+the step only merges intervals. State is versioned: a step reads the sessions of the touched keys
+and writes them again, so its cost depends on the touched keys. Where the state of a session grows
+with its rows, it writes only the new content (`session_pieces`).
 
 At-least-once: after a restart the events between the snapshot and the crash are counted again in
-sessions that were open at the snapshot; a session emitted since then is emitted again, possibly
-longer, if more of its events have arrived by then.
+sessions that were open at the snapshot. A session emitted since then is emitted again, and is
+longer if more of its events have arrived by then.
 Source: Hazelcast Jet `SessionWindowP`; vectors.md section 3.
 """
 
@@ -54,25 +54,25 @@ from dagster_jet.operators.window_results import (
 
 _SESSION = "__session"
 FOLDED_BY = 4
-"""A session that so many times its new rows would not make up for is not written as a whole."""
+"""A session is folded if its new rows times this factor are at least its saved rows."""
 
 
 @dataclass(frozen=True)
 class SessionWindows:
-    """The operator. A session is [first event, last event + gap).
+    """Operator for sessions. A session is [first event, last event + gap).
 
-    It closes when its end is *before* the watermark, and an event is late when its time is:
-    an event at the watermark itself can still come. Sessions that only touch (one ends where the
-    next begins) stay apart. The first stage leaves late events out of the buckets; a bucket that
-    is late as a whole is dropped here and counted.
+    It closes when its end is *before* the watermark, and an event is late when its time is: an
+    event at the watermark itself can still come. Sessions that only touch (one ends where the next
+    begins) stay separate. The first stage leaves late events out of the buckets; a bucket that is
+    late as a whole is dropped here and counted.
 
-    Why a newer version of a key outlives the older ones, as versions must: merging never makes a
-    key's last event earlier, and a session that is not written anew closes under the watermark of
-    the same step, hence is expired with all rows it was merged from.
+    A newer version of a key never expires before an older one, as versions require: merging never
+    makes a key's last event earlier. A session that is not written again closes under the watermark
+    of the same step, and so expires with all rows it was merged from.
 
-    Changing the gap in the code: sessions in state keep their first and last events; ends are
-    worked out with the new gap, and sessions merge under the new gap as soon as their key receives
-    an event. What was emitted under the old gap is over.
+    Changing the gap in the code: sessions in state keep their first and last events. Ends are
+    computed with the new gap, and sessions merge under the new gap when their key receives an
+    event. Results emitted under the old gap are not corrected.
     """
 
     input_schema: pa.Schema
@@ -113,14 +113,14 @@ class SessionWindows:
         return TIME_COLUMN
 
     def merge(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """The newest sessions of every key."""
+        """Keeps the newest sessions of every key."""
         if not self.aggregation.grows:
             return newest_version(tables, self.keys)
         kept = SessionState.of(pa.concat_tables(tables))
         return pa.concat_tables([newest_version([kept.headers], self.keys), kept.pieces])
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        """Without content that is void, or of sessions that are over."""
+        """Drops void content, and content of closed sessions."""
         if not self.aggregation.grows:
             return merged
         kept = SessionState.of(merged)
@@ -128,13 +128,13 @@ class SessionWindows:
         return pa.concat_tables([kept.headers, rows_where(kept.pieces, wanted)])
 
     def upgraded(self, saved: pa.Table) -> pa.Table:
-        """State rows as of any format, as of today's."""
+        """Converts state rows of any format to the current format."""
         if not self.aggregation.grows:
             return saved
         return in_pieces(saved, self._content, self.gap_ms)
 
     def whole(self, state: pa.Table) -> pa.Table:
-        """Merged state rows with each session in one, header and content."""
+        """Merged state rows with each session in one row, header and content."""
         if not self.aggregation.grows:
             return state
         kept = SessionState.of(state)
@@ -142,7 +142,7 @@ class SessionWindows:
 
     def step(self, given: StepInput, state: StateReader) -> Step:
         (arrived,) = given.arrived
-        event_times(arrived)  # every row has to have one
+        event_times(arrived)  # raises if one is missing
         timely, late = _split_late(arrived, given.before_ms)
         check_times(event_times(timely))
         timely = self.aggregation.admit(timely)
@@ -150,7 +150,8 @@ class SessionWindows:
         touched = distinct(_hashes(timely))
         looked_up = touched
         if closed_until is not None:
-            # Also while the watermark stands: under a shorter gap than before some are over.
+            # Even if the watermark did not move: with a shorter gap than before, sessions have
+            # closed.
             due = state.due(closed_until)
             if self.aggregation.grows:
                 due = SessionState.of(due).headers
@@ -180,7 +181,7 @@ class SessionWindows:
         touched: np.ndarray,
         closed_until: int | None,
     ) -> tuple[pa.Table, list[pa.Table], pa.Table]:
-        """The delta; sessions that are over; sessions of touched keys that are open."""
+        """Returns the delta, closed sessions, and open sessions of touched keys."""
         concerned = is_among(_hashes(found), touched)
         pieces = rows_where(found, concerned).drop_columns([VERSION_COLUMN])
         sessions = self._merged(pa.concat_tables([timely, pieces.select(timely.column_names)]))
@@ -201,7 +202,7 @@ class SessionWindows:
         touched: np.ndarray,
         closed_until: int | None,
     ) -> tuple[pa.Table, list[pa.Table], pa.Table]:
-        """As `_take_in`; of a session that goes on it writes only what has come, mostly."""
+        """Like `_take_in`, but usually writes only the new content of a session that stays open."""
         kept = SessionState.of(found)
         concerned = is_among(_hashes(kept.headers), touched)
         over = np.flatnonzero(~concerned)
@@ -314,12 +315,12 @@ class SessionWindows:
         return pa.Table.from_arrays(arrays, schema=self.state_schema)
 
     def expired_until(self, watermark_ms: int | None) -> int | None:
-        """Last event + gap < watermark, strictly: the session is closed."""
+        """A session is closed when last event + gap < watermark (strict)."""
         return None if watermark_ms is None else watermark_ms - self.gap_ms - 1
 
     def _numbers(self, pieces: pa.Table) -> np.ndarray:
-        """Intervals of the same key that overlap are one session: its number for each of them, by
-        key and time."""
+        """Session number of each interval, ordered by key and time. Overlapping intervals of one
+        key are one session."""
         (key,) = key_codes(self.keys, pieces)
         first = first_times(pieces)
         order = order_by(key, first)
@@ -332,7 +333,7 @@ class SessionWindows:
         return number
 
     def _merged(self, pieces: pa.Table) -> pa.Table:
-        """Intervals of the same key that overlap become one session."""
+        """Merges overlapping intervals of the same key into one session."""
         if pieces.num_rows < 2:
             return pieces
         number = self._numbers(pieces)
@@ -368,19 +369,19 @@ class SessionWindows:
 
 
 def _per_group(of_two: np.ufunc, values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """The least or greatest of each group's values; of an empty one, what changes nothing."""
+    """Minimum or maximum of each group's values; a neutral value for an empty group."""
     limits = np.iinfo(np.int64)
-    # Half of it: a gap can be added.
+    # Half of the limit, so that adding a gap cannot overflow.
     found = np.full(count, (limits.max if of_two is np.minimum else limits.min) // 2)
     of_two.at(found, group, values)
     return found
 
 
 def _running_maximum(values: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """The greatest of `values` so far, from the beginning of each group. `group` ascends.
+    """Running maximum of `values` within each group. `group` is ascending.
 
-    Ranks instead of values: a group's number times the row count, plus a rank, fits 64 bits and
-    lets one accumulation over everything begin afresh at each group.
+    Uses ranks instead of values: a group's number times the row count, plus a rank, fits 64 bits,
+    so one accumulation over all rows restarts at each group.
     """
     by_value = order_by(values)
     rank = np.empty(len(values), np.int64)

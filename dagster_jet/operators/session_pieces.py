@@ -1,12 +1,13 @@
-"""What sessions whose aggregates grow with their rows keep: narrow *headers*, and *pieces*.
+"""State of sessions whose aggregates grow with their rows: narrow *headers*, and *pieces*.
 
-A header is versioned: every step that touches a key writes the headers of all its sessions anew,
-first and last event and no content. Content is in pieces, written once, by the step that it came
-with. The session of a piece is the one whose header spans it; of one key no two do. Now and then a
-session's content is *folded*: written as one piece, before which all older ones are void.
+A header is versioned: every step that touches a key writes the headers of all its sessions again,
+with first and last event and without content. Content is in pieces, each written once, by the step
+in which it arrived. A piece belongs to the session whose header spans it; headers of one key never
+overlap. From time to time a session is *folded*: its content is written as one piece, and all older
+pieces become void.
 
-A piece outlives the header that spans it: its time is a gap after its last event, and a session
-that has come further is folded.
+A piece expires after the header that spans it: its time is its last event + gap. A session whose
+last event is later than that is folded.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from dagster_jet.operators.rows.sorting import order_by
 FIRST_TIME_COLUMN = "__first"
 """int64 ms: first event of a bucket, piece or session. A session's last event is `TIME_COLUMN`."""
 SINCE_COLUMN = "__since"
-"""int64, of a header: the version of its oldest piece that is not void. Of a piece: `PIECE`."""
+"""int64. In a header: the version of its oldest piece that is not void. In a piece: `PIECE`."""
 PIECE = -1
 PIECES_MAX = 64
-"""A session with more of them is folded."""
+"""Largest number of pieces of a session; then it is folded."""
 
 
 @dataclass(frozen=True)
 class SessionState:
-    """State rows by what they are."""
+    """State rows, separated into headers and pieces."""
 
     headers: pa.Table
     pieces: pa.Table
@@ -45,7 +46,7 @@ class SessionState:
         return cls(rows_where(rows, ~is_piece), rows_where(rows, is_piece))
 
     def sessions_of_pieces(self, keys: Sequence[str]) -> np.ndarray:
-        """Per piece the row of its header; -1 where it is void, or its session is over."""
+        """Row number of each piece's header; -1 if the piece is void or its session is closed."""
         codes, piece_codes = key_codes(keys, self.headers, self.pieces)
         count = self.headers.num_rows
         if count == 0:
@@ -68,7 +69,7 @@ class SessionState:
 
 
 def in_pieces(rows: pa.Table, content: Sequence[str], gap_ms: int) -> pa.Table:
-    """State rows, with those that are header and content in one (as format 1 had them) in two."""
+    """Splits state rows of format 1, which hold header and content in one, into two rows each."""
     if SINCE_COLUMN not in rows.column_names:
         rows = rows.append_column(SINCE_COLUMN, pa.nulls(rows.num_rows, pa.int64()))
     is_old = rows.column(SINCE_COLUMN).is_null().to_numpy()
@@ -82,10 +83,10 @@ def in_pieces(rows: pa.Table, content: Sequence[str], gap_ms: int) -> pa.Table:
 
 
 def as_headers(rows: pa.Table, content: Sequence[str], since: np.ndarray) -> pa.Table:
-    """These rows without their content."""
+    """Returns these rows without their content."""
     for name in content:
         if name not in rows.column_names:
-            continue  # whoever compares schemas says so
+            continue  # `in_state_schema` reports a missing column
         place = rows.schema.get_field_index(name)
         field = rows.schema.field(place).with_nullable(True)
         rows = rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
@@ -95,7 +96,7 @@ def as_headers(rows: pa.Table, content: Sequence[str], since: np.ndarray) -> pa.
 def as_pieces(rows: pa.Table, times: np.ndarray) -> pa.Table:
     """
     Args:
-        times: until when they are kept.
+        times: the times by which they expire.
     """
     rows = _with(rows, TIME_COLUMN, times)
     return _with(rows, SINCE_COLUMN, np.full(rows.num_rows, PIECE))

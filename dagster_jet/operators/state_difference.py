@@ -1,4 +1,4 @@
-"""What has changed in a stage's state between two snapshots, key by key."""
+"""Compares a stage's state in two snapshots, key by key."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dagster_jet.snapshot.plan import StagePlan
 
 @dataclass(frozen=True)
 class StateDifference:
-    """From one snapshot's state of a stage to another's.
+    """Difference between a stage's state in two snapshots.
 
     Attributes:
         stage: a stateful stage, or a source that keeps a journal of what it has read.
         added: rows whose key is only in the second.
         removed: rows whose key is only in the first: closed windows, expired or cleared keys.
-        changed: the keys that are in both with another content: the key's columns, then `before`
+        changed: the keys that are in both with different content: the key's columns, then `before`
             and `after`, each a struct of all other columns.
     """
 
@@ -41,11 +41,11 @@ class StateDifference:
 def difference(stage: str, before: pa.Table, after: pa.Table, plan: StagePlan) -> StateDifference:
     """Compares the living rows of two snapshots (`saved_rows.living_rows`).
 
-    Where one key has several rows (a stage without keys, parts that only users' code can merge),
-    rows are compared whole, each as often as it is there.
+    If a key has several rows (a stage without keys, parts that only users' code can merge), whole
+    rows are compared as multisets.
 
     Raises:
-        SnapshotInvalidError: the two have other columns: the pipeline was changed between them.
+        SnapshotInvalidError: the columns differ: the pipeline was changed between the snapshots.
     """
     if before.schema.names != after.schema.names or before.schema.types != after.schema.types:
         raise SnapshotInvalidError(
@@ -97,7 +97,7 @@ def _as_text(table: pa.Table) -> list[str]:
 
 
 def _surplus(rows: list[str], others: list[str]) -> list[bool]:
-    """Per row, whether it is there more often than among the others by then."""
+    """Per row: True if it is an occurrence that `others` does not have."""
     left: dict[str, int] = {}
     for row in others:
         left[row] = left.get(row, 0) + 1
@@ -115,13 +115,13 @@ def _repeats(codes: np.ndarray) -> bool:
 def _aligned(
     ours: np.ndarray, kept: np.ndarray, theirs: np.ndarray, also: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of the keys that both have, in one order."""
+    """Row numbers of the keys that both have, in the same order."""
     mine, yours = np.flatnonzero(kept), np.flatnonzero(also)
     return mine[np.argsort(ours[mine])], yours[np.argsort(theirs[yours])]
 
 
 def _differ(old: pa.ChunkedArray, new: pa.ChunkedArray) -> np.ndarray:
-    """Per row, whether two values differ: null is null, NaN is NaN."""
+    """Per row: True if the values differ. Null equals null, NaN equals NaN."""
     if pa.types.is_nested(old.type):
         pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
         return np.array([repr(a) != repr(b) for a, b in pairs], bool)

@@ -1,4 +1,4 @@
-"""A user's function over the rows of a stream, with a state per key: `map_stateful`.
+"""Operator of `map_stateful`: calls a user's function per row, with a state per key.
 
     def running_total(state: State[int], row: dict) -> dict:
         state.value += row["amount"]
@@ -6,24 +6,25 @@
 
     StatefulMap("totals", ("account",), ..., function=running_total, create=int, ttl_ms=None)
 
-The rows of one key that came in one step are handed over by event time, then by arrival. With a
-time to live, a row before the watermark is late (dropped, counted), and a key is forgotten when
-its last touch < watermark - ttl (strict); `on_evict` may have a last word. Without one nothing is
-ever late and nothing is forgotten, save by `State.clear`.
+The rows of one key in one step are passed to the function by event time, then by arrival. With a
+time to live, a row before the watermark is late (dropped and counted), and a key is removed when
+its last touch < watermark - ttl (strict); `on_evict` is called then, if there is one. Without a
+time to live no row is late and only `State.clear` removes a key.
 
-Saved: per key the state (`saved_value.py`) and the event time of its last touch, which never goes
-back. A step reads and writes the keys it touched, no others. A cleared key leaves a small row
-without state, which hides its past and goes with it, or with the time to live.
+Saved: per key the state (`saved_value.py`) and the event time of its last touch, which never
+decreases. A step reads and writes only the keys it touched. A cleared key leaves a tombstone: a
+small row without state, which hides older versions and is dropped with them, or by the time to
+live.
 
-With `keeps_dead_letters` a row for which the function raises, or returns what does not fit, becomes
-a dead letter: the step goes on as if it had not come (see `UserCalls.over_good_rows`), and it is no
-touch. The function is then called once more with the good rows of that key before it. What `create`
-and `on_evict` raise still fails the job: there is no row that could be a dead letter.
+With `keeps_dead_letters` a row for which the function raises, or returns a row that does not fit,
+becomes a dead letter. The step continues as if it had not arrived (see `UserCalls.over_good_rows`),
+and it is no touch. The function is then called again with the good rows of that key before it. If
+`create` or `on_evict` raises, the job fails: no row could become a dead letter.
 
-At-least-once: rows between the snapshot and the crash are handed to the function again, with the
-states as the snapshot has them; so each row changes the state once in each history that counts,
-but rows emitted after the snapshot are emitted again. A side effect of the function itself is
-at-least-once under every guarantee.
+At-least-once: rows between the snapshot and the crash are passed to the function again, with the
+states of the snapshot. So each row changes the state once in each history that counts, but rows
+emitted after the snapshot are emitted again. Side effects of the function itself are at-least-once
+under every guarantee.
 
 Source: Jet `TransformStatefulP`; vector V12.
 """
@@ -61,32 +62,32 @@ from dagster_jet.operators.user.calls import Function, OnEvict, UserCalls
 from dagster_jet.operators.user.python_rows import row_dicts
 
 STATE_COLUMN = "__state"
-"""binary: the state as `state_format` saves it, or null for a key that was cleared."""
+"""binary: the state, saved in `state_format`; null for a cleared key."""
 
 
 @dataclass(frozen=True)
 class StatefulMap:
-    """The operator. One input."""
+    """Operator with one input."""
 
     stage: str
-    """For messages."""
+    """Stage name, for messages."""
     keys: tuple[str, ...]
     row_schema: pa.Schema
-    """The stream's columns, `keys` among them: what a row dict has."""
+    """The stream's columns, `keys` among them: the keys of a row dict."""
     output_schema: pa.Schema
     function: Function
     """(state of the row's key, row) -> a row, several rows, or None."""
     create: Callable[[], Any]
-    """The state of a key never seen, or forgotten."""
+    """Returns the state of a new or removed key."""
     ttl_ms: int | None = None
     on_evict: OnEvict | None = None
-    """(key columns, state value, watermark in ms) -> as `function`; called when the time to live
-    is over, not after `State.clear`. At the end of the input, where everything is over, the
-    watermark is the first one under which this key's time would have been."""
+    """(key columns, state value, watermark in ms) -> as `function`. Called when the time to live is
+    over, not after `State.clear`. At the end of the input all keys expire; the watermark is then
+    the first one under which this key would have expired."""
     keeps_dead_letters: bool = False
-    """Rows that the function cannot take are rejected; else they fail the step."""
+    """Rows that the function fails on become dead letters; else they fail the step."""
     has_time: bool = True
-    """The stream has event time. For messages."""
+    """The stream has event time. Used in messages only."""
     state_format: StateFormat = StateFormat.PLAIN
 
     def __post_init__(self) -> None:
@@ -120,8 +121,8 @@ class StatefulMap:
         return newest_version(tables, self.keys)
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        """Without cleared keys. With a time to live they go by that: until then their last touch
-        counts for a row of the key that comes after all."""
+        """Drops cleared keys. With a time to live they stay until that is over: their last touch
+        counts if another row of the key arrives."""
         if self.ttl_ms is not None:
             return merged
         return merged.filter(merged.column(STATE_COLUMN).is_valid())
@@ -132,9 +133,9 @@ class StatefulMap:
         return watermark_ms - self.ttl_ms - 1
 
     def describe_state(self, state: pa.Table) -> pa.Table:
-        """Merged state rows for people: keys, last touch, and the state's `repr`.
+        """Readable form of merged state rows: keys, last touch, and the state's `repr`.
 
-        Pickled states need their classes, and are read only where the format says so.
+        Pickled states are read only if `state_format` is pickle; reading them needs their classes.
         """
         state = state.filter(state.column(STATE_COLUMN).is_valid())
         texts = [
@@ -154,8 +155,8 @@ class StatefulMap:
         calls, delta = self._call(touched, given)
         results = calls.fitting_results() if self.keeps_dead_letters else calls.results()
         if results is None:
-            # Values are checked column by column, because looking at each row's costs as much as
-            # the rest of a step. Only where some are wrong it is done once more, row by row.
+            # Values are checked column by column: checking every row costs as much as the rest of a
+            # step. The step is repeated row by row only if some values are wrong.
             calls, delta = self._call(touched, given, checks_each=True)
             results = calls.results()
         rejected = calls.rejected() if self.keeps_dead_letters else None
@@ -164,7 +165,7 @@ class StatefulMap:
     def _call(
         self, touched: TouchedKeys, given: StepInput, *, checks_each: bool = False
     ) -> tuple[UserCalls, pa.Table]:
-        """All calls of a step; the states that it leaves changed."""
+        """Makes all calls of a step; returns them and the states that changed."""
         calls = UserCalls(
             self.stage, self.keys, self.output_schema, touched.rows,
             state_format=self.state_format, has_time=self.has_time, checks_each=checks_each,
@@ -174,7 +175,7 @@ class StatefulMap:
         return calls, delta
 
     def _touch(self, touched: TouchedKeys, calls: UserCalls, given: StepInput) -> pa.Table:
-        """Hands all rows over; returns the states that the step leaves changed."""
+        """Calls the function with all rows; returns the states that changed."""
         rows = row_dicts(touched.rows.select(self.row_schema.names))
         expired, touches = self.expired_until(given.after_ms), touched.touches.copy()
         expiring = is_up_to(touches, expired)
@@ -191,14 +192,15 @@ class StatefulMap:
                     self.function, self.create, before, of_key, start
                 )
                 if last_good != stop - 1:
-                    # A rejected row is no touch.
+                    # A dead letter is no touch.
                     touches[number] = touched.touch(number, last_good)
                     expiring[number] = expired is not None and touches[number] <= expired
                     moved[number] = touches[number] > touched.saved_touches[number]
             else:
                 state = calls.over_rows(self.function, self.create, before, of_key, start)
             if expiring[number]:
-                # Over in the step that brought it: not saved, and older versions are as expired.
+                # Expired in the step that created it: not saved; older versions have expired as
+                # well.
                 if not state.is_cleared:
                     last[number] = state.value
                 continue
@@ -221,7 +223,7 @@ class StatefulMap:
         )
 
     def _evict(self, untouched: pa.Table, calls: UserCalls, after_ms: int | None) -> None:
-        """The last word about saved keys whose time to live is over and that did not come."""
+        """Calls `on_evict` for expired saved keys without rows in this step."""
         if self.on_evict is None or untouched.num_rows == 0:
             return
         expiring = is_up_to(event_times(untouched), self.expired_until(after_ms))

@@ -1,5 +1,5 @@
-"""A user's function over whole tables, with a state of typed columns per key:
-`map_stateful(in_batches=True)`.
+"""Operator of `map_stateful(in_batches=True)`: calls a user's function with whole tables, with a
+state of typed columns per key.
 
     def running_total(state: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         ...                      # state: account, total; rows: account, amount, at
@@ -7,22 +7,20 @@
 
     StatefulMapInBatches("totals", ("account",), ..., function=running_total, ttl_ms=None)
 
-Called once per step with all rows of the step, and with one row of state for each of their keys.
-*A state of nothing but nulls is none*, in both directions: the function is given nulls for a key
-without a state, and clears a key by returning nulls for it. A key that it does not return keeps its
-state. Late rows, touches, the time to live and its end are as in `StatefulMap`.
+The function is called once per step with all rows of the step and one state row for each of their
+keys. *A state whose columns are all null is no state*, in both directions: a key without state is
+passed as nulls, and returning nulls clears a key. A key that is not returned keeps its state. Late
+rows, touches, the time to live and the end of the input are as in `StatefulMap`.
 
 Saved: per key the state's columns under their own names, and the last touch. A step reads and
-writes the keys it touched, no others; without a time to live only those that were returned. A
-cleared key leaves a small row without state, which hides its past and goes with it, or with the
-time to live.
+writes only the keys it touched; without a time to live it writes only those that were returned. A
+cleared key leaves a tombstone, as in `StatefulMap`.
 
-`on_evict` has its last word about all keys of a step in one call, with the watermark that each of
-them would have been given alone. There are no dead letters: what the function raises is about a
-table, and no single row is the cause.
+`on_evict` is called once per step for all expired keys, with the watermark that each would have got
+alone. There are no dead letters: an error of the function concerns a table, not a single row.
 
-At-least-once: as `StatefulMap`. Which rows make up one call is not defined: after a crash they may
-be other ones, so a result must depend on a key's rows and state alone.
+At-least-once: as `StatefulMap`. The rows of one call are not defined: after a crash they may be
+different, so a result must depend on a key's rows and state alone.
 
 Source: vector V12, in columns.
 """
@@ -62,18 +60,18 @@ OnEvictBatch: TypeAlias = "Callable[[pa.Table, pa.Array], Any]"
 
 @dataclass(frozen=True)
 class StatefulMapInBatches:
-    """The operator. One input."""
+    """Operator with one input."""
 
     stage: str
-    """For messages."""
+    """Stage name, for messages."""
     keys: tuple[str, ...]
     row_schema: pa.Schema
     """The stream's columns, `keys` among them."""
     output_schema: pa.Schema
     state_columns: pa.Schema
-    """What a key's state consists of."""
+    """Columns of a key's state."""
     function: BatchFunction
-    """(states of the keys, rows) -> (results, changed states); each of them may be None."""
+    """(states of the keys, rows) -> (results, changed states); either may be None."""
     ttl_ms: int | None = None
     on_evict: OnEvictBatch | None = None
     """(expired states, a watermark in ms for each) -> results or None; see `StatefulMap`."""
@@ -120,7 +118,8 @@ class StatefulMapInBatches:
 
     @property
     def _keyed_states(self) -> pa.Schema:
-        """What the function is given and returns: keys and state, null for a key without one."""
+        """Schema that the function is given and returns: keys and state, null for a key without
+        one."""
         keys = [self.row_schema.field(key) for key in self.keys]
         return pa.schema([*keys, *(field.with_nullable(True) for field in self.state_columns)])
 
@@ -128,8 +127,8 @@ class StatefulMapInBatches:
         return newest_version(tables, self.keys)
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        """Without cleared keys. With a time to live they go by that: until then their last touch
-        counts for a row of the key that comes after all."""
+        """Drops cleared keys. With a time to live they stay until that is over: their last touch
+        counts if another row of the key arrives."""
         if self.ttl_ms is not None:
             return merged
         return merged.filter(pa.array(self._has_state(merged)))
@@ -140,7 +139,7 @@ class StatefulMapInBatches:
         return watermark_ms - self.ttl_ms - 1
 
     def describe_state(self, state: pa.Table) -> pa.Table:
-        """Merged state rows for people: keys, last touch, the state's columns."""
+        """Readable form of merged state rows: keys, last touch, the state's columns."""
         state = state.filter(pa.array(self._has_state(state)))
         described = state.select(self.keys).append_column("last_touch", readable_time(state))
         for name in self.state_columns.names:
@@ -158,7 +157,7 @@ class StatefulMapInBatches:
         results, after, is_returned = self._call(touched, before)
         has_state = self._has_state(after)
         is_over = is_up_to(touched.touches, expired)
-        # Over in the step that brought it: not saved, and older versions are as expired.
+        # Expired in the step that created it: not saved; older versions have expired as well.
         is_written = is_returned & (has_state | self._has_state(before))
         if self.ttl_ms is not None:
             is_written |= touched.touches > touched.saved_touches
@@ -176,7 +175,7 @@ class StatefulMapInBatches:
         return Step(pa.concat_tables([results, *last_words]), delta, arrived.num_rows, late)
 
     def _states_of(self, touched: TouchedKeys) -> pa.Table:
-        """One row per key, in the order of the keys' rows."""
+        """One state row per key, in the order of the keys in `touched.rows`."""
         keys = touched.firsts(np.arange(len(touched.starts))).select(self.keys)
         states = touched.saved.select(self.state_columns.names)
         return pa.Table.from_arrays([*keys.columns, *states.columns], schema=self._keyed_states)
@@ -184,8 +183,8 @@ class StatefulMapInBatches:
     def _call(
         self, touched: TouchedKeys, before: pa.Table
     ) -> tuple[pa.Table, pa.Table, np.ndarray]:
-        """The call of a step: its results; the states afterwards, in the order of those `before`;
-        which of them were returned."""
+        """Calls the function. Returns its results, the states afterwards (in the order of
+        `before`), and a mask of the states that it returned."""
         if touched.rows.num_rows == 0:
             return self.output_schema.empty_table(), before, np.zeros(0, bool)
         rows = touched.rows.select(self.row_schema.names).combine_chunks()
@@ -206,7 +205,7 @@ class StatefulMapInBatches:
         return results, after, is_returned
 
     def _places(self, before: pa.Table, changed: pa.Table, returned: Returned) -> np.ndarray:
-        """Per state that was returned: whose it is, by the place of the key in `before`."""
+        """Row number in `before` of each returned state's key."""
         codes, changed_codes = key_codes(self.keys, before, changed)
         place_of = np.full(before.num_rows + changed.num_rows, -1)
         place_of[codes] = np.arange(before.num_rows)
@@ -227,7 +226,7 @@ class StatefulMapInBatches:
         return places
 
     def _refuse_nulls(self, changed: pa.Table, returned: Returned) -> None:
-        """A cleared key has nulls everywhere, others only where the state's columns may be null."""
+        """Raises if a returned state that is not cleared has a null in a NOT NULL column."""
         needed = pa.schema([field for field in self.state_columns if not field.nullable])
         if len(needed):
             kept = changed.filter(pa.array(self._has_state(changed)))
@@ -236,12 +235,12 @@ class StatefulMapInBatches:
     def _evict(
         self, states: pa.Table, touches: np.ndarray, untouched: pa.Table, given: StepInput
     ) -> list[pa.Table]:
-        """The last word about keys whose time to live is over: those that came, and others.
+        """Calls `on_evict` for expired keys, with and without rows in this step.
 
         Args:
-            states: of those that came.
-            touches: their last ones.
-            untouched: saved rows of the others.
+            states: expired states of keys with rows in this step.
+            touches: their last touches.
+            untouched: saved rows of the other keys.
         """
         after_ms, ttl_ms = given.after_ms, self.ttl_ms
         if self.on_evict is None or after_ms is None or ttl_ms is None:
@@ -260,7 +259,7 @@ class StatefulMapInBatches:
         return [checked.table(returned, self.output_schema, "results", "output_schema")]
 
     def _has_state(self, states: pa.Table) -> np.ndarray:
-        """Per row: is any of the state's columns not null?"""
+        """Per row: True if any of the state's columns is not null."""
         found = np.zeros(states.num_rows, bool)
         for name in self.state_columns.names:
             found |= states.column(name).is_valid().to_numpy()

@@ -1,7 +1,7 @@
-"""The keys that a step touches: their rows in order, what is saved of them, when they expire.
+"""Keys touched by a step: their rows in order, their saved rows, their last touches.
 
-A key is touched by each of its rows that is not late. Its *last touch* is the greatest event time
-of its rows, now or before: it never goes back. What is saved of a key expires by it.
+Each row of a key that is not late touches it. Its *last touch* is the greatest event time of its
+rows so far and never decreases. A key's saved row expires by its last touch.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from dagster_jet.operators.rows.sorting import distinct, order_by
 
 @dataclass(frozen=True)
 class TouchedKeys:
-    """The rows of a step by key, in the order in which functions see them."""
+    """Rows of a step, grouped by key, in the order in which functions get them."""
 
     rows: pa.Table
-    """Rows of one key stand together, by event time, then by arrival."""
+    """Rows grouped by key; within a key by event time, then by arrival."""
     starts: np.ndarray
     """Per key: its rows are `rows[start:stop]`."""
     stops: np.ndarray
     touches: np.ndarray
-    """Per key: its last touch."""
+    """Last touch per key."""
     saved_touches: np.ndarray
-    """Per key: its last touch before this step; less than every time if it is new."""
+    """Last touch per key before this step; for a new key the smallest int64."""
     saved: pa.Table
-    """Per key: its saved row, nulls if it is new."""
+    """Saved row per key; nulls for a new key."""
     untouched: pa.Table
-    """The saved rows of other keys."""
+    """Saved rows of other keys."""
 
     @classmethod
     def of(cls, keys: Sequence[str], saved: pa.Table, rows: pa.Table) -> TouchedKeys:
@@ -69,14 +69,14 @@ class TouchedKeys:
         )
 
     def touch(self, number: int, last: int | None) -> int:
-        """A key's last touch if this row is its last, or if there is none."""
+        """Last touch of a key whose last row is row `last`; None: it has no row in this step."""
         saved = int(self.saved_touches[number])
         if last is None:
             return saved
         return max(saved, int(self.rows.column(TIME_COLUMN)[last].as_py()))
 
     def firsts(self, numbers: np.ndarray) -> pa.Table:
-        """The first row of each of these keys, for what its rows have in common."""
+        """The first row of each of these keys: its key columns are those of all rows of the key."""
         return self.rows.take(pa.array(self.starts[numbers]))
 
     def state_rows(
@@ -87,11 +87,11 @@ class TouchedKeys:
         states: Mapping[str, pa.Array | pa.ChunkedArray],
         schema: pa.Schema,
     ) -> pa.Table:
-        """What a step leaves of these keys, for its delta.
+        """Builds the state rows of these keys for a step's delta.
 
         Args:
-            touches: of each of `numbers`.
-            states: the operator's own columns, a value for each of `numbers`.
+            touches: one for each of `numbers`.
+            states: the operator's own columns, with a value for each of `numbers`.
             schema: `Operator.state_schema`.
         """
         firsts = self.firsts(numbers)
@@ -107,15 +107,15 @@ class TouchedKeys:
 def saved_rows(
     rows: pa.Table, state: StateReader, schema: pa.Schema, evicted_until_ms: int | None
 ) -> pa.Table:
-    """What is saved of the keys that came, and of those whose eviction is to be notified.
+    """Returns the saved rows of keys with rows in this step, and of keys to be evicted.
 
     Args:
-        schema: of the state.
-        evicted_until_ms: up to which last touch; None: no evictions are to be notified.
+        schema: the schema of the state.
+        evicted_until_ms: last touch up to which keys are evicted; None: no key.
     """
     hashes = rows.column(HASH_COLUMN).to_numpy()
     if evicted_until_ms is not None:
-        # Some of them were touched again since: `find` has their newest version.
+        # Some were touched again since then; `find` returns their newest version.
         hashes = np.append(hashes, state.due(evicted_until_ms).column(HASH_COLUMN).to_numpy())
     if len(hashes) == 0:
         return schema.empty_table()
@@ -123,8 +123,8 @@ def saved_rows(
 
 
 def eviction_watermarks(touches: np.ndarray, after_ms: int, ttl_ms: int) -> np.ndarray:
-    """The watermark that each of some evicted keys is notified of. At the end of the input, where
-    everything is over, the first one under which the key's time would have been."""
+    """Watermark of each eviction. At the end of the input all keys expire; it is then the first
+    watermark under which the key would have expired."""
     if after_ms == FINAL_WATERMARK_MS:
         watermarks: np.ndarray = touches + ttl_ms + 1
         return watermarks
@@ -132,5 +132,5 @@ def eviction_watermarks(touches: np.ndarray, after_ms: int, ttl_ms: int) -> np.n
 
 
 def is_up_to(times: np.ndarray, until_ms: int | None) -> np.ndarray:
-    """Per time: is it at most `until_ms`? None: none is."""
+    """Per time: True if it is at most `until_ms`; False for all if that is None."""
     return np.zeros(len(times), bool) if until_ms is None else times <= until_ms

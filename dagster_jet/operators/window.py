@@ -1,13 +1,13 @@
-"""Tumbling and sliding windows: partials of frames come in, windows go out.
+"""Tumbling and sliding windows: takes partials of frames, emits windows.
 
-State is one row or more per (key, frame): appended, never looked up. Rows of a window are put
-together when the watermark closes it, so the cost of a step follows what arrived and what closes,
-not what is stored. This is the second of two stages; the first (in the JVM, or
+State has one or more rows per (key, frame), which are appended and never looked up. A window is
+assembled when the watermark closes it, so the cost of a step depends on the input and the closed
+windows, not on the size of the state. This is the second of two stages; the first (in the JVM, or
 `Aggregation.first_stage`) is stateless.
 
 At-least-once: after a restart the rows between the snapshot and the crash are counted again in
-windows that were open at the snapshot; a window emitted since then is emitted again, and what
-was late by the lost watermark may be on time now.
+windows that were open at the snapshot; a window emitted since then is emitted again, and rows that
+were late under the lost watermark may be on time now.
 Source: Hazelcast Jet `SlidingWindowP`; vectors.md section 3.
 """
 
@@ -33,29 +33,29 @@ from dagster_jet.operators.window_results import (
 )
 
 WINDOW_END_MS = "__window_end"
-"""int64 ms: the exclusive end that names a frame, or a window."""
+"""int64 ms: exclusive end that names a frame or a window."""
 MAX_ROWS_AT_ONCE = 1 << 20
-"""Frames are spread over their windows in portions of about this many rows: a watermark that
-leaps, or the end of the input, must not need memory for every window at once."""
+"""Approximate number of rows for which frames are spread over windows at once. Bounds memory when
+the watermark jumps, and at the end of the input."""
 
 FEW_WINDOWS = 8
-"""A frame that is part of so few windows is merged into each of them."""
+"""Up to this many windows per frame, a frame is merged into each window directly."""
 _IS_DENSE = 0.75
-"""Merging two and two that leaves more than this share of the rows is given up."""
+"""Merging pairs of blocks stops when more than this share of the rows would remain."""
 
 
 @dataclass(frozen=True)
 class SlidingWindows:
-    """The operator; with `Frames.per_window` = 1 the windows are tumbling.
+    """Operator for windows; with `Frames.per_window` = 1 they are tumbling.
 
-    Every window whose end is at or before the watermark is emitted once, provided that it has
-    rows. A row is late if its *frame* has ended at or before the watermark; it is then dropped
-    whole, also from later windows it is part of.
+    Every window with rows whose end is at or before the watermark is emitted once. A row is late if
+    its *frame* has ended at or before the watermark; it is then dropped, also from later windows
+    that contain the frame.
 
     Changing the code: a new `size_ms` with the same slide and offset takes effect with the next
-    window; frames that the old size had already given up are missing from a longer window once.
-    A change of slide or offset is refused when the job starts (`snapshot.plan`); `realigned` is
-    what accepting it would take.
+    window. Frames that had expired under the old size are missing once from a longer window. A
+    change of slide or offset is refused when the job starts (`snapshot.plan`); accepting it would
+    need `realigned`.
     """
 
     input_schema: pa.Schema
@@ -117,9 +117,9 @@ class SlidingWindows:
         return None if watermark_ms is None else self.frames.expired_until(watermark_ms)
 
     def realigned(self, state: pa.Table) -> pa.Table:
-        """State written under another slide or offset, each frame moved to the next end there is.
+        """Converts state of another slide or offset: moves each frame to the next frame end.
 
-        Rows of an old frame may so be counted in a window that begins up to one slide later.
+        Rows of an old frame may then count in a window that begins up to one slide later.
         """
         frames = self.frames
         ends = _ends(state)
@@ -132,9 +132,9 @@ class SlidingWindows:
     def _windows(
         self, tables: list[pa.Table], after: int | None, until: int | None, *, early: bool = False
     ) -> list[pa.Table]:
-        """Results of the windows with an end in (`after`, `until`], None: without bound.
+        """Results of the windows with an end in (`after`, `until`]; None: unbounded.
 
-        Works from frames to windows, so that windows without rows cost nothing.
+        Goes from frames to windows, so windows without rows cost nothing.
         """
         size, slide = self.frames.size_ms, self.frames.slide_ms
         table = pa.concat_tables(tables)
@@ -157,7 +157,7 @@ class SlidingWindows:
             middle = low + (high - low) // (2 * slide) * slide
             lower = self._windows([table], low - slide, middle, early=early)
             return lower + self._windows([table], middle, high, early=early)
-        # Here a row stands for one window, and its frame's label gives way to the window's.
+        # From here a row stands for one window; the label of its frame becomes that of the window.
         merged = self.merge([spread.over_windows(slide) for spread in spreads])
         window_ends = _ends(merged)
         starts = window_ends - size
@@ -174,11 +174,11 @@ class SlidingWindows:
         ]
 
     def _in_blocks(self, table: pa.Table, after: int | None, until: int | None) -> list[_Spread]:
-        """Frames merged to blocks of 2, 4, 8, ... frames, and for each block the windows that have
-        it, but not the block that it is half of. So a window is put together from a few blocks,
-        and not from all of its frames: two for each doubling of its length.
+        """Merges frames to blocks of 2, 4, 8, ... frames. Each block is spread over the windows
+        that contain it but not the block that it is half of. So a window is assembled from about
+        two blocks per doubling of its length, not from all of its frames.
 
-        Where a key has few frames there is nothing to merge, and it is as without blocks.
+        If the keys have few frames, nothing is merged and the result is the same as without blocks.
         """
         frames = self.frames
         slide, offset, per_window = frames.slide_ms, frames.offset_ms, frames.per_window
@@ -188,10 +188,10 @@ class SlidingWindows:
             number = _ends(blocks)
             halves = self.merge([_with_ends(blocks, number // 2)])
             is_last = 2 * width > per_window or halves.num_rows > _IS_DENSE * blocks.num_rows
-            # By number of their last frame, the windows that have all of the block's frames...
+            # By number of their last frame: the windows that contain all of the block's frames...
             begin = number * width
             first, last = begin + width - 1, begin + per_window - 1
-            if not is_last:  # ...but not those of the other half, too.
+            if not is_last:  # ...but not those of the other half.
                 is_left = number % 2 == 0
                 first = np.where(is_left, first, np.maximum(first, begin + per_window - width))
                 last = np.where(is_left, np.minimum(last, begin + 2 * width - 2), last)
@@ -208,20 +208,20 @@ class SlidingWindows:
 
 @dataclass(frozen=True)
 class _Spread:
-    """Rows, each of which is part of some windows in a row."""
+    """Rows, each of which belongs to a range of consecutive windows."""
 
     table: pa.Table
     first: np.ndarray
-    """Per row, the end of the first of them."""
+    """Per row: the end of its first window."""
     counts: np.ndarray
-    """Per row, how many there are."""
+    """Per row: the number of its windows."""
 
     @property
     def rows(self) -> int:
         return int(self.counts.sum())
 
     def over_windows(self, slide_ms: int) -> pa.Table:
-        """Each row once for each of its windows, labelled with the end of that."""
+        """Repeats each row for each of its windows, labelled with the window's end."""
         table, first, counts, total = self.table, self.first, self.counts, self.rows
         if total and counts.max() > 1:
             rows = np.repeat(np.arange(len(counts)), counts)
@@ -234,8 +234,8 @@ class _Spread:
 
 
 def _split_late(table: pa.Table, closed_end_ms: int | None) -> tuple[pa.Table, int]:
-    """Drops rows of frames that a watermark has closed; returns the rest and how many fell."""
-    ends = _ends(table)  # of all rows, also while there is no watermark: no window would take them
+    """Drops rows of frames that a watermark has closed; returns the rest and the number dropped."""
+    ends = _ends(table)  # without a watermark, too: raises for rows without event time
     if closed_end_ms is None or table.num_rows == 0:
         return table, 0
     timely = rows_where(table, ends > closed_end_ms)

@@ -1,4 +1,4 @@
-"""What results of windows have in common, whatever kind of window they come from."""
+"""Result columns shared by all kinds of windows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dagster_jet.operators.aggregates.aggregation import Aggregation
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 IS_EARLY = "is_early"
-"""bool, only where a stage asked for early results: the window was still open."""
+"""bool, only if the stage emits early results: the window was still open."""
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 FARTHEST_MS = 9_200_000_000_000_000
-"""Of a `TIMESTAMP`, in either direction; 700 years are left for the end of a window."""
+"""Largest absolute time accepted in rows: fits `TIMESTAMP` with 700 years to spare for ends."""
 
 
 def window_result_schema(
     aggregation: Aggregation, keys: Sequence[str], state: pa.Schema, *, early: bool
 ) -> pa.Schema:
-    """Keys, window_start, window_end, aggregates, and is_early where asked for."""
+    """Keys, window_start, window_end, aggregates, and is_early if `early`."""
     fields = [state.field(key) for key in keys]
     fields += [pa.field(WINDOW_START, TIMESTAMP), pa.field(WINDOW_END, TIMESTAMP)]
     fields += aggregation.result_fields(state)
@@ -41,7 +41,7 @@ def window_results(
     *,
     early: bool = False,
 ) -> pa.Table:
-    """`merged`, one row per key and window, as results in `schema`."""
+    """Converts `merged`, one row per key and window, to results in `schema`."""
     columns = [merged.column(key) for key in keys]
     columns += [timestamps(starts_ms), timestamps(ends_ms), *aggregation.finish(merged)]
     if IS_EARLY in schema.names[len(columns) :]:
@@ -51,15 +51,15 @@ def window_results(
 
 
 def timestamps(milliseconds: np.ndarray) -> pa.Array:
-    """As `TIMESTAMP`; the cast refuses what `check_times` has not."""
+    """Casts to `TIMESTAMP`; the cast raises for times that `check_times` has not refused."""
     return pa.array(milliseconds, pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
 
 
 def check_times(milliseconds: np.ndarray) -> None:
-    """Of rows as they arrive: one that has no `TIMESTAMP` must not get into a snapshot.
+    """Refuses arriving rows whose time does not fit `TIMESTAMP`, before a snapshot has them.
 
     Raises:
-        BadRowError: names the first that has none.
+        BadRowError: names the first such time.
     """
     far = (milliseconds < -FARTHEST_MS) | (milliseconds > FARTHEST_MS)
     if far.any():

@@ -1,10 +1,9 @@
-"""The aggregates of one stage together: which partial columns they share, how rows of them merge,
-and how results are finished.
+"""All aggregates of one stage: their shared partial columns, merging, and results.
 
     raw rows --(JVM: `spark_columns`, or `first_stage`)--> arrived --`admit`--> state
       state + state --`merge`--> state --`finish`--> result columns
 
-The window, session and rolling operators differ in what they group by; this is what they share.
+The window, session and rolling operators share this; they differ in what they group by.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from dagster_jet.operators.partials.accumulator import Accumulator
 from dagster_jet.operators.partials.partial import Merger, Partial
 
 ROW_COUNT = "__rows"
-"""int64: input rows behind a row of partials."""
+"""int64: number of input rows in a row of partials."""
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """All aggregates of a stage, by output name. Frozen and small: it travels to the tasks."""
+    """All aggregates of a stage, by output name. Frozen and small, because tasks receive it."""
 
     aggregates: tuple[tuple[str, Aggregate], ...]
 
     @cached_property
     def computations(self) -> tuple[tuple[str, Computation], ...]:
-        """How each output is computed, by its name."""
+        """Computation of each output, by name."""
         return tuple((result, computation(aggregate)) for result, aggregate in self.aggregates)
 
     @cached_property
     def partials(self) -> tuple[tuple[str, Partial], ...]:
-        """Distinct partial columns, each under its name."""
+        """Distinct partial columns, by name."""
         found = {
             partial.column_name(result): partial
             for result, computed in self.computations
@@ -50,7 +49,7 @@ class Aggregation:
 
     @property
     def accumulator_formats(self) -> dict[str, StateFormat]:
-        """How accumulators of users' own aggregates are saved, by the names of their partials."""
+        """State formats of the accumulators of users' own aggregates, by names of partials."""
         return {
             name: partial.state_format
             for name, partial in self.partials
@@ -59,11 +58,11 @@ class Aggregation:
 
     @property
     def grows(self) -> bool:
-        """What is kept of a group grows with its rows."""
+        """True if the state of a group grows with its rows."""
         return any(partial.grows for _, partial in self.partials)
 
     def spark_columns(self, time: str) -> tuple[tuple[str, str], ...]:
-        """(name, SQL expression) per partial column, and the row count: the JVM's `agg(...)`.
+        """Columns of the JVM's `agg(...)`: (name, SQL expression) per partial, and the row count.
 
         Args:
             time: SQL of the event time in ms (bigint), such as ``unix_millis(at)``; ``0L`` for a
@@ -79,11 +78,11 @@ class Aggregation:
         group: Sequence[str],
         others: Sequence[tuple[str, Merger]] = (),
     ) -> pa.Table:
-        """What the JVM would send for `rows`, grouped by the columns `group` of it.
+        """Computes what the JVM would send for `rows`, grouped by their columns `group`.
 
         Args:
             times: int64 ms, one per row.
-            others: further columns of `rows`, merged as they say.
+            others: further columns of `rows`, with their mergers.
         """
         table = rows.select([*group, *(name for name, _ in others)])
         mergers: list[tuple[str, Merger]] = []
@@ -96,7 +95,7 @@ class Aggregation:
         return merge_groups(table, group, [*mergers, *others], merged_before=False)
 
     def state_schema(self, arrived: pa.Schema) -> pa.Schema:
-        """`arrived` with its partial columns as they are kept."""
+        """`arrived` with its partial columns in the types of the state."""
         for name, partial in self.partials:
             place = arrived.get_field_index(name)
             field = arrived.field(place)
@@ -104,7 +103,7 @@ class Aggregation:
         return arrived
 
     def admit(self, arrived: pa.Table) -> pa.Table:
-        """Brings arrived partials into the form that is kept."""
+        """Converts arrived partials to the form of the state."""
         for name, partial in self.partials:
             place = arrived.schema.get_field_index(name)
             column = arrived.column(place)
@@ -117,7 +116,8 @@ class Aggregation:
     def merge(
         self, table: pa.Table, group: Sequence[str], others: Sequence[tuple[str, Merger]] = ()
     ) -> pa.Table:
-        """One row per `group`: those columns, partials, row count, `others` merged as they say."""
+        """One row per `group`, with merged partials, row count and `others` (with their
+        mergers)."""
         mergers = [(name, partial.combine) for name, partial in self.partials]
         return merge_groups(table, group, [*mergers, (ROW_COUNT, "sum"), *others])
 
@@ -129,7 +129,7 @@ class Aggregation:
         return fields
 
     def finish(self, merged: pa.Table) -> list[pa.ChunkedArray | pa.Array]:
-        """The output columns for merged rows of partials, in the order of `aggregates`."""
+        """Output columns for merged rows of partials, in the order of `aggregates`."""
         return [
             computed.finish([merged.column(p.column_name(result)) for p in computed.partials])
             for result, computed in self.computations
@@ -137,6 +137,6 @@ class Aggregation:
 
 
 def row_count(table: pa.Table) -> int:
-    """Input rows behind rows of partials."""
+    """Number of input rows in rows of partials."""
     total: int | None = pc.sum(table.column(ROW_COUNT)).as_py()
     return total or 0

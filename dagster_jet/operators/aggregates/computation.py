@@ -1,4 +1,4 @@
-"""How each aggregate that users can define is computed: its partials and its finalizer."""
+"""Computation of each aggregate: its partials and its finalizer."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from dagster_jet.operators.partials.sketches import HllSketch, KllSketch
 
 @dataclass(frozen=True)
 class Computation:
-    """The partial columns of an aggregate, and how its result is finished from them."""
+    """Partial columns of an aggregate, and the finalizer of its result."""
 
     partials: tuple[Partial, ...]
     finish: Finish
 
 
 def computation(aggregate: Aggregate) -> Computation:
-    """Return how `aggregate` is computed. Aggregates that need equal partials share them."""
+    """Returns the computation of `aggregate`. Aggregates with equal partials share them."""
     match aggregate:
         case SimpleAggregate(column, SimpleKind.COUNT):
             return Computation((Count(column),), Counted())

@@ -1,4 +1,4 @@
-"""From merged partials to the result a user sees."""
+"""Finalizers: compute result columns from merged partials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Column: TypeAlias = pa.ChunkedArray | pa.Array
 
 
 class Finish(Protocol):
-    """A frozen, picklable function of an aggregate's merged partial columns."""
+    """Frozen, picklable function from an aggregate's merged partial columns to its result."""
 
     def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType: ...
     def __call__(self, partials: Sequence[Column]) -> Column: ...
@@ -29,7 +29,7 @@ class Finish(Protocol):
 
 @dataclass(frozen=True)
 class Itself:
-    """The partial is the result."""
+    """Returns the partial unchanged."""
 
     def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
         return partials[0]
@@ -40,7 +40,7 @@ class Itself:
 
 @dataclass(frozen=True)
 class Counted:
-    """Nothing counted is 0, not null."""
+    """Count; null becomes 0."""
 
     def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
         return pa.int64()
@@ -51,7 +51,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Quotient:
-    """Sum by count, as double; null where nothing was counted."""
+    """Sum divided by count, as double; null if the count is 0."""
 
     def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
         return pa.float64()
@@ -59,14 +59,14 @@ class Quotient:
     def __call__(self, partials: Sequence[Column]) -> Column:
         total, count = partials
         counted = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
-        # Not `safe`: that refuses an integer which a double holds only nearly, from 2^53 on.
+        # `safe` would refuse integers from 2^53 on that a double does not represent exactly.
         numbers = (part.cast(pa.float64(), safe=False) for part in (total, counted))
         return pc.divide(*numbers)
 
 
 @dataclass(frozen=True)
 class ValueOf:
-    """Of struct<time, value> the value."""
+    """Value field of struct<time, value>."""
 
     def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
         return partials[0].field("value").type
@@ -77,7 +77,7 @@ class ValueOf:
 
 @dataclass(frozen=True)
 class Length:
-    """How many elements a list has."""
+    """Length of a list; null becomes 0."""
 
     def result_type(self, partials: Sequence[pa.DataType]) -> pa.DataType:
         return pa.int64()
@@ -88,7 +88,7 @@ class Length:
 
 @dataclass(frozen=True)
 class ListOfValues:
-    """Of list<struct<..., value>> the values; by time and value if `by_time`, else as they are."""
+    """Values of list<struct<..., value>>; sorted by time and value if `by_time`."""
 
     by_time: bool
 
@@ -134,7 +134,7 @@ class QuantileEstimate:
 
 @dataclass(frozen=True)
 class CustomFinish:
-    """A user's function of the accumulator; it must return what fits `kind`, or None."""
+    """User's function of the accumulator; must return a value that fits `kind`, or None."""
 
     function: Callable[[Any], Any]
     kind: pa.DataType

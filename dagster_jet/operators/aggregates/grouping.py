@@ -1,7 +1,7 @@
-"""Rows of one group become one row: a single hash aggregation, whatever the partials are.
+"""Merges the rows of each group into one, in a single hash aggregation for all partials.
 
-What Arrow can merge (sums, extremes) it merges there. For the rest the same pass lists each
-group's row numbers, and the partials' own functions work on whole columns with those.
+Arrow merges sums and extremes. For other partials the same pass lists the row numbers of each
+group, and the partials' own functions work on whole columns with these lists.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dagster_jet.operators.partials.partial import Groups, Merger, one_array
 _ROW = "__row"
 _NAN = "__nan"
 _NAN_WINS_IF = {"max": "any", "min": "all"}
-"""Arrow's extremes overlook NaN; for Spark, who made the partials, it is the greatest number. So it
-is a group's greatest value if any value is NaN, and its smallest if all are."""
+"""Arrow's extremes ignore NaN; in Spark, which made the partials, it is the greatest number. So a
+group's maximum is NaN if any value is, and its minimum if all values are."""
 _KEEP_NULL = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 
 
@@ -30,13 +30,13 @@ def merge_groups(
     *,
     merged_before: bool = True,
 ) -> pa.Table:
-    """One row per distinct `group`: those columns, then the merged ones, types unchanged.
+    """One row per distinct `group`: its columns, then the merged ones, with types unchanged.
 
     Groups come in no particular order. Null is a group of its own. Sums of integers and decimals
     are exact.
 
     Args:
-        merged_before: the values are partials already: a group of one row stays as it is. Not so
+        merged_before: the values are partials already: a group of one row stays unchanged. False
             for values lifted from raw rows.
 
     Raises:
@@ -97,7 +97,7 @@ def _has_nan(column: pa.ChunkedArray) -> bool:
 
 
 def _may_overflow(column: pa.ChunkedArray) -> bool:
-    """A sum of these values could pass their type. Says so rather too early than too late."""
+    """Whether a sum of these values could overflow their type. Errs on the side of True."""
     kind = column.type
     if pa.types.is_int64(kind):
         limit = 2.0**63
@@ -112,7 +112,7 @@ def _may_overflow(column: pa.ChunkedArray) -> bool:
 
 
 def _widened(table: pa.Table, name: str) -> pa.Table:
-    """With a type for that column in which no sum overflows: Arrow's sums wrap silently."""
+    """Casts that column to a type in which no sum overflows: Arrow's sums wrap silently."""
     place = table.schema.get_field_index(name)
     column = table.column(place)
     kind = column.type
@@ -138,5 +138,5 @@ def _groups(row_lists: pa.ChunkedArray) -> Groups:
 
 
 def rows_where(table: pa.Table, wanted: np.ndarray) -> pa.Table:
-    """The wanted rows; costs nothing if that is all of them."""
+    """The wanted rows; free of cost if all are wanted."""
     return table if wanted.all() else table.filter(pa.array(wanted))

@@ -1,7 +1,7 @@
-"""A user's own aggregate: Python functions over rows, with their accumulator as the partial.
+"""User-defined aggregate: Python functions over rows, whose accumulator is the partial.
 
 Spark collects a group's rows, the operator runs `accumulate` over them, and state holds one
-accumulator per group, saved as `saved_value.py` says.
+accumulator per group, saved by `saved_value.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Accumulator(Partial):
     grows: ClassVar[bool] = True
 
     def column_name(self, result: str) -> str:
-        # Functions have no name that stays. So the result may not be renamed (docs/operators.md).
+        # Functions have no stable name. So the result may not be renamed (docs/operators.md).
         return f"__custom({result})"
 
     def sql(self, time: str) -> str:
@@ -86,7 +86,7 @@ class Accumulator(Partial):
     def _saved(self, accumulator: Any) -> bytes:
         try:
             return saved_value.save(accumulator, self.state_format)
-        except Exception as error:  # objects fail to pickle in their own ways
+        except Exception as error:  # objects fail to pickle in many ways
             raise UserFunctionError(
                 f"custom aggregate: an accumulator of type {type(accumulator).__name__} cannot be "
                 f"saved: {error}.",
@@ -98,7 +98,7 @@ def guarded(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a user's function.
 
     Raises:
-        UserFunctionError: it raised; names the function.
+        UserFunctionError: it raised; the message names the function.
     """
     try:
         return function(*arguments)

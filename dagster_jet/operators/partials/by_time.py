@@ -23,9 +23,9 @@ from dagster_jet.operators.partials.partial import (
 class ByTime(Partial):
     """struct<time, value> of the earliest or latest non-null value.
 
-    At the same time the smaller value counts as earlier: the result does not depend on how rows
-    were split into batches. Values of nested types are not compared; among those of one time it
-    is any.
+    At the same time the smaller value counts as earlier, so the result does not depend on how rows
+    were split into batches. Values of nested types are not compared: of several with the same time
+    any may be returned.
     """
 
     column: str
@@ -70,6 +70,6 @@ def timed_sql(time: str, name: str) -> str:
 
 
 def timed(values: pa.ChunkedArray, times: pa.Array) -> pa.Array:
-    """struct<time, value>, null where the value is."""
+    """struct<time, value>, null where the value is null."""
     one = one_array(values)
     return struct_of({"time": times, "value": one}, one.is_null())

@@ -1,4 +1,4 @@
-"""Partials that are lists: distinct values, all values, the greatest ones."""
+"""Partials that are lists: distinct values, all values, the greatest values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from dagster_jet.operators.rows.keys import one_zero_and_nan
 
 @dataclass(frozen=True)
 class DistinctValues(Partial):
-    """Every value once, in no order: exact, and as large as that. -0.0 is 0.0, any NaN the same."""
+    """Every value once, unordered: exact, with unbounded size. -0.0 equals 0.0, all NaNs are
+    equal."""
 
     column: str
 
@@ -61,7 +62,7 @@ class DistinctValues(Partial):
     def admit(self, arrived: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
         if not pa.types.is_floating(arrived.type.value_type):
             return arrived
-        return self._each(one_array(arrived))  # Spark's set has both zeros
+        return self._each(one_array(arrived))  # Spark's set may have both zeros
 
     def _gather(self, values: pa.Array, groups: Groups) -> pa.Array:
         return self._each(_gathered(values, groups))
@@ -74,7 +75,7 @@ class DistinctValues(Partial):
         numbers = np.repeat(np.arange(groups.count), np.diff(starts))
         pairs = pa.table({"group": numbers, "value": one_zero_and_nan(values)})
         once = pairs.group_by(["group", "value"], use_threads=False).aggregate([])
-        # A hash aggregation promises no order of its groups.
+        # A hash aggregation returns its groups in no defined order.
         owners = once["group"].to_numpy()
         order = np.argsort(owners, kind="stable")
         distinct = one_array(once["value"]).take(pa.array(order))
@@ -84,7 +85,7 @@ class DistinctValues(Partial):
 
 @dataclass(frozen=True)
 class AllValues(Partial):
-    """Every non-null value with its event time; they are put in order at the end."""
+    """Every non-null value with its event time; the finalizer sorts them."""
 
     column: str
 
@@ -117,8 +118,8 @@ class AllValues(Partial):
 class TopValues(Partial):
     """The `n` values with the greatest rank (or smallest), as list<struct<rank, value>> in order.
 
-    Of equal ranks the greater (smaller) value comes first. Rows without rank or value are passed
-    over.
+    Among equal ranks the greater (smaller) value comes first. Rows without rank or value are
+    ignored.
     """
 
     column: str
@@ -161,7 +162,7 @@ class TopValues(Partial):
         numbers = np.repeat(np.arange(groups.count), np.diff(starts))
         fields = [pc.struct_field(pairs, name) for name in ("rank", "value")]
         order = order_in_groups(numbers, fields, descending=not self.smallest)
-        # The groups' own sizes have not changed by sorting inside them.
+        # Sorting inside the groups did not change their sizes.
         place = np.arange(len(order)) - starts[numbers]
         counts = np.minimum(np.diff(starts), self.n)
         best = pairs.take(pa.array(order[place < self.n]))
@@ -169,7 +170,7 @@ class TopValues(Partial):
 
 
 def _gathered(values: pa.Array, groups: Groups) -> pa.Array:
-    """The non-null values of every group as a list, typed as Spark types it."""
+    """The non-null values of every group as a list, with Spark's list type."""
     taken = values.take(pa.array(groups.rows))
     valid = np.asarray(taken.is_valid())
     counts = np.bincount(groups.numbers[valid], minlength=groups.count)

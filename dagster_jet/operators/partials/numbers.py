@@ -1,4 +1,4 @@
-"""Counts, sums, extremes: partials that Arrow's hash aggregation merges by itself."""
+"""Counts, sums, extremes: partials that Arrow's hash aggregation merges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dagster_jet.operators.partials.partial import Merger, Partial, sql_name
 
 @dataclass(frozen=True)
 class Count(Partial):
-    """Rows, or rows where `column` is not null."""
+    """Number of rows, or of rows where `column` is not null."""
 
     column: str | None = None
 
@@ -35,7 +35,7 @@ class Count(Partial):
 
 @dataclass(frozen=True)
 class Sum(Partial):
-    """Null while there was no value."""
+    """Sum; null without values."""
 
     column: str
 
@@ -102,7 +102,7 @@ class Maximum(Partial):
 
 
 def _merged_by_arrow(kind: pa.DataType, what: str) -> pa.DataType:
-    """`kind`, unless only Spark can compare and add its values."""
+    """Returns `kind`; raises if only Spark can compare and add its values."""
     if pa.types.is_nested(kind) or pa.types.is_duration(kind):
         raise PipelineError(
             f"{what}: partial results of type {kind} cannot be merged.",
@@ -112,7 +112,7 @@ def _merged_by_arrow(kind: pa.DataType, what: str) -> pa.DataType:
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
-    """Spark's result type of `sum`."""
+    """Result type of Spark's `sum`."""
     if pa.types.is_decimal(kind):
         return pa.decimal128(min(38, kind.precision + 10), kind.scale)
     return pa.float64() if pa.types.is_floating(kind) else pa.int64()

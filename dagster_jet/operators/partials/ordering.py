@@ -1,4 +1,4 @@
-"""The order of values inside groups, as Spark's: NaN is greater than any number."""
+"""Sorting of values inside groups in Spark's order: NaN is greater than any number."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def order_in_groups(
 ) -> np.ndarray:
     """Positions sorted by group number, then by `columns` (which hold no nulls).
 
-    Nested columns cannot be compared in Arrow and are passed over: what is equal in the others
-    keeps an arbitrary order.
+    Nested columns are ignored, because Arrow cannot compare them: rows equal in the other columns
+    have an arbitrary order.
     """
     direction = "descending" if descending else "ascending"
     keys = [("group", "ascending")]
@@ -24,7 +24,7 @@ def order_in_groups(
         if pa.types.is_nested(column.type):
             continue
         if pa.types.is_floating(column.type):
-            # Arrow puts NaN last in either direction.
+            # Arrow puts NaN last in both directions.
             arrays[f"nan{place}"] = pc.is_nan(column)
             keys.append((f"nan{place}", direction))
         arrays[f"value{place}"] = column

@@ -1,8 +1,8 @@
-"""What a partial value is: computed per group by the JVM, merged in Arrow for as long as it lives.
+"""Partial values: computed per group by the JVM, then merged in Arrow.
 
-A partial has two makers that must agree: an SQL expression for Spark, and `lift` + `gather` for
-everything without a JVM (the local runtime, tests). From there on both live the same life:
-`admit` once, `combine` any number of times, in any order and grouping.
+A partial is made in two ways that must agree: by an SQL expression in Spark, and by `lift` +
+`gather` without a JVM (the local runtime, tests). Then `admit` is called once and `combine` any
+number of times, in any order and grouping.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Groups:
-    """Which rows belong together. Groups are numbered from 0."""
+    """Row numbers of each group. Groups are numbered from 0."""
 
     rows: np.ndarray
-    """Row numbers, group after group, in the rows' own order inside a group."""
+    """Row numbers, group by group; inside a group in the order of the rows."""
     starts: np.ndarray
     """Group i is `rows[starts[i]:starts[i + 1]]`."""
 
@@ -37,53 +37,53 @@ class Groups:
 
 
 Merger = str | Callable[[pa.Array, Groups], pa.Array]
-"""How the values of a group become one: an Arrow hash aggregate ("sum", "min", "max"), or a
-function of a column and its groups that returns one value per group."""
+"""Merges the values of a group: an Arrow hash aggregate ("sum", "min", "max"), or a function of a
+column and its groups that returns one value per group."""
 
 
 class Partial(ABC):
     """One partial column. Subclasses are frozen dataclasses: equal ones are computed once."""
 
     grows: ClassVar[bool] = False
-    """With the rows behind it, or as a user's function likes."""
+    """True if its size grows with the rows, or is up to a user's function."""
 
     @abstractmethod
     def column_name(self, result: str) -> str:
-        """Its column in input and state. `result` is the output that asked for it.
+        """Name of its column in input and state. `result` is the output that needs it.
 
-        The name says what is inside, so that state is never read as something else after the
-        aggregates of a stage were changed: the schemas differ.
+        The name says what the column holds. If the aggregates of a stage change, the schemas
+        differ, so state is never misread.
         """
 
     @abstractmethod
     def sql(self, time: str) -> str:
-        """The Spark SQL aggregate expression. `time` is that of the event time, a bigint of ms."""
+        """Spark SQL aggregate expression. `time` is the SQL of the event time, a bigint of ms."""
 
     @abstractmethod
     def lift(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        """Without a JVM: one value per raw row, from which `gather` makes what `sql` would."""
+        """Without a JVM: one value per raw row, from which `gather` makes the result of `sql`."""
 
     @property
     def gather(self) -> Merger:
-        """From the lifted values of a group to its partial."""
+        """Merges the lifted values of a group into its partial."""
         return self.combine
 
     @property
     @abstractmethod
     def combine(self) -> Merger:
-        """From the partials of a group to one. Associative, order-free."""
+        """Merges the partials of a group. Associative, independent of order."""
 
     def state_type(self, arrived: pa.DataType) -> pa.DataType:
-        """The type a partial has in state, given the one it arrives with."""
+        """Type of the partial in state, given the type with which it arrives."""
         return arrived
 
     def admit(self, arrived: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-        """From the form the JVM can compute to the form that is kept, where they differ."""
+        """Converts arrived partials to the form of the state, if that differs."""
         return arrived
 
 
 def sql_name(column: str) -> str:
-    """`column` quoted for Spark SQL; dots reach into structs, as in `F.col`."""
+    """`column` quoted for Spark SQL; dots access struct fields, as in `F.col`."""
     if "`" in column:
         return column
     return ".".join(f"`{part}`" for part in column.split("."))
@@ -96,7 +96,7 @@ def sql_text(text: str) -> str:
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The same values in one piece."""
+    """Returns the values as one array."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -112,7 +112,8 @@ def struct_of(fields: dict[str, pa.ChunkedArray | pa.Array], missing: pa.Array |
 
 
 def take_groups(lists: pa.Array, groups: Groups) -> tuple[pa.Array, np.ndarray]:
-    """Concatenates list values group by group: (elements, their starts per group). Null: empty."""
+    """Concatenates list values by group: (elements, their starts per group). Null counts as
+    empty."""
     taken = lists.take(pa.array(groups.rows))
     lengths = taken.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.concatenate(([0], np.cumsum(lengths)))

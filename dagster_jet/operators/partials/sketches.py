@@ -1,9 +1,8 @@
-"""Sketches: partials of bounded size for answers that may be off by a little.
+"""Sketches: partials of bounded size for approximate results.
 
-The bytes are those of Apache DataSketches, which Spark's `hll_sketch_agg` and
-`kll_sketch_agg_double` write in the JVM and the `datasketches` package reads here; the two are
-compatible in both directions. Sketches merge one by one in Python: per (key, window) and step,
-not per row.
+The bytes are those of Apache DataSketches. Spark's `hll_sketch_agg` and `kll_sketch_agg_double`
+write them in the JVM and the `datasketches` package reads them here, and vice versa. Sketches are
+merged one by one in Python: per (key, window) and step, not per row.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from dagster_jet.operators.rows.hashes import is_hashable, key_hashes
 
 
 def datasketches() -> Any:
-    """The package.
+    """Returns the package `datasketches`.
 
     Raises:
-        MissingEnvironmentError: it is not installed here.
+        MissingEnvironmentError: it is not installed.
     """
     try:
         return import_module("datasketches")
@@ -41,7 +40,7 @@ def datasketches() -> Any:
 
 @dataclass(frozen=True)
 class HllSketch(Partial):
-    """HyperLogLog over 64-bit hashes of values of any type: 2^lg_k bytes at most."""
+    """HyperLogLog over 64-bit hashes of values of any type; at most 2^lg_k bytes."""
 
     column: str
     lg_k: int
@@ -58,7 +57,7 @@ class HllSketch(Partial):
         column = rows.column(self.column)
         if is_hashable(column.type):
             hashes = key_hashes([column], rows.num_rows)
-        else:  # no function of Spark's agrees: by its text
+        else:  # Spark has no equal function: hash of the text
             hashes = np.array([key_hash(str(value)) for value in column.to_pylist()], np.int64)
         missing = column.combine_chunks().is_null().to_numpy(zero_copy_only=False)
         return pa.array(hashes, pa.int64(), mask=missing)
@@ -94,8 +93,8 @@ class HllSketch(Partial):
         return _per_group(union, values, groups)
 
     def estimate(self, sketch: bytes) -> int:
-        """Independent of how values were split into sketches before: the estimate that a sketch
-        fed in one go keeps (more exact, but only then) is given up by merging it with itself."""
+        """Returns an estimate that does not depend on how values were split into sketches. A sketch
+        fed in one go has a more exact estimate; merging it with itself discards that."""
         package = datasketches()
         union = package.hll_union(self.lg_k)
         for _ in range(2):
@@ -105,8 +104,8 @@ class HllSketch(Partial):
 
 @dataclass(frozen=True)
 class KllSketch(Partial):
-    """Quantiles of a number as double. Compaction draws lots: two runs over the same rows may
-    answer differently, within the error."""
+    """Quantiles of a number as double. Compaction is random: results over the same rows may differ,
+    within the error."""
 
     column: str
     k: int

@@ -1,7 +1,7 @@
-"""Rows in order of key and event time, searched for many (key, time) at once.
+"""Rows in order of key and event time, searched for many (key, time) pairs at once.
 
-The building block of the operators that compare rows by distance in time. Everything costs
-O(n log n) in numpy; nothing runs per row in Python.
+Used by the operators that compare rows by distance in time. Costs O(n log n) in numpy, with no
+Python code per row.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from dagster_jet.operators.rows.sorting import distinct, order_by, search
 
 _SPAN_MAX_MS = 1 << 31
-"""Up to so wide a range a time's rank is its distance from the first one: no search."""
+"""Largest range of times in which a time's rank is its distance from the first, without search."""
 
 
 class Timeline:
-    """Rows sorted by (key number, time); rows equal in both stay in the order they were given."""
+    """Rows sorted by (key number, time); equal rows keep the given order."""
 
     def __init__(self, codes: np.ndarray, times: np.ndarray) -> None:
-        """Takes what `key_codes` returns and as many int64 times in milliseconds."""
+        """Takes key numbers from `key_codes` and as many int64 times in ms."""
         self.order = order_by(codes, times)
         """Row numbers, sorted."""
         self._codes = codes[self.order]
@@ -43,7 +43,7 @@ class Timeline:
         return search(self._places, start), search(self._places, stop)
 
     def spaced(self, distance_ms: int) -> np.ndarray:
-        """Per key its first row, then always the next one more than `distance_ms` later.
+        """Selects per key its first row, then always the next row more than `distance_ms` later.
 
         Returns:
             Row numbers, in order of key and time.
@@ -52,14 +52,14 @@ class Timeline:
         if count == 0:
             return self.order
         starts = np.flatnonzero(np.diff(self._codes, prepend=self._codes[0] - 1))
-        # From every row, the row that would be chosen after it; `count` when its key has no more.
+        # For every row, the row that would be chosen after it; `count` if its key has no more.
         following = np.append(
             self.between(self._codes, self._times, self._times + distance_ms)[1], count
         )
         same_key = self._codes[np.minimum(following[:-1], count - 1)] == self._codes
         following[:-1][~same_key] = count
-        # All rows reachable from the starts, by pointer doubling: log2(longest chain) rounds, so
-        # that one busy key does not cost a round per row.
+        # All rows reachable from the starts, by pointer doubling in log2(longest chain) rounds, so
+        # that one key with many rows does not cost a round per row.
         chosen = np.zeros(count + 1, bool)
         chosen[starts] = True
         reached = starts
@@ -73,7 +73,7 @@ class Timeline:
     def _place(
         self, codes: np.ndarray, times: np.ndarray, side: Literal["left", "right"]
     ) -> np.ndarray:
-        """Where (key, time) belongs; "right": behind all rows of that time."""
+        """Sort position of (key, time); "right": after all rows of that time."""
         if self._instants is not None:
             ranks = np.searchsorted(self._instants, times, side=side)
         else:
@@ -83,7 +83,7 @@ class Timeline:
 
 
 def expand(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Spells out half-open ranges: which range, and which number, for every number in them."""
+    """Expands half-open ranges: for every number in them, the index of its range and the number."""
     counts = stops - starts
     which = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)

@@ -1,7 +1,7 @@
-"""The hash of a key in Arrow columns: equal to Spark's `xxhash64` over columns of the same types.
+"""Hash of a key in Arrow columns: equal to Spark's `xxhash64` over columns of the same types.
 
-`core/partition.py` hashes Python values, which know no widths; a column of 32-bit integers hashes
-otherwise than one of 64 bits.
+`core/partition.py` hashes Python values, which have no widths; a column of 32-bit integers has
+other hashes than one of 64 bits.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dagster_jet.core.partition import SEED, hashed_bytes
 
 _INT = struct.Struct("<i")
 _FLOAT = struct.Struct("<f")
-_NAN = _INT.pack(0x7FC00000)  # Java's one NaN
+_NAN = _INT.pack(0x7FC00000)  # Java's canonical NaN
 _LONG_DIGITS = 18
-"""A decimal of up to so many is a 64-bit integer in Spark."""
+"""Largest precision of a decimal that is a 64-bit integer in Spark."""
 
 
 def is_hashable(kind: pa.DataType) -> bool:
@@ -45,18 +45,18 @@ def is_hashable(kind: pa.DataType) -> bool:
 
 
 def key_hashes(columns: Sequence[pa.ChunkedArray], rows: int, *, wide: bool = False) -> np.ndarray:
-    """int64, one per row; 0 where the key has no columns.
+    """int64 hash per row; 0 if the key has no columns.
 
     Args:
-        wide: integers of every width are hashed as bigint and floats as double, as a processor
-            hashes its keys.
+        wide: integers of every width are hashed as bigint and floats as double, as for the keys of
+            a processor.
     """
     if not columns:
         return np.zeros(rows, np.int64)
     seeds = [SEED] * rows
     for column in columns:
         for row, value in enumerate(_bytes_of(column, wide)):
-            if value is not None:  # a null leaves the hash as it is
+            if value is not None:  # a null does not change the hash
                 seeds[row] = xxhash.xxh64_intdigest(value, seeds[row])
     return np.array(seeds, np.uint64).view(np.int64)
 
@@ -79,13 +79,13 @@ def _bytes_of(column: pa.ChunkedArray, wide: bool) -> Iterator[bytes | None]:
             yield None if value is None else _decimal_bytes(value, kind.precision, kind.scale)
     else:
         if types.is_string(kind) or types.is_large_string(kind):
-            kind = pa.large_binary()  # Spark's texts need not be UTF-8
+            kind = pa.large_binary()  # Spark's strings need not be UTF-8
         for value in column.cast(kind).to_pylist():
             yield None if value is None else hashed_bytes(value)
 
 
 def _fixed(column: pa.ChunkedArray, kind: str) -> Iterator[bytes | None]:
-    """Values of one width, cut from their common buffer."""
+    """Values of fixed width, sliced from one buffer."""
     numbers = column.fill_null(0).to_numpy().astype(kind)
     data, width = numbers.tobytes(), numbers.itemsize
     valid = column.is_valid().to_numpy()
@@ -99,10 +99,10 @@ def _float_bytes(value: float) -> bytes:
 
 def _decimal_bytes(value: Decimal, precision: int, scale: int) -> bytes:
     sign, digits, exponent = value.as_tuple()
-    # Not with scaleb(), which rounds to the precision of the thread's context.
+    # scaleb() would round to the precision of the thread's context.
     number = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
     unscaled: int = -number if sign else number
     if precision <= _LONG_DIGITS:
         return unscaled.to_bytes(8, "little", signed=True)
-    bits = (~unscaled if unscaled < 0 else unscaled).bit_length()  # as Java counts: 7 for -128
+    bits = (~unscaled if unscaled < 0 else unscaled).bit_length()  # like Java: 7 for -128
     return unscaled.to_bytes(bits // 8 + 1, "big", signed=True)

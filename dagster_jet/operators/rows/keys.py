@@ -1,9 +1,8 @@
-"""Which rows have one key: exact, vectorised, by Spark's rules of equality.
+"""Finds rows with equal keys: exact, vectorised, by Spark's rules of equality.
 
-The key's hash finds rows cheaply, but two keys may share a hash, and some do so by construction:
-Spark's `xxhash64` skips NULLs, so ("a", NULL) and (NULL, "a") always collide. Operators therefore
-compare keys themselves. As in Spark's GROUP BY, NULL equals NULL, NaN equals NaN, and -0.0
-equals 0.0.
+The key's hash finds rows cheaply, but two keys may share a hash, and some always do: Spark's
+`xxhash64` skips NULLs, so ("a", NULL) and (NULL, "a") always collide. Operators therefore compare
+the keys themselves. As in Spark's GROUP BY, NULL equals NULL, NaN equals NaN, and -0.0 equals 0.0.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dagster_jet.operators.rows.sorting import dense_codes
 
 
 def key_codes(keys: Sequence[str], *tables: pa.Table) -> tuple[np.ndarray, ...]:
-    """Numbers the keys of some tables together: equal keys, equal numbers.
+    """Numbers the keys of some tables together: equal keys get equal numbers.
 
     Args:
         keys: the key columns, of one type each in all tables; with none, all rows have one key.
@@ -34,14 +33,14 @@ def key_codes(keys: Sequence[str], *tables: pa.Table) -> tuple[np.ndarray, ...]:
         if place == 0:
             codes = of_column
         else:
-            # Dense again after every column, so that the product never overflows.
+            # Made dense after every column, so that the product never overflows.
             pairs = codes * (total + 1) + of_column
             codes = dense_codes(pairs)
     return tuple(np.split(codes, np.cumsum([table.num_rows for table in tables[:-1]])))
 
 
 def null_keys(keys: Sequence[str], table: pa.Table) -> np.ndarray:
-    """True where a key column is null: such a key equals none, itself included, in a join."""
+    """True where a key column is null: in a join such a key equals no key, not even itself."""
     found = np.zeros(table.num_rows, bool)
     for key in keys:
         column = table.column(key)
@@ -51,7 +50,7 @@ def null_keys(keys: Sequence[str], table: pa.Table) -> np.ndarray:
 
 
 def one_zero_and_nan(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Floats with one bit pattern for what is equal; any other column as it is."""
+    """Gives equal floats the same bit pattern; other columns stay unchanged."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column

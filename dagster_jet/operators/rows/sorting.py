@@ -1,7 +1,7 @@
-"""Sorting and looking up int64 columns, by numpy's plain sort wherever possible.
+"""Sorts and searches int64 columns, with numpy's plain sort where possible.
 
-Plain sorts of int64 are vectorised: many times faster than `lexsort` and stable sorts, and than
-`unique` and `isin`, which hash. With millions of rows per step that is most of an operator's time.
+Plain sorts of int64 are vectorised: many times faster than `lexsort`, stable sorts, and the hashing
+`unique` and `isin`. With millions of rows per step, sorting is most of an operator's time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _BITS = 63
 
 
 def order_by(*columns: np.ndarray) -> np.ndarray:
-    """Row numbers by the first column, then by the next; equal rows in the order given.
+    """Row numbers by the first column, then by the next; equal rows keep the given order.
 
-    Columns and row number are packed into one integer where they fit, which small ranges do:
-    numbers of keys, the times of one step.
+    Columns and row number are packed into one integer if they fit. Small ranges do: key numbers,
+    the times of one step.
     """
     count = len(columns[0])
     if count == 0:
@@ -46,7 +46,7 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def dense_codes(values: np.ndarray) -> np.ndarray:
-    """Numbers the values: equal values, equal numbers, from 0, without gaps, ascending."""
+    """Numbers the values from 0 in ascending order, without gaps; equal values, equal numbers."""
     order = np.argsort(values)
     codes = np.empty(len(values), np.int64)
     codes[order] = np.cumsum(_is_first(values[order])) - 1
@@ -54,8 +54,8 @@ def dense_codes(values: np.ndarray) -> np.ndarray:
 
 
 def search(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """`np.searchsorted`, the values sorted first: otherwise every step of every search is a cache
-    miss, which costs several times the sort."""
+    """`np.searchsorted` with the values sorted first: otherwise every step of every search is a
+    cache miss, which costs several times the sort."""
     if np.all(values[1:] >= values[:-1]):
         return np.searchsorted(ascending, values)
     order = order_by(values)
@@ -65,7 +65,7 @@ def search(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def is_among(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Per value: is it one of `ascending`?"""
+    """Per value: True if it is one of `ascending`."""
     if len(ascending) == 0:
         return np.zeros(len(values), bool)
     places = search(ascending, values)
@@ -74,7 +74,7 @@ def is_among(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 
 
 def _is_first(ordered: np.ndarray) -> np.ndarray:
-    """Per value of a sorted column: does it differ from the one before?"""
+    """Per value of a sorted column: True if it differs from the one before."""
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return first

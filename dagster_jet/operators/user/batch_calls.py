@@ -1,9 +1,9 @@
-"""Calls a user's functions with Arrow tables, and takes tables back, checked against a schema.
+"""Calls a user's functions with Arrow tables, and checks the returned tables against a schema.
 
-What a function returns has exactly the schema's columns, in any order. A column may be of another
-width of the same kind (`large_string` for `string`, an int32 for an int64, an integer for a
-double, dictionary-encoded), as long as no value changes; any other type is refused, because a cast
-that nobody has asked for would change values without a word.
+A returned table has exactly the schema's columns, in any order. A column may have another width of
+the same kind (`large_string` for `string`, an int32 for an int64, an integer for a double,
+dictionary-encoded) if no value changes. Any other type is refused, because a cast would change
+values silently.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
     (_T.is_time,),
     (_T.is_duration,),
 )
-"""Types among which a cast that loses nothing keeps what a value means."""
+"""Groups of types among which a lossless cast keeps the meaning of a value."""
 
 
 def called(function: Callable[..., Any], stage: str, what: str, *arguments: Any) -> Any:
-    """What the function returns.
+    """Returns the result of the function.
 
     Args:
-        what: it was called with. For messages.
+        what: description of the arguments, for messages.
 
     Raises:
         UserFunctionError: it raised.
@@ -52,21 +52,21 @@ def called(function: Callable[..., Any], stage: str, what: str, *arguments: Any)
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """For messages."""
+    """Name of the function, for messages."""
     return getattr(function, "__qualname__", repr(function))
 
 
 class Returned:
-    """What one function returns; messages name it."""
+    """Checks the return values of one function, which errors name."""
 
     def __init__(self, function: Callable[..., Any], stage: str) -> None:
         self._name, self._stage = name_of(function), stage
 
     def two(self, returned: Any) -> tuple[Any, Any]:
-        """Results and changed states, whatever they are.
+        """Splits the return value into results and changed states, both unchecked.
 
         Raises:
-            UserFunctionError: it is no pair.
+            UserFunctionError: it is not a pair.
         """
         if isinstance(returned, tuple) and len(returned) == 2:
             return returned
@@ -76,14 +76,14 @@ class Returned:
         )
 
     def table(self, returned: Any, schema: pa.Schema, what: str, source: str) -> pa.Table:
-        """A table in this schema; empty for None.
+        """Returns the table in this schema; an empty one for None.
 
         Args:
-            what: the function calls it: "results", "states".
-            source: which argument of the stage says so. For messages.
+            what: what the table holds: "results", "states". For messages.
+            source: the argument of the stage that defines the schema. For messages.
 
         Raises:
-            UserFunctionError: it is no table, or has other columns or types.
+            UserFunctionError: it is not a table, or has other columns or types.
         """
         if returned is None:
             return schema.empty_table()
@@ -106,7 +106,7 @@ class Returned:
         return pa.Table.from_arrays(columns, schema=schema)
 
     def error(self, what: str, cure: str) -> UserFunctionError:
-        """It returned something else than it should."""
+        """Returns the error for a wrong return value."""
         return UserFunctionError(f"{self._name} returned {what}.", stage=self._stage, cure=cure)
 
     def _column(
@@ -134,7 +134,7 @@ class Returned:
 
 
 def _is_of_kind(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether values of one type mean the same in the other, where they fit."""
+    """Whether values of one type have the same meaning in the other, if they fit."""
     if found == expected or _T.is_null(found):
         return True
     if _T.is_dictionary(found):

@@ -1,13 +1,13 @@
-"""Calls a user's functions and answers for them: what they raise or return wrongly names its row.
+"""Calls a user's functions; errors and wrong results name their row.
 
-Nothing is kept of a step in which a call failed: the error leaves `Operator.step`, and with it go
-the states that were changed and the rows that were collected.
+If a call fails, the error leaves `Operator.step`, and the changed states and collected rows of the
+step are discarded.
 
-Unless bad rows become dead letters (`over_good_rows`): then nothing is kept of the *row*. Its
-output is cut off, and the state, which the function may have changed in place before it raised, is
-made anew from its last stored form, by handing over the good rows since then once more. So where
-all goes well nothing is copied; a bad row costs one more saving of its key's state, and a good one
-is handed over at most twice (by a function that always does the same with the same).
+With dead letters (`over_good_rows`) only the failing *row* is discarded. Its output is removed. The
+function may have changed the state in place before it raised, so the state is rebuilt from its last
+stored form, by calling the function again with the good rows since then. Nothing is copied unless a
+row fails. A bad row costs one more saving of its key's state, and a good row is passed to the
+function at most twice (if the function is deterministic).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CURE_LOAD = (
 
 
 class UserCalls:
-    """The calls of one step."""
+    """All calls of one step."""
 
     def __init__(
         self,
@@ -63,10 +63,11 @@ class UserCalls:
     ) -> None:
         """
         Args:
-            where: the rows that are handed over, in order; messages are made from it.
-            state_format: how states are saved.
-            has_time: they have event time.
-            checks_each: for `over_good_rows`, rows that gave a value of a wrong type are bad, too.
+            where: the rows that are passed to functions, in order; messages are made from them.
+            state_format: format in which states are saved.
+            has_time: the rows have event time.
+            checks_each: in `over_good_rows`, a row with an output value of a wrong type is bad,
+                too.
         """
         self._stage, self._keys, self._where = stage, keys, where
         self._rows = where.drop_columns([field.name for field in ADDRESS])
@@ -85,7 +86,7 @@ class UserCalls:
         rows: Iterator[Row],
         first_row: int,
     ) -> State[Any]:
-        """Hands the rows of one key over; returns its state afterwards."""
+        """Calls the function with the rows of one key; returns the key's state afterwards."""
         self._begin(function, first_row)
         number = first_row
         called: Callable[..., Any] = create
@@ -114,7 +115,7 @@ class UserCalls:
         rows: Iterator[Row],
         first_row: int,
     ) -> tuple[State[Any], int | None]:
-        """As `over_rows`, but a row for which the function raises is rejected instead.
+        """Like `over_rows`, but a row for which the function raises becomes a dead letter.
 
         Returns:
             The key's state, and the number of the last good row; None if there was none.
@@ -128,7 +129,8 @@ class UserCalls:
         while True:
             for number, row in enumerate(chain(again, rows), begin):
                 if number in rejected:
-                    # What came before it went well: it need not be handed over a third time.
+                    # The rows before it were good: the state is stored, so that they are not passed
+                    # a third time.
                     if number > since:
                         stored = None if state.is_cleared else self.save(state.value, number - 1)
                     since, mark = number + 1, len(outputs)
@@ -140,21 +142,21 @@ class UserCalls:
                     outputs.add(function(state, row))
                     if checks_each:
                         outputs.check(before)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the row takes it along
+                except Exception as error:  # noqa: BLE001 - any error makes a dead letter
                     rejected[number] = _reason(error)
                     break
             else:
                 break
             outputs.cut(mark)
             state = self._from_stored(stored, first_row)
-            # From the table: the function may have changed the dict, too.
+            # Read again from the table: the function may have changed the dict.
             again = iter([*row_dicts(self._rows.slice(since, number + 1 - since)), *again])
             begin = since
         good = (n for n in range(number, first_row - 1, -1) if n not in rejected)
         return state, next(good, None)
 
     def on_eviction(self, function: OnEvict, key: Row, value: Any, watermark_ms: int) -> None:
-        """Lets the function have a last word about a key whose time to live is over."""
+        """Calls `on_evict` for a key whose time to live is over."""
         self._begin(function, None)
         try:
             self._outputs.add(function(dict(key), value, watermark_ms))
@@ -186,7 +188,7 @@ class UserCalls:
             ) from error
 
     def rejected(self) -> pa.Table:
-        """The rows that `over_good_rows` has rejected, for the dead-letter sink."""
+        """Dead letters of `over_good_rows`, for the dead-letter sink."""
         numbers = pa.array(sorted(self._rejected), pa.int64())
         positions = self._positions(self._where.take(numbers))
         reasons = [self._rejected[number] for number in numbers.to_pylist()]
@@ -194,14 +196,14 @@ class UserCalls:
         return dead_letter_table(self._stage, list(zip(positions, reasons, raw, strict=True)))
 
     def fitting_results(self) -> pa.Table | None:
-        """As `results`; None if something returned is not as the output schema says."""
+        """Like `results`, but None if a result does not fit the output schema."""
         try:
             return self._outputs.to_table()
         except OutputMismatchError:
             return None
 
     def results(self) -> pa.Table:
-        """Everything returned, as the output schema says."""
+        """All results, in the output schema."""
         try:
             return self._outputs.to_table()
         except OutputMismatchError as error:
@@ -230,7 +232,7 @@ class UserCalls:
         *,
         at_row: bool = False,
     ) -> Exception:
-        """`at_row`: it happened at exactly this row, not only at its key."""
+        """`at_row`: the error belongs to exactly this row, not only to its key."""
         if isinstance(error, UserFunctionError | StoreMismatchError):
             return error
         mismatch = isinstance(error, OutputMismatchError)
@@ -251,7 +253,7 @@ class UserCalls:
         return next(self._positions(self._where.slice(row, 1)))
 
     def _positions(self, rows: pa.Table) -> Iterator[str | None]:
-        """A row's key, as far as there is one, and its event time, as far as there is one."""
+        """Yields a row's key and event time, as far as it has them."""
         for values in rows.select([*self._keys, TIME_COLUMN]).to_pylist():
             time = _readable(values.pop(TIME_COLUMN))
             parts = [_named(values)] * bool(values) + [f"at {time}"] * self._has_time

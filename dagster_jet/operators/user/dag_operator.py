@@ -1,19 +1,19 @@
-"""A built-in `Operator` as a processor of a DAG: the other way round to `spark_processor.py`.
+"""Runs a built-in `Operator` as a processor of a DAG; `spark_processor.py` does the reverse.
 
-Items are Arrow tables or record batches in `Operator.input_schemas`; results go out as tables.
-Each call of `process` is one step, and so is each watermark. The input's end counts as a watermark
-after everything, so that whatever waits for time to pass comes out. Results that may be older than
-the watermark that let them out (joined rows, evicted states) hold the forwarded watermark back by
-that much: behind an operator they are no later than they were before it.
+Items are Arrow tables or record batches in `Operator.input_schemas`; results are emitted as tables.
+Each call of `process` is one step, and so is each watermark. The end of the input counts as the
+final watermark, so that everything that waits for event time is emitted. Results that may be older
+than the watermark that emits them (joined rows, evicted states) delay the forwarded watermark by
+that much: downstream of an operator they are no later than they were upstream.
 
-Dead letters of the operator go out on an edge of their own, as tables in `DEAD_LETTER_SCHEMA`.
+Dead letters of the operator go out on a separate edge, as tables in `DEAD_LETTER_SCHEMA`.
 
-Edges into it are `partitioned_by(split_by_partition)`: rows come with their partition.
+Inbound edges are `partitioned_by(split_by_partition)`: rows come with their partition.
 
-Saved: per partition its state rows, as one Arrow record batch; for everybody the watermark and
-the number of steps taken. Instances must agree about the watermark in exactly-once, because it
-was aligned with the barrier; in at-least-once the lowest counts, and what an instance had closed
-beyond it may come out again.
+Saved: per partition its state rows, as one Arrow record batch; under a broadcast key the watermark
+and the number of steps. In exactly-once all instances must have saved the same watermark, because
+it was aligned with the barrier. In at-least-once the lowest counts, and results that an instance
+had closed beyond it may be emitted again.
 
 Source: Hazelcast Jet `SlidingWindowP`, `TransformStatefulP`: what they save, and its restore rules.
 """
@@ -43,17 +43,15 @@ from dagster_jet.errors import PipelineError, SnapshotInvalidError
 from dagster_jet.operators.operator import PARTITION_COLUMN, MemoryState, Operator, StepInput
 
 _Item = tuple[object, "tuple[int, ...] | None"]
-"""What goes out, and on which edges; None: on all."""
+"""An item and the edges it goes out on; None: all edges."""
 
 _STATE = "state"
 _PROGRESS = broadcast_key("progress")
 
 
 class DagOperator(Processor):
-    """A `Processor` that runs one instance of an operator.
-
-    It has the state, the watermark, and what is still to be emitted.
-    """
+    """Processor that runs one instance of an operator, with its state, watermark and pending
+    output."""
 
     def __init__(
         self, operator: Operator, *, output_delay_ms: int = 0, dead_letters_to: int | None = None
@@ -61,8 +59,8 @@ class DagOperator(Processor):
         """
         Args:
             output_delay_ms: how far behind the watermark a result's event time may be.
-            dead_letters_to: the outbound edge that takes the operator's dead letters; results go
-                out on all others. Needed if there can be any.
+            dead_letters_to: the outbound edge for the operator's dead letters; results go out on
+                all others. Required if there can be dead letters.
         """
         self.operator = operator
         self.output_delay_ms = output_delay_ms
@@ -77,14 +75,14 @@ class DagOperator(Processor):
 
     @property
     def is_cooperative(self) -> bool:
-        """No: a step takes as long as its batch is large."""
+        """False: a step takes as long as its batch is large."""
         return False
 
     def init(self, outbox: Outbox, context: ProcessorContext) -> None:
         super().init(outbox, context)
         edges = range(outbox.edge_count)
         self._result_edges = tuple(edge for edge in edges if edge != self.dead_letters_to)
-        # One each: what one callback has pending must not be taken for another's.
+        # One emitter per callback, so that pending items of different callbacks are not mixed up.
         self._of_rows: Emitter[_Item] = Emitter(self._offer)
         self._of_watermark: Emitter[_Item] = Emitter(self._offer)
         self._of_end: Emitter[_Item] = Emitter(self._offer)
@@ -111,11 +109,11 @@ class DagOperator(Processor):
     def _step(
         self, arrived: dict[int, Sequence[pa.Table | pa.RecordBatch]], until_ms: int | None
     ) -> list[_Item]:
-        """Takes rows in and the watermark up to `until_ms`; returns results, if there are any.
+        """Takes rows in, moves the watermark up to `until_ms`, and returns results, if any.
 
-        All results of a step are one item: at the end a snapshot can come between items, and finds
-        either nothing of the step or all of it. Rejected rows are another item, but none are left
-        by then: the step of the end takes no rows in.
+        All results of a step are one item. At the end a snapshot can be taken between items, and
+        contains either nothing of the step or all of it. Dead letters are another item; the last
+        step has none, because it takes no rows in.
         """
         before = self._watermark_ms
         if before is not None and until_ms is not None:
@@ -180,7 +178,7 @@ class DagOperator(Processor):
     def finish_snapshot_restore(self) -> bool:
         """
         Raises:
-            SnapshotInvalidError: exactly-once was asked for, and the instances disagree.
+            SnapshotInvalidError: the guarantee is exactly-once, and the saved watermarks differ.
         """
         seen = set(self._restored_watermarks)
         if len(seen) > 1 and self.context.guarantee is Guarantee.EXACTLY_ONCE:
@@ -197,7 +195,7 @@ class DagOperator(Processor):
 def split_by_partition(
     item: object, partition_count: int
 ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
-    """`Edge.partitioned_by`: a table's rows by `PARTITION_COLUMN`, in their order."""
+    """Splits a table's rows by `PARTITION_COLUMN`, in their order, for `Edge.partitioned_by`."""
     assert isinstance(item, pa.Table | pa.RecordBatch)
     partitions = item.column(PARTITION_COLUMN).to_numpy()
     for partition in np.unique(partitions).tolist():

@@ -1,4 +1,4 @@
-"""Rows that a user's function could not take, as they go to the stage's dead-letter sink."""
+"""Dead letters: rows that a user's function failed on, for the stage's dead-letter sink."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 DEAD_LETTER_SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("source", "position", "reason", "raw")]
 )
-"""Source or stage, where the row is in it, what was wrong, and the row itself."""
+"""Source or stage, position of the row in it, reason, and the row itself."""
 
 
 def dead_letter_table(stage: str, rows: Sequence[tuple[str | None, str, str]]) -> pa.Table:
@@ -29,7 +29,7 @@ def dead_letter_table(stage: str, rows: Sequence[tuple[str | None, str, str]]) -
 
 
 def row_json(row: Mapping[str, Any]) -> str:
-    """One line, in the form in which the files sink writes JSON; bytes are base64."""
+    """Returns a row as one line of JSON in the format of the files sink; bytes are base64."""
     return json.dumps(_plain(row), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -57,5 +57,5 @@ def _plain(value: Any) -> Any:
 
 
 def _encodable(text: str | None) -> str | None:
-    """What a user's exception says need not be valid Unicode; Arrow insists on it."""
+    """Replaces invalid Unicode, which exceptions of users may contain and Arrow refuses."""
     return None if text is None else text.encode("utf-8", "replace").decode()

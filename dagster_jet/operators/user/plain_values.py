@@ -1,13 +1,13 @@
-"""Plain Python values as bytes, in MessagePack: reading them runs nothing, whoever wrote them.
+"""Plain Python values as bytes, in MessagePack. Reading them never executes code.
 
 Plain are None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, datetime, date,
-time, timedelta, Decimal, UUID, `PartitionKey` and `BroadcastKey`; not their subclasses. They come
-back equal and of the same type, whatever is nested in what. Anything else is refused when it is
-written, because it would come back as something else or not at all.
+time, timedelta, Decimal, UUID, `PartitionKey` and `BroadcastKey`; not their subclasses. They are
+read back equal and with the same type, in any nesting. Other values are refused when they are
+written, because they would be read back differently or not at all.
 
-What MessagePack has no type for is an extension of it (`_Code`), or a list that begins with an
-empty one; a value that is a tuple as a whole is a list behind a byte of its own. Elements of a set
-are written in an order of their own: it has the same bytes in any process.
+A type that MessagePack lacks is an extension (`_Code`), or a list that begins with an empty
+extension. A value that is a tuple is a list after a marker byte. Elements of a set are written in a
+fixed order: it has the same bytes in any process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from dagster_jet.dag.items import BroadcastKey, PartitionKey
 
 
 class NotPlainError(TypeError):
-    """A value that is not plain; says what, and where in it."""
+    """The value is not plain; the message says which part and where."""
 
 
 def to_bytes(value: Any) -> bytes:
-    """Return a plain value as bytes.
+    """Returns a plain value as bytes.
 
     Raises:
         NotPlainError: it is not plain, refers to itself, or is nested hundreds of levels deep.
     """
     try:
-        # Of all values only a whole tuple is common enough to be worth a way of its own.
+        # A top-level tuple is common enough for an encoding of its own.
         packed = _WHOLE_TUPLE + _pack(list(value)) if type(value) is tuple else _pack(value)
-        # MessagePack takes a bytearray for bytes: it leaves the mark of bytes, perhaps others do.
+        # MessagePack packs a bytearray like bytes: if the mark of bytes occurs, look for one.
         if _BYTES_MARK.search(packed) is None or not _holds_buffer(value):
             return packed
         reason = ""
@@ -49,7 +49,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def from_bytes(data: bytes | memoryview) -> Any:
-    """Return what `to_bytes` was given; raises some Exception for what it has not written."""
+    """Reads the result of `to_bytes`; raises some Exception for other bytes."""
     if data[:1] == _WHOLE_TUPLE:
         return tuple(_unpacked(data[1:]))
     return _unpacked(data)
@@ -66,22 +66,22 @@ def _unpacked(data: bytes | memoryview) -> Any:
 
 
 class _Code(IntEnum):
-    """Of an extension. Part of the format: a number is never given to another type."""
+    """Code of an extension type. Part of the format: a number is never used for another type."""
 
     TUPLE = 1
     """Empty: begins a list of the elements."""
     SET = 2
-    """Likewise, where the elements have one order; else a list of their bytes, in order."""
+    """Same if the elements have a total order; else a list of their bytes, in order."""
     FROZENSET = 3
-    """As SET."""
+    """Like SET."""
     INT = 4
-    """Of more than 64 bits: signed, big endian."""
+    """Integer of more than 64 bits: signed, big endian."""
     DATETIME = 5
     """[ISO 8601 without a zone, fold, zone]. The zone: None, the name of a `ZoneInfo`, or [seconds,
     microseconds, name or None] of a fixed offset."""
     DATE = 6
     TIME = 7
-    """As DATETIME."""
+    """Like DATETIME."""
     TIMEDELTA = 8
     """[days, seconds, microseconds]"""
     DECIMAL = 9
@@ -92,13 +92,13 @@ class _Code(IntEnum):
 
 
 _WHOLE_TUPLE = b"\xc1"
-"""The one byte that MessagePack never begins with: a list follows, which is a tuple."""
+"""Byte with which MessagePack never begins; a list follows, which is read as a tuple."""
 _BYTES_MARK = re.compile(rb"[\xc4-\xc6]")
 _SCALARS = frozenset(
     (type(None), bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID)
 )
 _ORDERED = frozenset((int, str, bytes, date))
-"""Types whose values have one order."""
+"""Types whose values have a total order."""
 _ZONES = (type(None), timezone, ZoneInfo)
 _DEPTH_MAX = 500
 
@@ -108,13 +108,12 @@ _DEPTH_MAX = 500
 def _pack(value: Any) -> bytes:
     try:
         return _packed(value, None)
-    except UnicodeEncodeError:  # lone surrogates; asked for at once, all text would be slower
+    except UnicodeEncodeError:  # lone surrogates; allowing them always would slow down all text
         return _packed(value, "surrogatepass")
 
 
 def _packed(value: Any, unicode_errors: str | None) -> bytes:
-    # A packer for each call: nested ones and those of other threads would disturb one another.
-    # Its buffer grows where that is needed.
+    # One packer per call: nested calls and other threads must not share one. Its buffer grows.
     packer = msgpack.Packer(
         default=_encoded, strict_types=True, unicode_errors=unicode_errors, buf_size=512
     )
@@ -176,7 +175,7 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
 
 
 class _Beginning:
-    """What a list that is another collection begins with, while it is read."""
+    """Marks, while a list is read, that it is another collection."""
 
     __slots__ = ("make",)
 
@@ -250,7 +249,7 @@ def _holds_buffer(value: Any) -> bool:
 
 
 def _foreign(value: Any, path: str, depth: int) -> Iterator[str]:
-    """What in a value is not plain, and where."""
+    """Yields the parts of a value that are not plain, with their place."""
     kind, where = type(value), f"value{path}"
     if depth > _DEPTH_MAX:
         yield f"{where[:60]}... is nested more than {_DEPTH_MAX} levels deep, or refers to itself"

@@ -1,6 +1,6 @@
-"""Arrow rows as Python dicts for a user's function, and back, checked against a schema.
+"""Converts Arrow rows to Python dicts for a user's function, and back, checked against a schema.
 
-Columns are converted as a whole in both directions: per row nothing is done but building a dict.
+Whole columns are converted in both directions; per row only a dict is built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """One new dict per row. Timestamps with a time zone become datetimes in UTC."""
+    """Yields one new dict per row. Timestamps with a time zone become datetimes in UTC."""
     if table.num_columns == 0:
         return iter(())
     return map(_dict_maker(tuple(table.column_names)), *(_python_values(c) for c in table.columns))
@@ -28,8 +28,9 @@ def row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 @lru_cache(maxsize=64)
 def _dict_maker(names: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
-    """A function from values to a dict with these keys: less than half of what `dict(zip(...))`
-    costs, and that is a tenth of a step. Names go in as literals, whatever they contain."""
+    """Returns a function from values to a dict with these keys. It costs less than half of
+    `dict(zip(...))`, which is a tenth of a step. Names are inserted as literals, so any text is
+    safe."""
     values = [f"value_{place}" for place in range(len(names))]
     items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
     maker: Callable[..., dict[str, Any]] = eval(f"lambda {', '.join(values)}: {{{items}}}", {})
@@ -40,8 +41,8 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.unit == "ns":
         return list(column.to_pylist())
-    # Through numpy, because to_pylist costs microseconds for every timestamp; and by addition,
-    # because that makes a datetime with a zone at once.
+    # numpy, because to_pylist takes microseconds per timestamp; addition, because it creates a
+    # datetime with a zone directly.
     since = column.cast(pa.timestamp("us")).to_numpy().astype("datetime64[us]")
     epoch = _EPOCH if kind.tz is not None else _EPOCH.replace(tzinfo=None)
     passed = since.astype("timedelta64[us]").tolist()
@@ -49,26 +50,26 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
 
 
 class OutputMismatchError(ValueError):
-    """What a function returned does not fit the output schema."""
+    """A return value does not fit the output schema."""
 
     def __init__(self, message: str, row: int) -> None:
         super().__init__(message)
         self.row = row
-        """Which of the rows added: the how-manieth, from 0."""
+        """Index of the bad row among the rows added, from 0."""
 
 
 class OutputRows:
-    """Collects what a function returns, call after call, and makes one table of it."""
+    """Collects the results of a function over all calls, and converts them to one table."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._width = len(schema)
         names = schema.names
         self._pick = itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
-        # A function may return parts of its state and change them afterwards. Values are taken
-        # out of the returned dict at once; what is mutable itself must be copied too.
+        # A function may return parts of its state and change them later. Values are taken out of
+        # the returned dict at once; mutable values must be copied as well.
         self._nested = any(pa.types.is_nested(field.type) for field in schema)
-        # Row after row in one flat list: a tuple kept per row would keep Python's cyclic garbage
+        # All rows are in one flat list: a tuple per row would keep Python's cyclic garbage
         # collector busy, which costs a third of a step.
         self._values: list[Any] = []
 
@@ -76,13 +77,13 @@ class OutputRows:
         return len(self._values) // self._width
 
     def add(self, returned: Any) -> None:
-        """Takes a row, several rows, or None for no row.
+        """Adds a row, several rows, or None for no row.
 
         Raises:
-            OutputMismatchError: a row is no mapping, or has other columns than the schema.
+            OutputMismatchError: a row is not a mapping, or has other columns than the schema.
         """
         if type(returned) is dict and len(returned) == self._width and not self._nested:
-            try:  # nearly every call ends here
+            try:  # the common case
                 self._values += self._pick(returned)
             except KeyError:
                 self._add_row(returned)
@@ -97,11 +98,11 @@ class OutputRows:
                 self._add_row(row)
 
     def cut(self, length: int) -> None:
-        """Forgets the rows added last, down to this many."""
+        """Removes the last rows, so that `length` rows remain."""
         del self._values[length * self._width :]
 
     def check(self, since: int) -> None:
-        """Looks at the rows from this one on.
+        """Checks the rows from index `since` on.
 
         Raises:
             OutputMismatchError: a value does not fit its column's type.
@@ -160,7 +161,7 @@ class OutputRows:
 
 def _strict_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     if pa.types.is_integer(field.type):
-        # Arrow would cut 1.5 down to 1 without a word.
+        # Arrow would truncate 1.5 to 1 silently.
         for kind in set(map(type, values)):
             if not issubclass(kind, (Integral, type(None), np.bool_)):
                 raise TypeError(f"expected an integer, got a {kind.__name__}")

@@ -1,8 +1,8 @@
-"""What a user's code keeps, as bytes: plain values, or pickles where the pipeline asks for them.
+"""State of a user's code as bytes: plain values, or pickles if the pipeline asks for them.
 
-Reading a pickle runs what it says, and what is read comes from the store: whoever may write to one
-of its members would run code on every executor. So a pickle is only read where the *pipeline* says
-`state_format="pickle"`; what the saved bytes say of themselves is never enough.
+Reading a pickle executes code, and the bytes come from the store: anybody who may write to one of
+its members could run code on every executor. So a pickle is read only if the *pipeline* says
+`state_format="pickle"`; the saved bytes alone never decide.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dagster_jet.errors import StoreMismatchError
 from dagster_jet.operators.user import plain_values
 
 _PICKLED, _PLAIN = b"\x01", b"\x02"
-"""First byte of what is saved. What follows 1 is a pickle, what follows 2 a plain value."""
+"""First byte of saved bytes: 1 before a pickle, 2 before a plain value."""
 _OLD_PICKLE = pickle.PROTO
-"""What accumulators and processors' entries began with when nothing but pickles was saved."""
+"""First byte of accumulators and processors' entries from before there were plain values."""
 
 READING_PICKLES = (
     'Say state_format="pickle" if you trust everybody who may write to the store\'s members: '
@@ -26,7 +26,7 @@ READING_PICKLES = (
 
 
 def save(value: Any, state_format: StateFormat) -> bytes:
-    """Raises `NotPlainError`, or whatever `pickle` raises, for what cannot be saved."""
+    """Raises `NotPlainError`, or any error of `pickle`, for a value that cannot be saved."""
     if state_format is StateFormat.PLAIN:
         return _PLAIN + plain_values.to_bytes(value)
     return _PICKLED + pickle.dumps(value, protocol=5)
@@ -35,8 +35,8 @@ def save(value: Any, state_format: StateFormat) -> bytes:
 def load(saved: bytes, state_format: StateFormat) -> Any:
     """
     Raises:
-        StoreMismatchError: pickled, and pickles are not asked for; or of an unknown format.
-        Exception: whatever reading raises.
+        StoreMismatchError: it is a pickle and the format is plain, or the format is unknown.
+        Exception: any error of reading.
     """
     if saved[:1] == _PLAIN:
         return plain_values.from_bytes(memoryview(saved)[1:])

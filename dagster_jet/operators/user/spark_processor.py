@@ -1,30 +1,29 @@
-"""A user's `Processor` as the operator of a Spark stage: one instance per shard and epoch.
+"""Runs a user's `Processor` as the operator of a Spark stage: one instance per shard and epoch.
 
-    restore the shard's entries -> the epoch's rows -> its watermark -> save -> what changed
+    restore the shard's entries -> the epoch's rows -> its watermark -> save -> delta
 
-The rows of an epoch come in the order of their event time. The tasklet is the one of the local
-runtime. Every epoch ends in a barrier for it, because the next
-epoch may run in another Python process: what the instance would keep is what it saves. The cost of
-an epoch therefore follows the size of a shard's saved state; built-in operators and `map_stateful`
-do not have that cost.
+The rows of an epoch come in order of event time. The tasklet is that of the local runtime. Every
+epoch ends in a barrier, because the next epoch may run in another Python process: an instance keeps
+only what it saves. The cost of an epoch therefore grows with a shard's saved state; built-in
+operators and `map_stateful` do not have that cost.
 
 Saved: an entry is a state row, versioned by key; only changed ones are written. An entry under a
 `broadcast_key` is in the partition with its shard's number; at another parallelism every shard
-reads those of all shards there were.
+reads those of all former shards.
 
 A processor that commits in two phases (it overrides `snapshot_commit_prepare` or
 `snapshot_commit_finish`) is prepared at the end of every epoch, which then always ends in a
-snapshot. The decision meets a new instance, as after a crash:
+snapshot. A new instance receives the decision, as after a crash:
 
     restore -> rows -> save -> prepare        | the snapshot is decided
     restore, which commits -> close           | phase 2, a Spark job of its own
     restore -> the next epoch's rows -> ...   | finds nothing left to commit
 
-`snapshot_commit_finish` is for the instance that has prepared; here that is gone, and it is never
-called. At the end of the inputs `complete` comes behind the barrier: what is left is prepared, too.
+`snapshot_commit_finish` is never called: it is for the instance that has prepared, which is gone.
+At the end of the inputs the barrier comes before `complete`, so the last rows are prepared, too.
 
 At-least-once: rows between the snapshot and the crash are processed again with the saved state.
-What is committed in two phases is exactly-once even then.
+Output committed in two phases is exactly-once even then.
 Source: Hazelcast Jet `ProcessorTasklet`.
 """
 
@@ -83,14 +82,14 @@ from dagster_jet.operators.user import saved_value
 from dagster_jet.operators.user.python_rows import OutputMismatchError, OutputRows, row_dicts
 
 KEY_COLUMN = "__key"
-"""binary: the key of an entry, as `state_format` saves it."""
+"""binary: key of an entry, saved in `state_format`."""
 ORIGIN_COLUMN = "__origin"
 """int32: for an entry under a broadcast key, the index of the instance that saved it."""
 VALUE_COLUMN = "__value"
-"""binary: the value, saved likewise; null once the key is no longer saved."""
+"""binary: value, saved in `state_format`; null once the key is no longer saved."""
 
 IDLE_CALLS_MAX = 1_000_000
-"""Calls in a row without progress, after which a processor counts as stuck."""
+"""Consecutive calls without progress after which a processor counts as stuck."""
 
 _Saved = dict[tuple[int, bytes, int | None], bytes]
 """(partition, key, origin) -> value."""
@@ -98,21 +97,22 @@ _Saved = dict[tuple[int, bytes, int | None], bytes]
 
 @dataclass(frozen=True)
 class SparkProcessor:
-    """An `Operator` that runs a user's `Processor` in Spark tasks. One input: the stream's rows."""
+    """`Operator` that runs a user's `Processor` in Spark tasks. One input: the stream's rows."""
 
     stage: str
     supplier: Callable[[], Processor]
     row_schema: pa.Schema
     output_schema: pa.Schema
     row_keys: tuple[str, ...]
-    """What rows are divided by; without any all of them are in partition 0, with one instance."""
+    """Columns that rows are partitioned by. If empty, all rows are in partition 0 of one
+    instance."""
     in_batches: bool
-    """Items are Arrow record batches, both ways, instead of dicts."""
+    """Items are Arrow record batches, in and out, instead of dicts."""
     partition_count: int
     job: str = "job"
     commits_in_two_phases: bool = False
     has_timers: bool = False
-    """It is called although nothing arrives, and may do something then."""
+    """It is called even if nothing arrives, and may act then."""
     state_format: StateFormat = StateFormat.PLAIN
 
     def __post_init__(self) -> None:
@@ -158,13 +158,13 @@ class SparkProcessor:
         return newest_version(tables, (PARTITION_COLUMN, KEY_COLUMN, ORIGIN_COLUMN))
 
     def without_tombstones(self, merged: pa.Table) -> pa.Table:
-        """Without entries that are no longer saved."""
+        """Drops entries that are no longer saved."""
         return merged.filter(merged.column(VALUE_COLUMN).is_valid())
 
     def shared_rows(self, state: pa.Table, shard: int) -> pa.Table:
         """Entries under broadcast keys."""
         if not self.is_keyed:
-            return state.slice(0, 0)  # there is one instance, which has them all
+            return state.slice(0, 0)  # the only instance has them all
         rows = state.filter(state.column(ORIGIN_COLUMN).is_valid())
         place = rows.schema.get_field_index(PARTITION_COLUMN)
         here = pa.array(np.full(rows.num_rows, shard, np.int32))
@@ -182,15 +182,15 @@ class SparkProcessor:
         in_order = order_by(pc.fill_null(arrived.column(TIME_COLUMN), 0).to_numpy())
         results = run.results(arrived.select(self.row_schema.names).take(in_order))
         delta = self._delta(before, run.saved, given.version)
-        # Some processors save no ids, because they can compute them.
+        # A processor may prepare without saving a transaction id, because it can compute the id.
         came = arrived.num_rows or delta.num_rows or given.before_ms != given.after_ms
         prepared = self.commits_in_two_phases and (bool(came) or self.has_timers)
         return Step(results, delta, arrived.num_rows, prepared=prepared)
 
     def commit(self, given: StepInput, state: StateReader) -> None:
-        """Phase 2 of one shard: an instance that is restored from the decided state, and no more.
+        """Phase 2 of one shard: only restores an instance from the decided state.
 
-        What it emits is what an instance emits that dies right after: the next one does it again.
+        Its output is discarded, as if it died right after; the next instance emits it again.
 
         Raises:
             ProcessorError: the processor raised, or broke its contract.
@@ -204,7 +204,7 @@ class SparkProcessor:
         return {
             (partition, key, origin): value
             for partition, key, origin, value in values
-            # Format 1 had copies in others, too, and they have aged there if the one instance did.
+            # Format 1 also had copies in other partitions; these may be out of date.
             if value is not None and (self.is_keyed or partition == 0)
         }
 
@@ -248,7 +248,7 @@ class _Run:
         with closing(tasklet):
             _drive(tasklet, Callback.PROCESS, lambda: tasklet.has_saved(0))
             if is_last and operator.commits_in_two_phases:
-                # `complete` may also wait for a phase 2 that does not come to this instance.
+                # `complete` may also wait for a phase 2, which this instance does not get.
                 over = (TaskletState.AWAIT_PHASE_2, TaskletState.END)
                 _called_until(tasklet, lambda: tasklet.state in over)
         if operator.in_batches:
@@ -263,7 +263,7 @@ class _Run:
     def _tasklet(self, queue: BoundedQueue, *, saves_at_end: bool) -> ProcessorTasklet:
         """
         Args:
-            saves_at_end: a snapshot is taken once the input is over, before `complete`.
+            saves_at_end: takes a snapshot at the end of the input, before `complete`.
         """
         operator, given = self._operator, self._given
         context = ProcessorContext(
@@ -285,7 +285,7 @@ class _Run:
             ),
             ProcessorInput([InboundEdge(0, [queue], exactly_once=True)], exactly_once=True),
             snapshots,
-            # Every state is one that was decided, also an empty one: it names no transactions.
+            # An empty state was decided, too: it names no transactions.
             restored=self._entries() if self._before or operator.commits_in_two_phases else None,
         )
 
@@ -306,7 +306,7 @@ class _Run:
         return queue
 
     def _entries(self) -> Iterator[SnapshotEntry]:
-        """What was saved, every broadcast entry once for each instance that saved it."""
+        """Yields the saved entries; a broadcast entry once for each instance that saved it."""
         seen: set[tuple[bytes, int]] = set()
         for (_, key, origin), value in self._before.items():
             if origin is not None:
@@ -349,14 +349,14 @@ class _Run:
             return
         try:
             key, value = (saved_value.save(part, self._operator.state_format) for part in item)
-        except Exception as error:  # objects fail to pickle in their own ways
+        except Exception as error:  # objects fail to pickle in many ways
             raise ContractError(
                 f"saved an entry with key {item.key!r} that cannot be serialised: {error}.",
                 self._operator.state_format.cure,
             ) from error
         if isinstance(item.key, BroadcastKey):
             shard = self._given.shard
-            if shard < self._operator.partition_count:  # else it has no partitions, nor rows
+            if shard < self._operator.partition_count:  # else no partitions, no rows
                 self.saved[shard, key, shard] = value
             return
         self.saved[self._partition_of(item.key), key, None] = value
@@ -382,7 +382,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Stream:
-    """An outbound stream that never refuses: an epoch's results are one table anyway."""
+    """Outbound stream that accepts every item: an epoch's results are one table anyway."""
 
     take: Callable[[object], None]
 
@@ -392,7 +392,7 @@ class _Stream:
 
 
 def _drive(tasklet: ProcessorTasklet, callback: Callback, is_there: Callable[[], bool]) -> None:
-    """Calls the tasklet until it is there; `callback` stands for where it may get stuck."""
+    """Calls the tasklet until `is_there`; `callback` is named in the error if it gets stuck."""
     if not _called_until(tasklet, is_there):
         raise tasklet.calls.error(
             callback,
@@ -402,7 +402,7 @@ def _drive(tasklet: ProcessorTasklet, callback: Callback, is_there: Callable[[],
 
 
 def _called_until(tasklet: ProcessorTasklet, is_there: Callable[[], bool]) -> bool:
-    """Whether it got there: not if nothing moves any more."""
+    """Whether `is_there` became true before too many calls without progress."""
     idle_calls = 0
     while not is_there():
         idle_calls = idle_calls + 1 if tasklet.call() is CallOutcome.NONE else 0
@@ -412,8 +412,8 @@ def _called_until(tasklet: ProcessorTasklet, is_there: Callable[[], bool]) -> bo
 
 
 def _has_shared_hash(kind: pa.DataType) -> bool:
-    """Whether `partition_of_key` finds for its Python values the partition that Spark's plan does,
-    which casts narrow numbers to the widest."""
+    """Whether `partition_of_key` of the Python values agrees with Spark's plan, which casts narrow
+    numbers to the widest type."""
     known = (
         pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating,
         pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp,

@@ -1,4 +1,4 @@
-"""The state that a user's function keeps per key: a handle while it runs, bytes while it rests."""
+"""State that a user's function keeps per key; saved as bytes between steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class State(Generic[T]):
-    """The state of a row's key, as `map_stateful` gives it to the function.
+    """State of a row's key, as `map_stateful` passes it to the function.
 
-    `value` is what `create()` returned when the key was new. Change it in place if it is mutable,
-    or assign another value: both are kept. It is saved as `state_format` says: as plain values
+    `value` is the result of `create()` when the key is new. Change it in place if it is mutable, or
+    assign another value: both are kept. It is saved in `state_format`: as plain values
     (`plain_values.py`), or as a pickle.
 
     Example:
@@ -38,7 +38,7 @@ class State(Generic[T]):
     def clear(self) -> None:
         """Removes the state of the key: its next row gets a new one from `create()`.
 
-        Until then `value` is None. To assign another value undoes this call.
+        Until then `value` is None. Assigning another value undoes the removal.
         """
         self.value = None  # type: ignore[assignment]
         self._cleared = True
@@ -49,6 +49,6 @@ class State(Generic[T]):
         return self._cleared and self.value is None
 
     def renew(self, create: Callable[[], T]) -> None:
-        """Gives the key a new state after `clear`, as if it had never been seen."""
+        """Gives the key a new state after `clear`, as for a new key."""
         self._cleared = False
         self.value = create()
