@@ -22,10 +22,8 @@ from dagster_jet.snapshot.job_state import CoordinatorConfig, JobState
 from dagster_jet.snapshot.manifest import Ack, ChunkSet, ChunkSetTexts, ShardState, checksum
 from dagster_jet.snapshot.pending_snapshot import PendingSnapshot
 from dagster_jet.snapshot.protocol import (
-    ManifestWritten,
-    Purpose,
-    RecordAnswer,
-    WriteManifest,
+    Decide,
+    Decided,
     WriteOutcome,
 )
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
@@ -108,17 +106,17 @@ def measure(shards: int, changed: int, snapshots: int) -> Cost:
         began = time.thread_time()
         (command,) = pending.begin(acks, 0, completed=False, snapshot_id=snapshot_id)
         begun = time.thread_time()
-        assert isinstance(command, WriteManifest)
-        data = command.manifest.to_bytes(texts)
-        digest = checksum(data)
+        assert isinstance(command, Decide)
+        manifest = command.manifest.with_saved(acks)
+        data = manifest.to_bytes(texts)
+        record = command.record.with_snapshot(manifest.ref(checksum(data), 0), 3)
         encoded = time.thread_time()
-        pending.on_manifest_written(ManifestWritten(snapshot_id, 0, digest))
-        pending.on_decided(RecordAnswer(Purpose.SNAPSHOT, WriteOutcome.WRITTEN, 0))
+        pending.on_decided(Decided(manifest, acks, record, WriteOutcome.WRITTEN, 0))
         decided = time.thread_time()
         loop_ms.append((begun - began + decided - encoded) * 1000)
         encode_ms.append((encoded - begun) * 1000)
         size = len(data)
-        sets = sum(len(chain) for chains in command.manifest.shards.values() for chain in chains)
+        sets = sum(len(chain) for chains in manifest.shards.values() for chain in chains)
     return Cost(
         shards,
         changed,

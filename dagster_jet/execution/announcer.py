@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dagster_jet.core.phases import Phase
 from dagster_jet.execution.events import (
     EpochCompleted,
     ExecutionStarted,
@@ -24,19 +24,17 @@ from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.ownership.headway import Headway
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
-from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
+from dagster_jet.snapshot.protocol import WriteOutcome
 from dagster_jet.snapshot.record import Doing
 
 
 @dataclass(frozen=True)
 class _PendingReport:
-    """A pending snapshot: how far the job was at its barrier, and how long its steps took."""
+    """A pending snapshot: how far the job was at its barrier, and what phase 1 came to."""
 
     stages: dict[str, StageProgress]
     sources: dict[str, SourceProgress]
-    acked_at: float
-    decided_at: float = 0.0
-    committed_at: float = 0.0
+    phase1_ms: float = 0.0
     bytes_written: int = 0
 
 
@@ -88,7 +86,7 @@ class Announcer:
     ) -> None:
         self._view = view
         self._epochs.heard(event, commands)
-        self._snapshots.heard(event, commands)
+        self._snapshots.heard(event)
         if isinstance(event, protocol.EpochAcked):
             self._headway.advanced(view.doing)
             self._profile.keep_if_due()
@@ -99,9 +97,11 @@ class Announcer:
         elif view.is_ready:
             self._announce_start(view, restored=False)
         self._note_failure(view)
-        for command in commands:
-            self._note_step(command, view)
         self._note_answer(event, view)
+        if any(isinstance(command, protocol.Decide) for command in commands):
+            self._pending = _PendingReport(
+                self._progress.stages(view), self._progress.sources(view)
+            )
         self._report_progress()
 
     def _report_progress(self) -> None:
@@ -134,35 +134,27 @@ class Announcer:
             )
         )
 
-    def _note_step(self, command: protocol.Command, view: CoordinatorView) -> None:
-        is_barrier = isinstance(command, protocol.AwaitSaved | protocol.WriteManifest)
-        if is_barrier and self._pending is None:
-            stages, sources = self._progress.stages(view), self._progress.sources(view)
-            self._pending = _PendingReport(stages, sources, time.monotonic())
-        if isinstance(command, protocol.WriteManifest) and self._pending is not None:
-            bytes_written = command.manifest.bytes_written
-            self._pending = replace(self._pending, bytes_written=bytes_written)
-
     def _note_answer(self, event: protocol.Event, view: CoordinatorView) -> None:
         if self._pending is None:
             return
-        now = time.monotonic()
         match event:
-            case protocol.Committed():
-                self._pending = replace(self._pending, committed_at=now)
-            case protocol.RecordAnswer(Purpose.SNAPSHOT, WriteOutcome.WRITTEN):
-                self._pending = replace(self._pending, decided_at=now, committed_at=now)
-                self._announce_if_complete(view)
-            case protocol.RecordAnswer(Purpose.COMMITTED, WriteOutcome.WRITTEN):
-                self._announce_if_complete(view)
+            case protocol.Decided(manifest, outcome=WriteOutcome.WRITTEN):
+                phase1_ms = sum(time.ms for time in event.times)
+                self._pending = replace(
+                    self._pending, phase1_ms=phase1_ms, bytes_written=manifest.bytes_written
+                )
+                self._announce_if_complete(view, phase2_ms=0.0)
+            case protocol.Completed():
+                whole = (t.ms for t in event.times if (t.phase, t.stage) == (Phase.COMMIT, ""))
+                self._announce_if_complete(view, phase2_ms=sum(whole))
         if not view.is_pending:
             self._pending = None
 
-    def _announce_if_complete(self, view: CoordinatorView) -> None:
+    def _announce_if_complete(self, view: CoordinatorView, *, phase2_ms: float) -> None:
         record, report = view.record, self._pending
         assert record is not None and report is not None
         snapshot = record.snapshot
-        if snapshot is None or not snapshot.committed:
+        if snapshot is None or view.is_pending:
             return
         self._headway.snapshot_completed()
         self._reports.snapshot_completed(snapshot.snapshot_id)
@@ -176,8 +168,8 @@ class Announcer:
                 snapshot_id=snapshot.snapshot_id,
                 epoch_id=snapshot.epoch_id,
                 restarts=record.restarts,
-                phase1_ms=(report.decided_at - report.acked_at) * 1000,
-                phase2_ms=(report.committed_at - report.decided_at) * 1000,
+                phase1_ms=report.phase1_ms,
+                phase2_ms=phase2_ms,
                 bytes_written=report.bytes_written,
                 state_bytes=snapshot.state_bytes,
                 failed_snapshots=view.failures,

@@ -185,7 +185,7 @@ class Execution:
                 keeper.headway,
                 self._progress,
                 EpochStopwatch(laps, seconds),
-                SnapshotStopwatch(laps, seconds, committer.took_ms),
+                SnapshotStopwatch(laps),
                 self._profile,
                 self._reports,
                 self._emit_here,

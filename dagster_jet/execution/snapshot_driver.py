@@ -1,14 +1,17 @@
-"""Carries out what follows a snapshot's acks, one step at a time: the rest of its state, the
-manifest, the record (the decision), commits. Beside the next epoch, which waits for none of it.
+"""Carries out what follows a snapshot's acks: phase 1 up to the decision, and phase 2 up to its
+note. Beside the next epoch, which waits for none of it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dagster_jet.core.phases import Phase, PhaseClock, PhaseTime
 from dagster_jet.errors import JetError
 from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.sink_committer import SinkCommitter
@@ -17,9 +20,11 @@ from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
 from dagster_jet.snapshot.manifest import Ack, Manifest
 from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
-from dagster_jet.snapshot.record import ExecutionRecord
+from dagster_jet.snapshot.record import ExecutionRecord, SnapshotRef
 from dagster_jet.state.upload import await_saved
 from dagster_jet.system.failpoint import fail_point
+
+_logger = logging.getLogger(__name__)
 
 
 class ManifestStore(Protocol):
@@ -43,59 +48,99 @@ class SnapshotDriver:
     failures: Failures
     now_ms: Callable[[], int]
     await_saved: Callable[[Ack, threading.Event], Ack] = await_saved
+    seconds: Callable[[], float] = time.monotonic
     _closing: threading.Event = field(default_factory=threading.Event)
 
     def carry_out(self, command: protocol.Command, view: CoordinatorView) -> protocol.Event:
-        """One step. Whatever goes wrong is an answer: without one the job would hang.
+        """Answers a command. Whatever goes wrong is an answer: without one the job would hang.
 
         A crash inside is made good by the next start.
         """
+        match command:
+            case protocol.Decide():
+                return self._decide(command)
+            case protocol.WriteRecord(purpose, record):
+                return protocol.RecordAnswer(
+                    purpose, self._write_record(purpose, record), self.now_ms()
+                )
         try:
-            return self._carry_out(command, view)
-        except Exception as error:  # noqa: BLE001 - see above
-            match command:
-                case protocol.AwaitSaved(snapshot_id, acks):
-                    failed = tuple(replace(ack, snapshot_error=str(error)) for ack in acks)
-                    return protocol.Saved(snapshot_id, failed, self.now_ms())
-                case protocol.WriteManifest(manifest):
-                    return protocol.ManifestFailed(manifest.snapshot_id, str(error), self.now_ms())
-                case protocol.WriteRecord(purpose):
-                    return protocol.RecordAnswer(purpose, WriteOutcome.UNKNOWN, self.now_ms())
-                case protocol.Commit(snapshot_id) if not isinstance(error, JetError):
-                    reason = f"phase 2 of snapshot {snapshot_id}: {type(error).__name__}: {error}"
-                    return protocol.Failed(reason, restartable=True)
+            return self._commit(command, view)
+        except JetError as error:
             return self.failures.event(error)
+        except Exception as error:  # noqa: BLE001 - see above
+            reason = f"phase 2: {type(error).__name__}: {error}"
+            return protocol.Failed(reason, restartable=True)
 
     def give_up(self) -> None:
         """Waits for no more state, and tries no commit again."""
         self._closing.set()
         self.committer.retrying.ending.set()
 
-    def _carry_out(self, command: protocol.Command, view: CoordinatorView) -> protocol.Event:
+    def _decide(self, command: protocol.Decide) -> protocol.Decided:
+        """S4 to S6. Before the write of the record any failure discards the snapshot."""
+        clock = PhaseClock(self.seconds)
+        manifest, acks, record = command.manifest, command.acks, command.record
+        outcome, reason = WriteOutcome.UNAVAILABLE, ""
+        try:
+            if any(ack.saving for ack in acks):
+                acks = tuple(self.await_saved(ack, self._closing) for ack in acks)
+                clock.end(Phase.STATE)
+            reason = next((ack.snapshot_error for ack in acks if ack.snapshot_error), "")
+            if not reason:
+                manifest = manifest.with_saved(acks)
+                ref = self._write_manifest(manifest)
+                clock.end(Phase.MANIFEST)
+        except Exception as error:  # noqa: BLE001 - as above
+            reason = str(error) or type(error).__name__
+        if not reason:
+            record = record.with_snapshot(ref, command.retained_snapshots)
+            # Decision point: once this write is on a majority of members the snapshot is valid.
+            outcome = self._write_record(Purpose.SNAPSHOT, record)
+            clock.end(Phase.RECORD)
+            reason = "" if outcome is WriteOutcome.WRITTEN else "too few store members answered"
+        return protocol.Decided(
+            manifest, acks, record, outcome, self.now_ms(), reason, clock.times()
+        )
+
+    def _write_manifest(self, manifest: Manifest) -> SnapshotRef:
+        fail_point("manifest.before")
+        checksum = self.manifests.write(manifest)
+        fail_point("manifest.after")
+        return manifest.ref(checksum, self.now_ms())
+
+    def _write_record(self, purpose: Purpose, record: ExecutionRecord) -> WriteOutcome:
+        try:
+            outcome = self.write_record(record, purpose)
+            if purpose is Purpose.SNAPSHOT and outcome is WriteOutcome.WRITTEN:
+                self.journals.decided()  # before another snapshot may begin
+        except Exception:
+            _logger.exception("the record could not be written")
+            return WriteOutcome.UNKNOWN
+        return outcome
+
+    def _commit(self, command: protocol.Command, view: CoordinatorView) -> protocol.Event:
         match command:
-            case protocol.AwaitSaved(snapshot_id, acks):
-                whole = tuple(self.await_saved(ack, self._closing) for ack in acks)
-                return protocol.Saved(snapshot_id, whole, self.now_ms())
-            case protocol.WriteManifest(manifest):
-                fail_point("manifest.before")
-                digest = self.manifests.write(manifest)
-                fail_point("manifest.after")
-                return protocol.ManifestWritten(manifest.snapshot_id, self.now_ms(), digest)
-            case protocol.WriteRecord(purpose, record):
-                outcome = self.write_record(record, purpose)
-                if purpose is Purpose.SNAPSHOT and outcome is WriteOutcome.WRITTEN:
-                    self.journals.decided()  # before another snapshot may begin
-                return protocol.RecordAnswer(purpose, outcome, self.now_ms())
-            case protocol.Commit(snapshot_id):
-                assert view.record is not None
-                self.committer.commit(
-                    command.artifacts, command.sinks, recovering=command.recovering
+            case protocol.Complete(manifest, record, recovering):
+                clock = PhaseClock(self.seconds)
+                self.committer.commit(manifest.artifacts, manifest.sinks, recovering=recovering)
+                self.commit_stages(manifest.prepared, view)
+                self.acknowledge(manifest.unacknowledged)
+                clock.end(Phase.COMMIT)
+                outcome = self._write_record(Purpose.COMMITTED, record.with_note(self.now_ms()))
+                clock.end(Phase.NOTE)
+                times = (*clock.times(), *self._commit_times(manifest))
+                snapshot_id = manifest.snapshot_id
+                return protocol.Completed(
+                    record.execution_id, snapshot_id, outcome, self.now_ms(), times
                 )
-                self.commit_stages(command.prepared, view)
-                self.acknowledge(command.unacknowledged)
-                return protocol.Committed(view.record.execution_id, snapshot_id, self.now_ms())
             case protocol.Publish(epoch_id, artifacts):
                 here = self.committer.destinations
                 self.committer.commit(artifacts, here, recovering=False, repeatable=True)
                 return protocol.Published(epoch_id)
         raise TypeError(f"{type(command).__name__} does not follow a snapshot's acks")
+
+    def _commit_times(self, manifest: Manifest) -> tuple[PhaseTime, ...]:
+        """How long the commit of each sink took."""
+        took_ms = self.committer.took_ms
+        sinks = sorted({artifact.sink for artifact in manifest.artifacts})
+        return tuple(PhaseTime(Phase.COMMIT, took_ms.get(sink, 0.0), sink) for sink in sinks)

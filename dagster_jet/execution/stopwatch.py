@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dagster_jet.core.phases import Part, Phase
+from dagster_jet.core.phases import Part, Phase, PhaseTime
 from dagster_jet.execution.events import EpochCompleted
 from dagster_jet.execution.recent_laps import Lap, RecentLaps
 from dagster_jet.snapshot import protocol
-from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
+from dagster_jet.snapshot.protocol import WriteOutcome
 
 
 @dataclass
@@ -69,71 +69,29 @@ class EpochStopwatch:
 
 @dataclass
 class SnapshotStopwatch:
-    """On the loop's thread: from command to answer, a lap per snapshot that was completed."""
+    """On the loop's thread: a lap per snapshot that was completed."""
 
     laps: RecentLaps
-    seconds: Callable[[], float]
-    commit_ms: Mapping[str, float]
-    """By sink, how long its last commit took; the committer writes it before it answers."""
     _lap: Lap | None = None
-    _step: Phase | None = None
-    _since: float = 0.0
-    _committing: frozenset[str] = frozenset()
 
-    def heard(self, event: protocol.Event, commands: Sequence[protocol.Command]) -> None:
-        """The coordinator has taken an event, and then wanted `commands`."""
-        ended = self._end_step(event)
-        for command in commands:
-            self._begin_step(command)
-        if ended and self._step is None:
-            # Nothing follows: all is committed, or the snapshot is not to be.
-            if self._lap is not None and _is_written(event):
-                self.laps.add_snapshot(self._lap)
-            self._lap = None
+    def heard(self, event: protocol.Event) -> None:
+        """The coordinator has taken an event."""
+        match event:
+            case protocol.Decided(manifest, outcome=WriteOutcome.WRITTEN) if manifest.epoch_id > 0:
+                self._lap = Lap(manifest.snapshot_id)
+                self._add(event.times)
+                if manifest.is_committed:
+                    self._end()
+            case protocol.Completed():
+                self._add(event.times)
+                self._end()
 
-    def _end_step(self, event: protocol.Event) -> bool:
-        if self._lap is None or self._step is None or _step_of(event) is not self._step:
-            return False
-        self._lap.add(self._step, (self.seconds() - self._since) * 1000)
-        for sink in sorted(self._committing if self._step is Phase.COMMIT else ()):
-            self._lap.add(Phase.COMMIT, self.commit_ms.get(sink, 0.0), sink)
-        self._step = None
-        return True
-
-    def _begin_step(self, command: protocol.Command) -> None:
-        match command:
-            case protocol.AwaitSaved(snapshot_id):
-                self._lap, step = Lap(snapshot_id), Phase.STATE
-            case protocol.WriteManifest(manifest) if manifest.epoch_id > 0:
-                self._lap, step = self._lap or Lap(manifest.snapshot_id), Phase.MANIFEST
-            case protocol.WriteRecord(Purpose.SNAPSHOT):
-                step = Phase.RECORD
-            case protocol.Commit(artifacts=artifacts):
-                self._committing = frozenset(artifact.sink for artifact in artifacts)
-                step = Phase.COMMIT
-            case protocol.WriteRecord(Purpose.COMMITTED):
-                step = Phase.NOTE
-            case _:
-                return
+    def _add(self, times: Sequence[PhaseTime]) -> None:
         if self._lap is not None:
-            self._step, self._since = step, self.seconds()
+            for time in times:
+                self._lap.add(time.phase, time.ms, time.stage)
 
-
-def _step_of(answer: protocol.Event) -> Phase | None:
-    """The step that ends with this answer."""
-    match answer:
-        case protocol.Saved():
-            return Phase.STATE
-        case protocol.ManifestWritten() | protocol.ManifestFailed():
-            return Phase.MANIFEST
-        case protocol.RecordAnswer(Purpose.SNAPSHOT):
-            return Phase.RECORD
-        case protocol.Committed():
-            return Phase.COMMIT
-        case protocol.RecordAnswer(Purpose.COMMITTED):
-            return Phase.NOTE
-    return None
-
-
-def _is_written(answer: protocol.Event) -> bool:
-    return isinstance(answer, protocol.RecordAnswer) and answer.outcome is WriteOutcome.WRITTEN
+    def _end(self) -> None:
+        if self._lap is not None:
+            self.laps.add_snapshot(self._lap)
+        self._lap = None

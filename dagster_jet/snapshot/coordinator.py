@@ -28,20 +28,18 @@ from dagster_jet.snapshot.protocol import (
     Claim,
     Claimed,
     Command,
-    Committed,
+    Completed,
+    Decided,
     EpochAcked,
     EpochFailed,
     Event,
     Failed,
-    ManifestFailed,
     ManifestLoaded,
-    ManifestWritten,
     OrphansAborted,
     Published,
     Purpose,
     RecordAnswer,
     Restored,
-    Saved,
     SnapshotImported,
     Stop,
     StopKind,
@@ -105,8 +103,10 @@ class Coordinator:
                 return self.recovery.on_restored(event)
             case OrphansAborted():
                 return self._on_orphans_aborted(event)
-            case Committed():
-                return self.recovery.on_committed(event) or self.pending.on_committed(event)
+            case Decided():
+                return self._on_decided(event)
+            case Completed():
+                return self._on_completed(event)
             case Tick():
                 return self.cycle.on_tick(event)
             case CancelRequested():
@@ -117,12 +117,6 @@ class Coordinator:
                 return self.cycle.on_epoch_failed(event)
             case Published():
                 return self.cycle.on_published(event)
-            case Saved():
-                return self.pending.on_saved(event)
-            case ManifestWritten():
-                return self.pending.on_manifest_written(event)
-            case ManifestFailed():
-                return self.pending.on_manifest_failed(event)
             case RecordAnswer():
                 return self._on_record_answer(event)
             case Failed():
@@ -199,18 +193,28 @@ class Coordinator:
                 return self.recovery.on_ids_reserved(event)
             case Purpose.REWOUND:
                 return self.recovery.on_rewound(event)
-            case Purpose.SNAPSHOT:
-                if event.outcome is not WriteOutcome.UNKNOWN:
-                    return self.pending.on_decided(event)
-                is_due = self.pending.state is PendingState.RECORD
-                return [ending.undecided(self.record)] if is_due else []
-            case Purpose.COMMITTED:
-                is_complete = self.pending.on_noted(event)
-                return self._after_completion() if is_complete else []
             case Purpose.RESERVED:
                 return self.pending.on_more_ids_reserved(event)
-            case Purpose.RUNNING | Purpose.LEASE:
+            case Purpose.SNAPSHOT | Purpose.COMMITTED | Purpose.RUNNING | Purpose.LEASE:
                 return []
+
+    def _on_decided(self, event: Decided) -> list[Command]:
+        ending = self.job.ending
+        if event.outcome is WriteOutcome.FENCED:
+            return [ending.fenced(self.record)]
+        if event.outcome is not WriteOutcome.UNKNOWN:
+            return self.pending.on_decided(event)
+        return [ending.undecided(self.record)] if self.pending.is_deciding(event) else []
+
+    def _on_completed(self, event: Completed) -> list[Command]:
+        is_claiming = self.recovery.state is RecoveryState.CLAIMING
+        if is_claiming or event.execution_id != self.record.execution_id:
+            return []
+        if event.outcome is WriteOutcome.FENCED:
+            return [self.job.ending.fenced(self.record)]
+        if self.recovery.state is not RecoveryState.OVER:
+            return self.recovery.on_completed(event)
+        return self._after_completion() if self.pending.on_completed(event) else []
 
     def _after_decision(self, outcome: SnapshotOutcome) -> list[Command]:
         self.cycle.on_outcome()

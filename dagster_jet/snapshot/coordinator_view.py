@@ -46,7 +46,7 @@ class CoordinatorView:
     @property
     def doing(self) -> Doing:
         """What takes longest, of what goes on at the same time: nothing overtakes phase 2."""
-        if self.pending is PendingState.COMMITTING or self.recovery is RecoveryState.RECOMMITTING:
+        if self.pending is PendingState.COMPLETING or self.recovery is RecoveryState.RECOMMITTING:
             return Doing.COMMITTING
         if self.is_pending:
             return Doing.SAVING

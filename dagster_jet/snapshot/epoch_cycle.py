@@ -77,7 +77,8 @@ class EpochCycle(Machine[CycleState]):
         if stop is StopKind.CANCEL and pending.state.is_decided:
             ending.asked = stop
             # What is decided is completed: nobody starts a cancelled job to do it.
-            return [] if pending.state.is_being_committed else [ending.as_asked()]
+            is_completing = pending.state is PendingState.COMPLETING
+            return [] if is_completing else [ending.as_asked()]
         if pending.state is not PendingState.NONE and (
             # Two transactions per writer: a third must not open before phase 2 has ended.
             stop or job.decides_every_epoch or job.acked_epochs >= 1

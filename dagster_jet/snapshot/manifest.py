@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
+from dagster_jet.snapshot.record import SnapshotRef
 
 MANIFEST_FORMAT = 4
 """2: `Manifest.sinks`. Manifests of format 1 do not say where their sinks write.
@@ -149,6 +150,13 @@ class Ack:
     save_ms: float = 0.0
     """How long the task waited at its end for this shard's state."""
 
+    def chain_after(self, chain: tuple[ChunkSet, ...]) -> tuple[ChunkSet, ...]:
+        """The shard's chain once the snapshot of this ack is valid."""
+        if self.chunk_set is None:
+            return chain
+        kept = () if self.chunk_set.is_base else chain[self.chain_dropped :]
+        return (*kept, self.chunk_set)
+
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
@@ -193,11 +201,7 @@ class ShardState:
 
     def after_snapshot(self, ack: Ack) -> ShardState:
         """The snapshot is decided: what was saved for it counts as saved."""
-        chain = self.chain
-        if ack.chunk_set is not None:
-            kept = () if ack.chunk_set.is_base else chain[ack.chain_dropped :]
-            chain = (*kept, ack.chunk_set)
-        return ShardState((*self.saved, *self.deciding), self.unsaved, chain)
+        return ShardState((*self.saved, *self.deciding), self.unsaved, ack.chain_after(self.chain))
 
     def after_failure(self) -> ShardState:
         """The snapshot will not be: the next one has to save it all."""
@@ -263,6 +267,19 @@ class Manifest:
     def name(self) -> str:
         return f"manifest/{self.snapshot_id:012d}-{self.execution_id}"
 
+    def ref(self, checksum: int, now_ms: int) -> SnapshotRef:
+        """The record's reference to this manifest, whose stored bytes have this checksum."""
+        return SnapshotRef(
+            snapshot_id=self.snapshot_id,
+            epoch_id=self.epoch_id,
+            execution_id=self.execution_id,
+            manifest_name=self.name,
+            manifest_checksum=checksum,
+            taken_at_ms=now_ms,
+            state_bytes=self.state_bytes,
+            committed=self.is_committed,
+        )
+
     @property
     def is_committed(self) -> bool:
         """Nothing waits for phase 2: it is over before it begins."""
@@ -278,6 +295,15 @@ class Manifest:
         own = f"/{self.snapshot_id:012d}-{self.execution_id}-"
         sets = (s for chains in self.shards.values() for chain in chains for s in chain[-1:])
         return sum(s.bytes for s in sets if own in s.name)
+
+    def with_saved(self, acks: Iterable[Ack]) -> Manifest:
+        """The same with the chunk sets that the tasks have written for it."""
+        shards = {vertex: list(chains) for vertex, chains in self.shards.items()}
+        for ack in acks:
+            if ack.vertex in shards:
+                chains = shards[ack.vertex]
+                chains[ack.shard] = ack.chain_after(chains[ack.shard])
+        return replace(self, shards={vertex: tuple(chains) for vertex, chains in shards.items()})
 
     def stage_plans(self) -> dict[str, Any]:
         """`plan`, with everything that has state: snapshots of 0.1 name it, and say no more."""

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from dagster_jet.core.guarantee import Guarantee as Guarantee  # noqa: PLC0414 - re-exported
+from dagster_jet.core.phases import PhaseTime
 from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest, ShardState
 from dagster_jet.snapshot.owed import Destination
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus, SnapshotRef, StopCause
@@ -125,21 +126,6 @@ class Restore:
 
 
 @dataclass(frozen=True)
-class Commit:
-    """Phase 2: make all artifacts of the snapshot visible, and let the stages commit what their
-    processors have prepared, idempotently; answer `Committed`."""
-
-    snapshot_id: int
-    artifacts: tuple[Artifact, ...]
-    recovering: bool
-    prepared: tuple[str, ...] = ()
-    sinks: Mapping[str, Destination] = field(default_factory=dict)
-    """Where each sink wrote when the artifacts were staged; empty in manifests of format 1."""
-    unacknowledged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Per source, the messages to acknowledge, once all else is committed."""
-
-
-@dataclass(frozen=True)
 class AbortOrphans:
     """Roll back what older executions left open and delete what nobody references.
 
@@ -173,24 +159,32 @@ class Publish:
 
 
 @dataclass(frozen=True)
-class AwaitSaved:
-    """S4: wait until the state behind every ack is in the store, or known not to be; answer
-    `Saved`."""
+class Decide:
+    """S4 to S6: wait until the state behind every ack is in the store, write the manifest, write
+    the record that names it; answer `Decided`."""
 
-    snapshot_id: int
+    manifest: Manifest
+    """As of the barrier: `acks` hold what its chains still lack."""
     acks: tuple[Ack, ...]
+    record: ExecutionRecord
+    """As the decision changes it, without the new snapshot."""
+    retained_snapshots: int
 
 
 @dataclass(frozen=True)
-class WriteManifest:
-    """S5: store the manifest in the map; answer `ManifestWritten` or `ManifestFailed`."""
+class Complete:
+    """Phase 2, S7 and S8: commit idempotently all that the record's newest snapshot names, and note
+    that in the record; answer `Completed`."""
 
     manifest: Manifest
+    record: ExecutionRecord
+    recovering: bool
+    """A dead execution has decided it."""
 
 
 @dataclass(frozen=True)
 class WriteRecord:
-    """S6, S8 and status changes: write the record under our ballot; answer `RecordAnswer`."""
+    """Statuses and reserved ids: write the record under our ballot; answer `RecordAnswer`."""
 
     purpose: Purpose
     record: ExecutionRecord
@@ -223,12 +217,11 @@ Command = (
     | LoadManifest
     | ImportSnapshot
     | Restore
-    | Commit
     | AbortOrphans
     | RunEpoch
     | Publish
-    | AwaitSaved
-    | WriteManifest
+    | Decide
+    | Complete
     | WriteRecord
     | CollectGarbage
     | Stop
@@ -272,13 +265,6 @@ class Restored:
     shards: Mapping[str, tuple[ShardState, ...]]
     lost_output: frozenset[str] = frozenset()
     """Sinks whose place came back without what was committed there, which is accepted."""
-
-
-@dataclass(frozen=True)
-class Committed:
-    execution_id: int
-    snapshot_id: int
-    now_ms: int
 
 
 @dataclass(frozen=True)
@@ -339,27 +325,32 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """`acks`: those of `AwaitSaved`, whole."""
+class Decided:
+    """How far `Decide` came. UNAVAILABLE: the snapshot is certainly not in the record."""
 
-    snapshot_id: int
+    manifest: Manifest
+    """Whole, unless state could not be saved."""
     acks: tuple[Ack, ...]
+    """Whole, unless waiting for their state failed."""
+    record: ExecutionRecord
+    """As it was, or was to be, written."""
+    outcome: WriteOutcome
     now_ms: int
+    reason: str = ""
+    """Why there is no snapshot."""
+    times: tuple[PhaseTime, ...] = ()
 
 
 @dataclass(frozen=True)
-class ManifestWritten:
-    snapshot_id: int
-    now_ms: int
-    checksum: int
-    """Of the bytes that were written."""
+class Completed:
+    """Phase 2 is over. `outcome` is that of the note: without it the next start commits again,
+    which changes nothing."""
 
-
-@dataclass(frozen=True)
-class ManifestFailed:
+    execution_id: int
     snapshot_id: int
-    reason: str
+    outcome: WriteOutcome
     now_ms: int
+    times: tuple[PhaseTime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -382,16 +373,14 @@ Event = (
     | ManifestLoaded
     | SnapshotImported
     | Restored
-    | Committed
+    | Decided
+    | Completed
     | OrphansAborted
     | Tick
     | CancelRequested
     | EpochAcked
     | EpochFailed
     | Published
-    | Saved
-    | ManifestWritten
-    | ManifestFailed
     | RecordAnswer
     | Failed
 )

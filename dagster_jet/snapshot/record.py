@@ -225,6 +225,17 @@ class ExecutionRecord:
         """The same with another lease."""
         return replace(self, lease=lease)
 
+    def with_snapshot(self, ref: SnapshotRef, retained: int) -> ExecutionRecord:
+        """The record that decides about a snapshot; the oldest beyond `retained` are dropped."""
+        snapshots = (ref, *self.snapshots)[:retained]
+        return replace(self, snapshots=snapshots, updated_at_ms=ref.taken_at_ms)
+
+    def with_note(self, now_ms: int) -> ExecutionRecord:
+        """The record that says that phase 2 of the newest snapshot is over."""
+        newest, *older = self.snapshots
+        snapshots = (replace(newest, committed=True), *older)
+        return replace(self, snapshots=snapshots, updated_at_ms=now_ms)
+
     def imports(self, wanted: int | str | None) -> bool:
         """Whether this ``initial_snapshot`` is an export that has to be brought in first."""
         return isinstance(wanted, str) and wanted != self.rewound_to

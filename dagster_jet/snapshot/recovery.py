@@ -18,12 +18,13 @@ from dagster_jet.snapshot.job_state import JobState
 from dagster_jet.snapshot.machine import Machine, Moves
 from dagster_jet.snapshot.manifest import Manifest, ShardState
 from dagster_jet.snapshot.newest_output import output_after
-from dagster_jet.snapshot.pending_snapshot import PendingSnapshot, commit_of
+from dagster_jet.snapshot.pending_snapshot import PendingSnapshot
 from dagster_jet.snapshot.protocol import (
     AbortOrphans,
     Claimed,
     Command,
-    Committed,
+    Complete,
+    Completed,
     ImportSnapshot,
     LoadManifest,
     OrphansAborted,
@@ -239,16 +240,16 @@ class Recovery(Machine[RecoveryState]):
         ref = self._job.record.snapshot
         if ref is not None and not ref.committed and manifest and not manifest.is_committed:
             self.become(RecoveryState.RECOMMITTING)
-            return [commit_of(manifest, recovering=True)]
+            return [Complete(manifest, self._job.record, recovering=True)]
         return self._abort_orphans()
 
-    def on_committed(self, event: Committed) -> list[Command]:
-        if self.state is not RecoveryState.RECOMMITTING:
+    def on_completed(self, event: Completed) -> list[Command]:
+        is_due = self.state is RecoveryState.RECOMMITTING
+        if not is_due or not self._pending.note_completed(event):
             return []
-        note = self._pending.note_committed(event)
-        if note and self._is_cancelled:
-            return [self._job.ending.as_asked()]  # whose write of the record says it, too
-        return [*note, *self._abort_orphans()] if note else []
+        if self._is_cancelled:
+            return [self._job.ending.as_asked()]
+        return self._abort_orphans()
 
     def _abort_orphans(self) -> list[Command]:
         # After the commits, before the first data: what the record names must not be rolled back.

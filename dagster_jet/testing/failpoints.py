@@ -18,9 +18,9 @@ from itertools import product
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_PLACEHOLDERS = {"purpose": ("Purpose", "WriteRecord")}
-"""The value of an enumeration's member in a point's name stands for each member of ... that is the
-first argument of ..."""
+_PLACEHOLDERS = {"purpose": ("Purpose", ("WriteRecord", "_write_record"))}
+"""By placeholder in a point's name: an enumeration, and the calls whose first argument is a member
+that the placeholder stands for."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,14 @@ class FailPoints:
         trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
         constants = {
             placeholder: sorted(
-                {v for tree in trees.values() for v in _first_arguments(tree, name, enumeration)}
+                {
+                    value
+                    for tree in trees.values()
+                    for name in names
+                    for value in _first_arguments(tree, name, enumeration)
+                }
             )
-            for placeholder, (enumeration, name) in _PLACEHOLDERS.items()
+            for placeholder, (enumeration, names) in _PLACEHOLDERS.items()
         }
         points: dict[str, str] = {}
         for path, tree in trees.items():

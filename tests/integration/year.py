@@ -49,7 +49,8 @@ from dagster_jet.store.quorum.acceptor_on_member import list_names
 JOB, SOURCE, STAGE, SINK = "shop", "in", "counts", "out"
 PARTITIONS, SHARDS, KEYS = 31, 4, 100
 DAY_MS = 24 * 3_600_000
-STEPS = (p.RunEpoch, p.WriteManifest, p.WriteRecord, p.Commit, p.CollectGarbage)
+WITHIN = ("manifest written", "committed")
+STEPS = (p.RunEpoch, p.Decide, p.WriteRecord, p.Complete, p.CollectGarbage)
 
 
 class Died(Exception):
@@ -152,7 +153,9 @@ class Year:
             path.write_text(f'{{"k": {self.rng.randrange(KEYS)}}}\n')
             os.utime(path, ns=(self.now_ms * 10**6, self.now_ms * 10**6))
             self._written.append((self.now_ms, path))
-        self.doomed = self.rng.choice(STEPS) if self.rng.random() < 1 / self.dies_every else None
+        self.doomed = (
+            self.rng.choice(STEPS + WITHIN) if self.rng.random() < 1 / self.dies_every else None
+        )
         self.dies_first = self.rng.random() < 0.5
         try:
             self._drive(self.coordinator.handle(p.Tick(self.now_ms, wants_epoch=True)))
@@ -190,29 +193,42 @@ class Year:
                 return p.ManifestLoaded(self.snapshots.load(ref))
             case p.Restore():
                 return self._restore(command)
-            case p.Commit():
-                self._committer().commit(command.artifacts, self._context())
-                execution_id = self.coordinator.record.execution_id
-                return p.Committed(execution_id, command.snapshot_id, self.now_ms)
+            case p.Complete(manifest, record):
+                self._committer().commit(manifest.artifacts, self._context())
+                self._passes("committed")
+                noted = self._keeper.write(record.with_note(self.now_ms), p.Purpose.COMMITTED)
+                return p.Completed(record.execution_id, manifest.snapshot_id, noted, self.now_ms)
             case p.AbortOrphans():
                 return self._abort(command)
             case p.RunEpoch():
                 return self._run(command)
-            case p.WriteManifest(manifest):
-                digest = self.snapshots.write(manifest)
-                return p.ManifestWritten(manifest.snapshot_id, self.now_ms, digest)
+            case p.Decide():
+                return self._decide(command)
             case p.WriteRecord(purpose, record):
                 outcome = self._keeper.write(record, purpose)
-                if purpose is p.Purpose.SNAPSHOT:
-                    assert outcome is p.WriteOutcome.WRITTEN
-                    self.journals.decided()
-                    self.read.update(self.reading)
-                    self.reading = []
                 return p.RecordAnswer(purpose, outcome, self.now_ms)
             case p.CollectGarbage(manifests, chunk_sets):
                 self.snapshots.delete(manifests, chunk_sets)
                 return None
         raise AssertionError(f"nobody has asked for {command}")
+
+    def _decide(self, command: p.Decide) -> p.Decided:
+        assert self._keeper is not None
+        manifest = command.manifest.with_saved(command.acks)
+        ref = manifest.ref(self.snapshots.write(manifest), self.now_ms)
+        self._passes("manifest written")
+        record = command.record.with_snapshot(ref, command.retained_snapshots)
+        outcome = self._keeper.write(record, p.Purpose.SNAPSHOT)
+        assert outcome is p.WriteOutcome.WRITTEN
+        self.journals.decided()
+        self.read.update(self.reading)
+        self.reading = []
+        return p.Decided(manifest, command.acks, record, outcome, self.now_ms)
+
+    def _passes(self, step: str) -> None:
+        """Dies in the middle of a command, if it is to die at this step."""
+        if getattr(self, "doomed", None) == step:
+            raise Died(f"after: {step}")
 
     # --- what Spark would do --------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ from .sinks import ArtifactGone
 if TYPE_CHECKING:
     from .driver import Driver
 
-DURING = Point("during", "Commit")
+DURING = Point("during", "Complete")
+DECIDING = Point("during", "Decide")
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,13 @@ class Manifests:
 
     def write(self, manifest: Manifest) -> int:
         world, snapshot_id = self.driver.world, manifest.snapshot_id
+        self.driver.waiting.pause(DECIDING)
         world.oracle.on_attempt(snapshot_id, manifest.execution_id, manifest.epoch_id)
         if world.store_is_full() or world.chance("manifest_not_stored"):
             raise StoreUnavailableError("a member's disk is full.")
         data = manifest.to_bytes()
         world.chunks.manifests[manifest.name] = (manifest.execution_id, data)
+        self.driver.waiting.pause(DECIDING)
         if world.chance("manifest_answer_lost"):
             world.seen["the answer of a manifest write was lost"] += 1
             raise StoreUnavailableError("no answer.")

@@ -188,7 +188,7 @@ class Driver:
         if current is None:
             return
         if current is not self:
-            if not isinstance(event, c.EpochAcked | c.EpochFailed | c.Committed):
+            if not isinstance(event, c.EpochAcked | c.EpochFailed | c.Completed):
                 return
             self.world.seen["an answer reached the next execution"] += 1
         current.receive(event)
@@ -253,8 +253,8 @@ class Driver:
             case c.Publish():
                 carry_out = self.snapshots.carry_out
                 self._epoch_worker.start(command, lambda: carry_out(command, view))
-            case c.AwaitSaved() | c.WriteManifest() | c.WriteRecord() | c.Commit():
-                if isinstance(command, c.Commit):
+            case c.Decide() | c.Complete() | c.WriteRecord():
+                if isinstance(command, c.Complete):
                     self._note_owed(command)
                 self._snapshot_worker.start(command, lambda: self.carry_out(command, view))
             case _:
@@ -264,8 +264,9 @@ class Driver:
     def carry_out(self, command: c.Command, view: CoordinatorView) -> c.Event:
         return self.snapshots.carry_out(command, view)
 
-    def _note_owed(self, command: c.Commit) -> None:
-        for owed in owed_commits(command.artifacts, command.sinks, self.deployment.destinations):
+    def _note_owed(self, command: c.Complete) -> None:
+        artifacts, named = command.manifest.artifacts, command.manifest.sinks
+        for owed in owed_commits(artifacts, named, self.deployment.destinations):
             if owed.fate is not SinkFate.KEPT:
                 self.world.seen[f"owed to a sink that {owed.fate.name.lower()}"] += 1
 
@@ -541,4 +542,4 @@ _ENDS_OF_A_CANCEL = (StopCause.CANCEL, StopCause.FENCED, StopCause.UNDECIDED)
 
 def _may_come_twice(event: c.Event) -> bool:
     """Answers of other threads; reads, record writes and the map are calls that return once."""
-    return isinstance(event, c.EpochAcked | c.EpochFailed | c.Committed | c.Published)
+    return isinstance(event, c.EpochAcked | c.EpochFailed | c.Completed | c.Published)

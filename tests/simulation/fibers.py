@@ -84,7 +84,7 @@ class Never:
         return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        self._waiting.pause(Point("during", "Commit"), at_least=50)
+        self._waiting.pause(Point("during", "Complete"), at_least=50)
         return self._is_set
 
 

@@ -25,8 +25,8 @@ SOURCE = "departures"
 PARTITION_COUNT = 7
 
 COMMANDS = tuple(command.__name__ for command in get_args(Command))
-RECOVERY = ("Claim", "LoadManifest", "ImportSnapshot", "Restore", "Commit", "AbortOrphans")
-LONG_STEPS = ("RunEpoch", "Commit", "AbortOrphans")
+RECOVERY = ("Claim", "LoadManifest", "ImportSnapshot", "Restore", "Complete", "AbortOrphans")
+LONG_STEPS = ("RunEpoch", "Decide", "Complete", "AbortOrphans")
 """Commands of several durable steps: a process can die in their middle."""
 
 

@@ -19,7 +19,7 @@ from dagster_jet.snapshot import protocol as c
 from dagster_jet.snapshot.coordinator import Coordinator
 from dagster_jet.snapshot.ending import Ending
 from dagster_jet.snapshot.epoch_cycle import CycleState, EpochCycle
-from dagster_jet.snapshot.manifest import Manifest, ShardState
+from dagster_jet.snapshot.manifest import ShardState
 from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.pending_snapshot import PendingSnapshot, PendingState, SnapshotOutcome
 from dagster_jet.snapshot.record import SnapshotRef
@@ -53,38 +53,36 @@ class AbortsBeforeRecommit(Driver):
 
 
 class CommitsBeforeTheRecord(PendingSnapshot):
-    def on_manifest_written(self, event):
-        manifest = self._manifest
-        commands = super().on_manifest_written(event)
-        if commands and manifest.artifacts:
-            commands.append(
-                c.Commit(manifest.snapshot_id, manifest.artifacts, False, (), manifest.sinks)
-            )
-        return commands
+    def begin(self, acks, now_ms, **kind):
+        (decide,) = super().begin(acks, now_ms, **kind)
+        if not decide.manifest.artifacts:
+            return [decide]
+        artifacts = decide.manifest.artifacts
+        return [c.Publish(decide.manifest.epoch_id, artifacts), decide]
 
 
 class CleansUpAfterUnknown(Coordinator):
     """Takes "perhaps written" for "not written"."""
 
-    def _on_record_answer(self, event):
-        if event.outcome is c.WriteOutcome.UNKNOWN:
+    def _handle(self, event):
+        if getattr(event, "outcome", None) is c.WriteOutcome.UNKNOWN:
             event = replace(event, outcome=c.WriteOutcome.UNAVAILABLE)
-        return super()._on_record_answer(event)
+        return super()._handle(event)
 
 
 class BelievesUnknown(Coordinator):
     """Takes "perhaps written" for "written"."""
 
-    def _on_record_answer(self, event):
-        if event.outcome is c.WriteOutcome.UNKNOWN:
+    def _handle(self, event):
+        if getattr(event, "outcome", None) is c.WriteOutcome.UNKNOWN:
             event = replace(event, outcome=c.WriteOutcome.WRITTEN)
-        return super()._on_record_answer(event)
+        return super()._handle(event)
 
 
 class ReusesSnapshotIds(PendingSnapshot):
-    def _discard(self, reason, now_ms):
+    def _discard(self, manifest, reason, now_ms):
         self.next_id -= 1
-        return super()._discard(reason, now_ms)
+        return super()._discard(manifest, reason, now_ms)
 
 
 class ReservesNothing(Recovery):
@@ -126,7 +124,7 @@ class EndsACancelBesideACommit(EpochCycle):
     def on_tick(self, event):
         commands = super().on_tick(event)
         ending = self._job.ending
-        if self._pending.state.is_being_committed and ending.asked is c.StopKind.CANCEL:
+        if self._pending.state is PendingState.COMPLETING and ending.asked is c.StopKind.CANCEL:
             return [ending.as_asked()]
         return commands
 
@@ -167,7 +165,7 @@ class CollectsAllButTheNewest(PendingSnapshot):
     def on_decided(self, event):
         older: tuple[SnapshotRef, ...] = self._job.record.snapshots
         commands = super().on_decided(event)
-        if any(isinstance(command, c.Commit) for command in commands):
+        if any(isinstance(command, c.Complete) for command in commands):
             commands.append(c.CollectGarbage(tuple(ref.manifest_name for ref in older), {}))
         return commands
 
@@ -176,9 +174,8 @@ class CollectsWhatTheChainNeeds(PendingSnapshot):
     """Deletes with a dropped snapshot all its chunk sets, also those of later ones."""
 
     def on_decided(self, event):
-        if self._manifest is not None:
-            needed = {v: frozenset(n) for v, n in self._manifest.chunk_sets().items()}
-            self._needed = {**getattr(self, "_needed", {}), self._manifest.snapshot_id: needed}
+        needed = {v: frozenset(n) for v, n in event.manifest.chunk_sets().items()}
+        self._needed = {**getattr(self, "_needed", {}), event.manifest.snapshot_id: needed}
         return super().on_decided(event)
 
     def _garbage(self, dropped):
@@ -234,9 +231,8 @@ class TakesFailedForSaved(PendingSnapshot):
 class ForgetsTheArtifactsOfAFailedSnapshot(PendingSnapshot):
     """Those of its own epochs; the epoch beside it names only what is new."""
 
-    def _discard(self, reason, now_ms):
-        self._manifest = replace(self._manifest, artifacts=())
-        return super()._discard(reason, now_ms)
+    def _discard(self, manifest, reason, now_ms):
+        return super()._discard(replace(manifest, artifacts=()), reason, now_ms)
 
 
 class StopsBesideTheDecision(EpochCycle):
@@ -308,17 +304,12 @@ class TakesACancelForTheFailureThatItCauses(Coordinator):
         return []
 
 
-class LeavesOutTheNewestChunks(PendingSnapshot):
+class LeavesOutTheNewestChunks(SnapshotDriver):
     """Writes a manifest without the chunk sets of the snapshot's own epoch."""
 
-    def on_saved(self, event):
-        commands = super().on_saved(event)
-        manifest: Manifest | None = self._manifest
-        if manifest is None or not any(isinstance(one, c.WriteManifest) for one in commands):
-            return commands
+    def _write_manifest(self, manifest):
         shards = {v: tuple(chain[:-1] for chain in chains) for v, chains in manifest.shards.items()}
-        self._manifest = replace(manifest, shards=shards)
-        return [c.WriteManifest(self._manifest)]
+        return super()._write_manifest(replace(manifest, shards=shards))
 
 
 class ForgetsWhatWasPrepared(PendingSnapshot):
@@ -599,18 +590,18 @@ class LosesAnswersOfTheRecord(Loop):
     """Drops what it hears while the sources are being looked at."""
 
     def receive(self, notification):
-        if not (self._looking and isinstance(notification, c.RecordAnswer)):
+        if not (self._looking and isinstance(notification, c.Decided | c.RecordAnswer)):
             super().receive(notification)
 
 
 class TakesAnyCommitForTheNewest(PendingSnapshot):
     """The answer of a commit that comes twice is taken for that of the next one."""
 
-    def on_committed(self, event):
+    def note_completed(self, event):
         newest = self._job.record.snapshot
         if newest is not None:
             event = replace(event, snapshot_id=newest.snapshot_id)
-        return super().on_committed(event)
+        return super().note_completed(event)
 
 
 class GivesUpQuietly(SinkCommitter):
@@ -624,19 +615,18 @@ class GivesUpQuietly(SinkCommitter):
 class AnswersBeforeItHasCommitted(SnapshotDriver):
     """Phase 2 of processors is left to the next epoch."""
 
-    def _carry_out(self, command, view):
-        if isinstance(command, c.Commit):
-            command = replace(command, prepared=())
-        return super()._carry_out(command, view)
+    def _commit(self, command, view):
+        if isinstance(command, c.Complete):
+            command = replace(command, manifest=replace(command.manifest, prepared=()))
+        return super()._commit(command, view)
 
 
 class CallsEverySnapshotDecided(SnapshotDriver):
     """Forgets what a source has noted before it knows what became of it."""
 
-    def _carry_out(self, command, view):
-        if isinstance(command, c.WriteManifest):
-            self.journals.decided()
-        return super()._carry_out(command, view)
+    def _write_manifest(self, manifest):
+        self.journals.decided()
+        return super()._write_manifest(manifest)
 
 
 COORDINATOR_PARTS: dict[str, type] = {

@@ -122,5 +122,5 @@ def test_an_idle_job_looks_again_when_a_snapshot_is_due() -> None:
     due = replace(READY, snapshot_due_at_ms=1_050)
     assert STREAMING.wait_ms(due, 1_000) == 50
     assert STREAMING.wait_ms(due, 2_000) == 1
-    pending = replace(due, pending=PendingState.COMMITTING)
+    pending = replace(due, pending=PendingState.COMPLETING)
     assert STREAMING.wait_ms(pending, 1_000) == 200, "whose end is heard of"

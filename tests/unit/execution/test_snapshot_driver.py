@@ -9,7 +9,8 @@ from dagster_jet.execution.failures import Failures
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.snapshot import protocol
 from dagster_jet.snapshot.coordinator_view import CoordinatorView
-from dagster_jet.snapshot.manifest import Ack, Saving
+from dagster_jet.snapshot.manifest import Ack, Manifest, Saving
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 
 
 def test_an_answer_that_cannot_be_read_fails_the_snapshot(tmp_path: Path) -> None:
@@ -20,6 +21,8 @@ def test_an_answer_that_cannot_be_read_fails_the_snapshot(tmp_path: Path) -> Non
     path = tmp_path / "told.json"
     path.write_text("{", encoding="utf-8")
     ack = Ack("hourly", 0, "a0", saving=Saving(str(path), 1))
-    saved = driver.carry_out(protocol.AwaitSaved(2, (ack,)), CoordinatorView())
-    assert isinstance(saved, protocol.Saved) and saved.snapshot_id == 2
-    assert saved.acks[0].snapshot_error
+    manifest = Manifest("job", 2, 1, 1, 1, "v1", 4, {}, {}, {}, ())
+    record = ExecutionRecord("job", 1, JobStatus.RUNNING)
+    decided = driver.carry_out(protocol.Decide(manifest, (ack,), record, 3), CoordinatorView())
+    assert isinstance(decided, protocol.Decided) and decided.record == record
+    assert decided.outcome is protocol.WriteOutcome.UNAVAILABLE and decided.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from dagster_jet.execution.events import EpochCompleted
 from dagster_jet.execution.recent_laps import Lap, RecentLaps
 from dagster_jet.execution.stopwatch import EpochStopwatch, SnapshotStopwatch
 from dagster_jet.snapshot import protocol
-from dagster_jet.snapshot.manifest import Ack, Artifact, Manifest
-from dagster_jet.snapshot.protocol import Purpose, WriteOutcome
+from dagster_jet.snapshot.manifest import Artifact, Manifest
+from dagster_jet.snapshot.protocol import WriteOutcome
 
 RUN = protocol.RunEpoch(1, 1, None, terminal=False, final=False)
 ACKED = protocol.EpochAcked(1, 1, (), {}, {}, 0)
@@ -127,36 +128,28 @@ def manifest(epoch_id: int = 4) -> Manifest:
     return Manifest("shop", 7, epoch_id, 1, 1, "", 4, {}, {}, {}, ())
 
 
-def write(purpose: Purpose) -> protocol.WriteRecord:
-    return protocol.WriteRecord(purpose, NO_RECORD)
+def times(**ms: float) -> tuple[PhaseTime, ...]:
+    return tuple(PhaseTime(Phase(phase), took) for phase, took in ms.items())
 
 
-def answer(purpose: Purpose, outcome: WriteOutcome = WriteOutcome.WRITTEN) -> protocol.RecordAnswer:
-    return protocol.RecordAnswer(purpose, outcome, 0)
+def decided(
+    written: Manifest, outcome: WriteOutcome = WriteOutcome.WRITTEN, **ms: float
+) -> protocol.Decided:
+    return protocol.Decided(written, (), NO_RECORD, outcome, 0, times=times(**ms))
 
 
-DIGEST = 4711
-COMMIT = protocol.Commit(7, (Artifact("out", 4, "t", "f", 1, 1, 1),), recovering=False)
-
-
-def test_a_snapshot_is_measured_step_by_step(seconds: Seconds) -> None:
+def test_a_snapshot_is_measured_step_by_step() -> None:
     laps = RecentLaps()
-    watch = SnapshotStopwatch(laps, seconds, {"out": 6.0, "another": 99.0})
-    steps: list[tuple[protocol.Event, protocol.Command | None, float]] = [
-        (ACKED, protocol.AwaitSaved(7, (Ack("s", 0, "a"),)), 5),
-        (protocol.Saved(7, (), 0), protocol.WriteManifest(manifest()), 11),
-        (protocol.ManifestWritten(7, 0, DIGEST), write(Purpose.SNAPSHOT), 13),
-        (answer(Purpose.SNAPSHOT), COMMIT, 7),
-        (protocol.Committed(1, 7, 0), write(Purpose.COMMITTED), 3),
-        (answer(Purpose.COMMITTED), None, 0),
-    ]
-    for event, command, ms in steps:
-        assert not laps.snapshots
-        watch.heard(event, [] if command is None else [command])
-        watch.heard(answer(Purpose.LEASE), [])  # what else is answered meanwhile
-        seconds.pass_ms(ms)
+    watch = SnapshotStopwatch(laps)
+    output = replace(manifest(), artifacts=(Artifact("out", 4, "t", "f", 1, 1, 1),))
+    watch.heard(decided(output, state=5, manifest=11, record=13))
+    assert not laps.snapshots
+    watch.heard(ACKED)  # what else is answered meanwhile
+    of_sink = PhaseTime(Phase.COMMIT, 6, "out")
+    took = (*times(commit=7, note=3), of_sink)
+    watch.heard(protocol.Completed(1, 7, WriteOutcome.WRITTEN, 0, took))
     (lap,) = laps.snapshots
-    assert {key: round(ms) for key, ms in lap.ms.items()} == {
+    assert lap.ms == {
         (Phase.STATE, ""): 5,
         (Phase.MANIFEST, ""): 11,
         (Phase.RECORD, ""): 13,
@@ -166,40 +159,21 @@ def test_a_snapshot_is_measured_step_by_step(seconds: Seconds) -> None:
     }
 
 
-def test_a_snapshot_without_output_is_complete_with_its_decision(seconds: Seconds) -> None:
+def test_a_snapshot_without_output_is_complete_with_its_decision() -> None:
     laps = RecentLaps()
-    watch = SnapshotStopwatch(laps, seconds, {})
-    watch.heard(ACKED, [protocol.WriteManifest(manifest())])
-    watch.heard(protocol.ManifestWritten(7, 0, DIGEST), [write(Purpose.SNAPSHOT)])
-    watch.heard(answer(Purpose.SNAPSHOT), [])
+    SnapshotStopwatch(laps).heard(decided(manifest()))
     assert [lap.number for lap in laps.snapshots] == [7]
 
 
-@pytest.mark.parametrize(
-    "failed",
-    [
-        [protocol.ManifestFailed(7, "no", 0)],
-        [
-            protocol.ManifestWritten(7, 0, DIGEST),
-            answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE),
-        ],
-    ],
-)
-def test_a_discarded_snapshot_is_none(seconds: Seconds, failed: list[protocol.Event]) -> None:
+def test_a_discarded_snapshot_is_none() -> None:
     laps = RecentLaps()
-    watch = SnapshotStopwatch(laps, seconds, {})
-    watch.heard(ACKED, [protocol.WriteManifest(manifest())])
-    for event in failed:
-        written = isinstance(event, protocol.ManifestWritten)
-        watch.heard(event, [write(Purpose.SNAPSHOT)] if written else [])
-    watch.heard(answer(Purpose.COMMITTED), [])
+    watch = SnapshotStopwatch(laps)
+    watch.heard(decided(manifest(), WriteOutcome.UNAVAILABLE, manifest=4))
+    watch.heard(protocol.Completed(1, 7, WriteOutcome.WRITTEN, 0))
     assert not laps.snapshots
 
 
-def test_the_starting_positions_of_a_new_job_are_no_snapshot_of_an_epoch(seconds: Seconds) -> None:
+def test_the_starting_positions_of_a_new_job_are_no_snapshot_of_an_epoch() -> None:
     laps = RecentLaps()
-    watch = SnapshotStopwatch(laps, seconds, {})
-    watch.heard(ACKED, [protocol.WriteManifest(manifest(epoch_id=0))])
-    watch.heard(protocol.ManifestWritten(7, 0, DIGEST), [write(Purpose.SNAPSHOT)])
-    watch.heard(answer(Purpose.SNAPSHOT), [])
+    SnapshotStopwatch(laps).heard(decided(manifest(epoch_id=0)))
     assert not laps.snapshots

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dagster_jet.snapshot.manifest import Manifest
-from dagster_jet.snapshot.protocol import Commit, ManifestWritten, Purpose
-from tests.unit.snapshot.test_coordinator import acked, answer, run_epoch, running_job, tell
+from dagster_jet.snapshot.protocol import Complete
+from tests.unit.snapshot.test_coordinator import acked, decided, run_epoch, running_job, tell
 
 READ = {"queue": {"m1": "tag 1"}}
 
@@ -15,14 +15,12 @@ def test_a_snapshot_with_nothing_but_messages_to_acknowledge_has_a_phase_2() -> 
     job = running_job()
     whole = acked(run_epoch(job, at=1000), 1000)
     acks = tuple(replace(ack, artifacts=()) for ack in whole.acks)
-    (write,) = tell(job, replace(whole, acks=acks, unacknowledged=READ))
-    manifest = write.manifest
+    deciding = tell(job, replace(whole, acks=acks, unacknowledged=READ))
+    (complete,) = tell(job, decided(deciding, at=1000))
+    assert isinstance(complete, Complete)
+    manifest = complete.manifest
     assert manifest.unacknowledged == READ and not manifest.artifacts
     assert not manifest.is_committed
-    tell(job, ManifestWritten(2, 1000, 4711))
-    assert tell(job, answer(Purpose.SNAPSHOT, at=1000)) == [
-        Commit(2, (), recovering=False, unacknowledged=READ)
-    ]
     assert Manifest.from_bytes(manifest.to_bytes()).unacknowledged == READ
     assert replace(manifest, unacknowledged={"queue": {}}).is_committed
 
@@ -30,7 +28,8 @@ def test_a_snapshot_with_nothing_but_messages_to_acknowledge_has_a_phase_2() -> 
 def test_messages_of_a_failed_snapshot_are_in_the_next() -> None:
     job = running_job(snapshot_interval_ms=0)
     epoch = run_epoch(job, at=10)
-    tell(job, replace(acked(epoch, 10, error="no room"), unacknowledged=READ))
+    deciding = tell(job, replace(acked(epoch, 10, error="no room"), unacknowledged=READ))
+    tell(job, decided(deciding, at=10))
     epoch = run_epoch(job, at=20)
     more = {"queue": {**READ["queue"], "m2": "tag 2"}}
     (write,) = tell(job, replace(acked(epoch, 20), unacknowledged=more))

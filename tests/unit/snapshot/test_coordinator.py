@@ -24,23 +24,22 @@ from dagster_jet.snapshot.manifest import (
 from dagster_jet.snapshot.pending_snapshot import PendingState
 from dagster_jet.snapshot.protocol import (
     AbortOrphans,
-    AwaitSaved,
     CancelRequested,
     Claim,
     Claimed,
     CollectGarbage,
     Command,
-    Commit,
-    Committed,
+    Complete,
+    Completed,
+    Decide,
+    Decided,
     EpochAcked,
     EpochFailed,
     Event,
     Failed,
     ImportSnapshot,
     LoadManifest,
-    ManifestFailed,
     ManifestLoaded,
-    ManifestWritten,
     OrphansAborted,
     Publish,
     Published,
@@ -49,12 +48,10 @@ from dagster_jet.snapshot.protocol import (
     Restore,
     Restored,
     RunEpoch,
-    Saved,
     SnapshotImported,
     Stop,
     StopKind,
     Tick,
-    WriteManifest,
     WriteOutcome,
     WriteRecord,
 )
@@ -113,6 +110,37 @@ def acked(epoch: RunEpoch, at: int = 0, error: str | None = None) -> EpochAcked:
     )
 
 
+def decided(
+    commands: list[Command],
+    outcome: WriteOutcome = WRITTEN,
+    at: int = 0,
+    reason: str = "",
+    acks: tuple[Ack, ...] | None = None,
+) -> Decided:
+    """The answer of the snapshots' thread, whose one command this is."""
+    (decide,) = commands
+    assert isinstance(decide, Decide)
+    acks = decide.acks if acks is None else acks
+    manifest, record = decide.manifest.with_saved(acks), decide.record
+    errors = [ack.snapshot_error for ack in acks if ack.snapshot_error]
+    if errors or reason:
+        outcome, reason = WriteOutcome.UNAVAILABLE, reason or errors[0] or ""
+    else:
+        record = record.with_snapshot(manifest.ref(DIGEST, at), decide.retained_snapshots)
+    return Decided(manifest, acks, record, outcome, at, reason)
+
+
+def completed(snapshot_id: int, at: int = 0, by: int = 1) -> Completed:
+    return Completed(by, snapshot_id, WRITTEN, at)
+
+
+def saved(
+    job: Coordinator, epoch: RunEpoch, at: int = 0, error: str | None = None
+) -> list[Command]:
+    """Ends an epoch with a snapshot that is decided at once, or discarded."""
+    return tell(job, decided(tell(job, acked(epoch, at, error)), at=at))
+
+
 def tick(at: int, stop: StopKind | None = None) -> Tick:
     return Tick(at, wants_epoch=True, stop=stop)
 
@@ -128,8 +156,8 @@ def tell(job: Coordinator, *events: Event) -> list[Command]:
 def running_job(**settings: object) -> Coordinator:
     """A new job, its starting positions pinned as snapshot 1 at 0 ms, ready for data."""
     job = Coordinator(replace(CONFIG, **settings))
-    tell(job, Claimed(NEW_JOB), answer(Purpose.STARTING), aborted())
-    tell(job, ManifestWritten(1, 0, DIGEST), answer(Purpose.SNAPSHOT))
+    pinned = tell(job, Claimed(NEW_JOB), answer(Purpose.STARTING), aborted())
+    tell(job, decided(pinned))
     assert job.cycle.state is CycleState.READY
     return job
 
@@ -144,12 +172,7 @@ def decide(job: Coordinator, at: int, stop: StopKind | None = None) -> list[Comm
     """Runs an epoch that ends in a snapshot, up to the decision."""
     epoch = run_epoch(job, at, stop)
     assert epoch.snapshot_id is not None
-    return tell(
-        job,
-        acked(epoch, at),
-        ManifestWritten(epoch.snapshot_id, at, DIGEST),
-        answer(Purpose.SNAPSHOT, at=at),
-    )
+    return saved(job, epoch, at)
 
 
 # --- starting ------------------------------------------------------------------------------------
@@ -165,18 +188,16 @@ def test_a_new_job_pins_its_starting_positions_before_data() -> None:
 
     assert tell(job, answer(Purpose.STARTING)) == [AbortOrphans(1, ())]
 
-    (write,) = tell(job, aborted())
-    assert isinstance(write, WriteManifest)
-    assert (write.manifest.snapshot_id, write.manifest.epoch_id) == (1, 0)
-    assert write.manifest.sources == {"inbox": 0}
+    (decide,) = tell(job, aborted())
+    assert isinstance(decide, Decide)
+    assert (decide.manifest.snapshot_id, decide.manifest.epoch_id) == (1, 0)
+    assert decide.manifest.sources == {"inbox": 0}
+    assert decide.record.snapshot is None
 
-    (decision,) = tell(job, ManifestWritten(1, 0, DIGEST))
-    assert isinstance(decision, WriteRecord)
-    assert decision.record.snapshot is not None
-    assert decision.record.snapshot.manifest_checksum == DIGEST
-    assert decision.record.snapshot.committed, "nothing to commit: phase 2 is over"
-
-    assert tell(job, answer(Purpose.SNAPSHOT)) == []
+    assert tell(job, decided([decide])) == []
+    assert job.record.snapshot is not None
+    assert job.record.snapshot.manifest_checksum == DIGEST
+    assert job.record.snapshot.committed, "nothing to commit: phase 2 is over"
     assert job.cycle.state is CycleState.READY
 
 
@@ -217,14 +238,16 @@ def test_a_restart_commits_again_before_it_rolls_back() -> None:
     assert tell(job, ManifestLoaded(manifest)) == [Restore(manifest)]
 
     states = {"hourly": (ShardState(chain=(chunks(5),)),)}
-    assert tell(job, Restored(states)) == [Commit(5, (artifact(9),), recovering=True)]
+    (complete,) = tell(job, Restored(states))
+    assert isinstance(complete, Complete)
+    assert (complete.manifest, complete.recovering) == (manifest, True)
+    assert complete.record.snapshots == record.snapshots
 
-    note, abort = tell(job, Committed(2, 5, 10))
-    assert isinstance(note, WriteRecord)
-    assert note.record.snapshots[0].committed
-    assert abort == AbortOrphans(2, note.record.snapshots)
+    (abort,) = tell(job, completed(5, 10, by=2))
+    assert job.record.snapshots[0].committed
+    assert abort == AbortOrphans(2, job.record.snapshots)
 
-    (running,) = tell(job, answer(Purpose.COMMITTED), aborted(10))
+    (running,) = tell(job, aborted(10))
     assert isinstance(running, WriteRecord)
     assert running.record.status is JobStatus.RUNNING
     epoch = run_epoch(job, at=1010)
@@ -244,7 +267,7 @@ def test_a_completed_job_commits_what_is_left_and_ends() -> None:
     record, manifest = crashed(committed=False, completed=True)
     job = Coordinator(CONFIG)
     tell(job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest), Restored({}))
-    (stop,) = tell(job, Committed(2, 5, 0), answer(Purpose.COMMITTED), aborted())
+    (stop,) = tell(job, completed(5, by=2), aborted())
     assert stop == Stop(JobStatus.COMPLETED, StopCause.COMPLETE, "complete", write_status=True)
 
 
@@ -409,11 +432,9 @@ def test_a_damaged_older_snapshot_is_dropped_and_the_job_goes_on() -> None:
     assert [r.snapshot_id for r in running.record.snapshots] == [5, 3]
     # What it may have shared with them is not garbage when they are dropped in their turn.
     for at in (2000, 4000, 6000):
-        decided = decide(job, at)
-        gone = [c.chunk_sets for c in decided if isinstance(c, CollectGarbage)]
+        gone = [c.chunk_sets for c in decide(job, at) if isinstance(c, CollectGarbage)]
         assert not any(chunks(5).name in names for sets in gone for names in sets.values())
-        tell(job, Committed(2, job.record.snapshots[0].snapshot_id, at))
-        tell(job, answer(Purpose.COMMITTED, at=at))
+        tell(job, completed(job.record.snapshots[0].snapshot_id, at, by=2))
 
 
 # --- epochs --------------------------------------------------------------------------------------
@@ -433,19 +454,14 @@ def test_a_snapshot_names_the_artifacts_of_all_epochs_since_the_last() -> None:
     epoch = run_epoch(job, at=1000)
     assert epoch.snapshot_id == 2
 
-    (write,) = tell(job, acked(epoch, 1000))
-    assert isinstance(write, WriteManifest)
-    assert write.manifest.artifacts == (artifact(1), artifact(2))
-    assert write.manifest.shards["hourly"] == ((chunks(2),),)
-    assert write.manifest.counters["hourly"].rows_in == 2
-
-    tell(job, ManifestWritten(2, 1000, DIGEST))
-    assert tell(job, answer(Purpose.SNAPSHOT, at=1000)) == [
-        Commit(2, (artifact(1), artifact(2)), recovering=False)
-    ]
-    (note,) = tell(job, Committed(1, 2, 1020))
-    assert isinstance(note, WriteRecord)
-    assert note.purpose is Purpose.COMMITTED
+    (complete,) = tell(job, decided(tell(job, acked(epoch, 1000)), at=1000))
+    assert isinstance(complete, Complete) and not complete.recovering
+    assert complete.manifest.artifacts == (artifact(1), artifact(2))
+    assert complete.manifest.shards["hourly"] == ((chunks(2),),)
+    assert complete.manifest.counters["hourly"].rows_in == 2
+    assert complete.record == job.record and job.pending.state is PendingState.COMPLETING
+    assert tell(job, completed(2, 1020)) == []
+    assert job.pending.state is PendingState.NONE
 
 
 def test_phase_2_runs_beside_one_epoch_and_the_second_waits() -> None:
@@ -458,16 +474,14 @@ def test_phase_2_runs_beside_one_epoch_and_the_second_waits() -> None:
     assert tell(job, tick(30)) == []
     assert tell(job, tick(30, StopKind.SUSPEND)) == []
 
-    tell(job, Committed(1, 2, 40))
-    assert tell(job, tick(45)) == [], "the note is still on its way"
-    tell(job, answer(Purpose.COMMITTED, at=50))
+    tell(job, completed(2, 50))
     assert run_epoch(job, at=60).snapshot_id == 3
 
 
 def test_the_interval_counts_from_the_end_of_phase_2() -> None:
     job = running_job()
     decide(job, at=1000)
-    tell(job, Committed(1, 2, 1400), answer(Purpose.COMMITTED, at=1500))
+    tell(job, completed(2, 1500))
     tell(job, acked(run_epoch(job, at=2499)))
     assert run_epoch(job, at=2500).snapshot_id == 3
 
@@ -478,10 +492,8 @@ def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
     assert job.handle(Tick(1, wants_epoch=False)) == [], "not without a reason for an epoch"
     first = run_epoch(job, at=2)
     assert first.snapshot_id == 2
-    tell(
-        job, acked(first, at=500), ManifestWritten(2, 500, DIGEST), answer(Purpose.SNAPSHOT, at=500)
-    )
-    tell(job, Committed(1, 2, 500), answer(Purpose.COMMITTED, at=500))
+    saved(job, first, 500)
+    tell(job, completed(2, 500))
     tell(job, acked(run_epoch(job, at=600)))
     assert run_epoch(job, at=1499).snapshot_id is None
     long_interval = running_job(first_epoch_ms=1000, snapshot_interval_ms=5000)
@@ -491,7 +503,7 @@ def test_what_falls_due_within_the_first_epoch_is_its_own_snapshot() -> None:
 def test_what_only_dropped_snapshots_needed_becomes_garbage() -> None:
     job = running_job(snapshot_interval_ms=0)
     decide(job, at=10)
-    tell(job, Committed(1, 2, 20), answer(Purpose.COMMITTED, at=20))
+    tell(job, completed(2, 20))
     _, garbage = decide(job, at=30)
     assert garbage == CollectGarbage(("manifest/000000000001-1",), {})
 
@@ -518,15 +530,17 @@ def test_the_same_ack_twice_is_one_and_two_attempts_are_an_error() -> None:
 
 def test_answers_of_a_dead_execution_change_nothing() -> None:
     job = Coordinator(CONFIG)
-    assert tell(job, Committed(0, 1, 0)) == [], "even before our own claim is answered"
+    assert tell(job, completed(1, by=0)) == [], "even before our own claim is answered"
 
     job = running_job(snapshot_interval_ms=0)
     epoch = run_epoch(job, at=10)
     assert tell(job, replace(acked(epoch), execution_id=0)) == []
     assert tell(job, EpochFailed(0, epoch.epoch_id, "executor lost", restartable=True)) == []
-    tell(job, acked(epoch), ManifestWritten(2, 10, DIGEST), answer(Purpose.SNAPSHOT))
-    assert tell(job, Committed(0, 2, 20)) == []
-    assert tell(job, Committed(1, 1, 20)) == [], "another snapshot's"
+    saved(job, epoch, 10)
+    assert tell(job, completed(2, 20, by=0)) == []
+    assert tell(job, replace(completed(2, 20, by=0), outcome=WriteOutcome.FENCED)) == []
+    assert tell(job, completed(1, 20)) == [], "another snapshot's"
+    assert job.pending.state is PendingState.COMPLETING
 
 
 # --- what goes wrong around the decision ---------------------------------------------------------
@@ -534,10 +548,12 @@ def test_answers_of_a_dead_execution_change_nothing() -> None:
 
 def test_a_failed_snapshot_is_discarded_and_tried_again_under_a_new_id() -> None:
     job = running_job()
-    tell(job, acked(run_epoch(job, at=1000), 1000), ManifestFailed(99, "somebody else's", 1000))
-    assert job.pending.state is PendingState.MANIFEST
+    deciding = tell(job, acked(run_epoch(job, at=1000), 1000))
+    failed = decided(deciding, at=1000, reason="disk full")
+    tell(job, replace(failed, manifest=replace(failed.manifest, snapshot_id=99)))
+    assert job.pending.state is PendingState.DECIDING, "another snapshot's"
 
-    (discard,) = tell(job, ManifestFailed(2, "disk full", 1000))
+    (discard,) = tell(job, failed)
     assert discard == CollectGarbage(
         ("manifest/000000000002-1",), {"hourly": frozenset({"hourly/2"})}
     )
@@ -546,9 +562,9 @@ def test_a_failed_snapshot_is_discarded_and_tried_again_under_a_new_id() -> None
 
     epoch = run_epoch(job, at=2000)
     assert epoch.snapshot_id == 3
-    (write,) = tell(job, acked(epoch, 2000))
-    assert isinstance(write, WriteManifest)
-    assert write.manifest.artifacts == (artifact(1), artifact(2))
+    (again,) = tell(job, acked(epoch, 2000))
+    assert isinstance(again, Decide)
+    assert again.manifest.artifacts == (artifact(1), artifact(2))
 
 
 def test_the_first_failure_after_a_restart_does_not_end_the_execution() -> None:
@@ -556,7 +572,8 @@ def test_the_first_failure_after_a_restart_does_not_end_the_execution() -> None:
     job = Coordinator(CONFIG)
     tell(job, Claimed(record), answer(Purpose.STARTING), ManifestLoaded(manifest), Restored({}))
     tell(job, aborted(0))
-    assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
+    (discard,) = saved(job, run_epoch(job, at=1000), 1000, error="disk full")
+    assert isinstance(discard, CollectGarbage)
     assert job.cycle.state is CycleState.READY
 
 
@@ -570,7 +587,8 @@ def test_snapshots_may_fail_for_as_long_as_they_like(outcome: WriteOutcome) -> N
         epoch = run_epoch(job, at=number * 1000)
         assert epoch.snapshot_id is not None and epoch.snapshot_id <= reserved
         ids.append(epoch.snapshot_id)
-        commands = tell(job, acked(epoch, number * 1000, error="no space left"))
+        discard, *commands = saved(job, epoch, number * 1000, error="no space left")
+        assert isinstance(discard, CollectGarbage)
         for command in commands:
             assert isinstance(command, WriteRecord), "nothing else is due: the job lives on"
             assert command.record.snapshots == job.record.snapshots
@@ -590,7 +608,7 @@ def test_without_ids_no_snapshot_is_begun_and_a_stop_is_carried_out() -> None:
     while job.pending.has_ids:
         number += 1
         epoch = run_epoch(job, at=number * 1000)
-        tell(job, acked(epoch, number * 1000, error="no space left"))
+        saved(job, epoch, number * 1000, error="no space left")
         tell(job, answer(Purpose.RESERVED, WriteOutcome.UNAVAILABLE, number * 1000))
     (again,) = tell(job, tick((number + 1) * 1000))
     assert isinstance(again, WriteRecord) and again.purpose is Purpose.RESERVED
@@ -601,39 +619,41 @@ def test_without_ids_no_snapshot_is_begun_and_a_stop_is_carried_out() -> None:
 
 def test_chunks_that_could_not_be_stored_fail_the_snapshot_not_the_epoch() -> None:
     job = running_job()
-    assert tell(job, acked(run_epoch(job, at=1000), 1000, error="disk full")) == []
+    saved(job, run_epoch(job, at=1000), 1000, error="disk full")
     assert job.cycle.state is CycleState.READY
     assert job.counters["hourly"].rows_in == 1
 
 
-def undecided(job: Coordinator, stop: StopKind | None = None) -> None:
-    tell(job, acked(run_epoch(job, at=1000, stop=stop), 1000), ManifestWritten(2, 1000, DIGEST))
-    assert job.pending.state is PendingState.RECORD
+def undecided(job: Coordinator, stop: StopKind | None = None) -> list[Command]:
+    """A snapshot on its way: the command that `decided` answers."""
+    deciding = tell(job, acked(run_epoch(job, at=1000, stop=stop), 1000))
+    assert job.pending.state is PendingState.DECIDING
+    return deciding
 
 
 def test_a_record_that_was_certainly_not_written_fails_the_snapshot() -> None:
     job = running_job()
-    undecided(job)
-    (discard,) = tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE, at=1000))
+    deciding = undecided(job)
+    (discard,) = tell(job, decided(deciding, WriteOutcome.UNAVAILABLE, at=1000))
     assert isinstance(discard, CollectGarbage)
     assert job.cycle.state is CycleState.READY
 
 
 def test_after_an_unknown_outcome_nothing_is_committed_and_nothing_cleaned_up() -> None:
     job = running_job()
-    undecided(job)
-    (stop,) = tell(job, answer(Purpose.SNAPSHOT, UNKNOWN))
+    deciding = undecided(job)
+    (stop,) = tell(job, decided(deciding, UNKNOWN))
     assert isinstance(stop, Stop)
     assert stop.restart and not stop.write_status
 
 
 def test_a_fenced_execution_stops_and_touches_nothing() -> None:
     job = running_job()
-    undecided(job)
-    (stop,) = tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.FENCED))
+    deciding = undecided(job)
+    (stop,) = tell(job, decided(deciding, WriteOutcome.FENCED))
     assert isinstance(stop, Stop)
     assert not stop.restart and not stop.write_status
-    assert tell(job, Committed(1, 2, 0), tick(9000)) == []
+    assert tell(job, completed(2), tick(9000)) == []
 
 
 @pytest.mark.parametrize("outcome", [WRITTEN, WriteOutcome.UNAVAILABLE])
@@ -641,11 +661,11 @@ def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
     outcome: WriteOutcome,
 ) -> None:
     job = running_job()
-    undecided(job)
+    deciding = undecided(job)
     assert tell(job, Failed("a source ended", restartable=False)) == []
     assert tell(job, tick(9000)) == [], "nothing new is begun"
-    first, stop = tell(job, answer(Purpose.SNAPSHOT, outcome, at=1000))
-    assert isinstance(first, Commit if outcome is WRITTEN else CollectGarbage)
+    first, stop = tell(job, decided(deciding, outcome, at=1000))
+    assert isinstance(first, Complete if outcome is WRITTEN else CollectGarbage)
     assert stop == Stop(JobStatus.FAILED, StopCause.ERROR, "a source ended", write_status=True)
     assert bool(job.record.snapshots[0].epoch_id) == (outcome is WRITTEN)
 
@@ -653,14 +673,12 @@ def test_a_failure_beside_the_decision_does_not_write_the_record_over_it(
 def test_a_cancel_waits_for_the_decision_that_is_on_its_way_and_for_its_commit() -> None:
     """Nobody starts a cancelled job to commit what it has decided."""
     job = running_job()
-    undecided(job)
+    deciding = undecided(job)
     assert tell(job, tick(1001, StopKind.CANCEL)) == []
-    commit, *_ = tell(job, answer(Purpose.SNAPSHOT, at=1002))
-    assert isinstance(commit, Commit)
+    complete, *_ = tell(job, decided(deciding, at=1002))
+    assert isinstance(complete, Complete)
     assert tell(job, tick(1003, StopKind.CANCEL)) == []
-    tell(job, Committed(job.record.execution_id, commit.snapshot_id, 1004))
-    assert tell(job, tick(1005, StopKind.CANCEL)) == []
-    (stop,) = tell(job, answer(Purpose.COMMITTED, at=1006))
+    (stop,) = tell(job, completed(2, 1006))
     assert job.record.snapshot is not None and job.record.snapshot.committed
     assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
 
@@ -709,8 +727,8 @@ def test_a_cancel_in_recovery_commits_first_what_is_decided(steps: int) -> None:
     )
     tell(job, *recovery[:steps])
     commands = tell(job, CancelRequested(), *recovery[steps:])
-    assert steps == 4 or isinstance(commands[-1], Commit)
-    (stop,) = tell(job, Committed(job.record.execution_id, manifest.snapshot_id, 9))
+    assert steps == 4 or isinstance(commands[-1], Complete)
+    (stop,) = tell(job, completed(manifest.snapshot_id, 9, by=2))
     assert stop == Stop(JobStatus.FAILED, StopCause.CANCEL, "cancelled", write_status=True)
     assert job.record.snapshot is not None and job.record.snapshot.committed
 
@@ -720,16 +738,16 @@ def test_a_cancel_in_recovery_commits_first_what_is_decided(steps: int) -> None:
 
 def test_one_epoch_runs_while_a_snapshot_is_being_decided() -> None:
     job = running_job()
-    undecided(job)
+    deciding = undecided(job)
     epoch = run_epoch(job, at=5000)
     assert epoch.snapshot_id is None, "however late it is, there is one at a time"
     assert tell(job, acked(epoch, 5001), tick(5002)) == [], "a third transaction would open"
-    (commit,) = tell(job, answer(Purpose.SNAPSHOT, at=5003))
-    assert isinstance(commit, Commit) and commit.artifacts == (artifact(1),)
-    tell(job, Committed(1, 2, 5004), answer(Purpose.COMMITTED, at=5004))
-    (write,) = tell(job, acked(run_epoch(job, at=6004), 6005))
-    assert isinstance(write, WriteManifest)
-    assert write.manifest.artifacts == (artifact(2), artifact(3))
+    (complete,) = tell(job, decided(deciding, at=5003))
+    assert isinstance(complete, Complete) and complete.manifest.artifacts == (artifact(1),)
+    tell(job, completed(2, 5004))
+    (decide,) = tell(job, acked(run_epoch(job, at=6004), 6005))
+    assert isinstance(decide, Decide)
+    assert decide.manifest.artifacts == (artifact(2), artifact(3))
 
 
 @pytest.mark.parametrize("decided_first", [True, False])
@@ -739,11 +757,11 @@ def test_what_the_epoch_was_given_is_saved_or_unsaved_once_it_is_known(
 ) -> None:
     """The epoch answers with the runs that it was given, whatever has been decided meanwhile."""
     job = running_job()
-    undecided(job)
+    deciding = undecided(job)
     epoch = run_epoch(job, at=1001)
     given = job.shards["hourly"][0]
     assert (given.saved, given.deciding, given.unsaved) == ((), (RUN_1,), ())
-    events = [answer(Purpose.SNAPSHOT, outcome, at=1002), acked(epoch, 1002)]
+    events = [decided(deciding, outcome, at=1002), acked(epoch, 1002)]
     for event in events if decided_first else reversed(events):
         assert job.shards["hourly"][0] is given or event is events[0]
         tell(job, event)
@@ -753,9 +771,9 @@ def test_what_the_epoch_was_given_is_saved_or_unsaved_once_it_is_known(
     else:
         assert job.shards["hourly"][0] == ShardState((), (RUN_1, RUN_2))
         assert (job.view().undecided_epochs, job.job.epochs_since_barrier) == (2, 2)
-        (write,) = tell(job, acked(run_epoch(job, at=2002), 2003))
-        assert isinstance(write, WriteManifest)
-        assert write.manifest.artifacts == (artifact(1), artifact(2), artifact(3))
+        (decide,) = tell(job, acked(run_epoch(job, at=2002), 2003))
+        assert isinstance(decide, Decide)
+        assert decide.manifest.artifacts == (artifact(1), artifact(2), artifact(3))
 
 
 def saving(epoch: RunEpoch, at: int) -> EpochAcked:
@@ -768,46 +786,45 @@ def saving(epoch: RunEpoch, at: int) -> EpochAcked:
 def test_a_snapshot_waits_for_state_that_is_still_being_saved() -> None:
     job = running_job()
     epoch = run_epoch(job, at=1000)
-    (wait,) = tell(job, saving(epoch, 1000))
-    assert isinstance(wait, AwaitSaved) and wait.snapshot_id == 2
-    assert tell(job, ManifestWritten(2, 1000, DIGEST)) == [], "nothing is written yet"
+    deciding = tell(job, saving(epoch, 1000))
     beside = run_epoch(job, at=1001)
     assert beside.snapshot_id is None
     tell(job, acked(beside, 1002))
     whole = acked(epoch, 1000).acks
-    assert tell(job, Saved(99, whole, 1003)) == [], "another snapshot's"
-    (write,) = tell(job, Saved(2, whole, 1003))
-    assert isinstance(write, WriteManifest)
-    assert (write.manifest.epoch_id, write.manifest.sources) == (1, {"inbox": 1}), "of its barrier"
-    assert write.manifest.counters["hourly"].rows_in == 1
-    assert write.manifest.artifacts == (artifact(1),)
-    assert write.manifest.shards["hourly"] == ((chunks(2),),)
+    (complete,) = tell(job, decided(deciding, at=1003, acks=whole))
+    assert isinstance(complete, Complete)
+    manifest = complete.manifest
+    assert (manifest.epoch_id, manifest.sources) == (1, {"inbox": 1}), "of its barrier"
+    assert manifest.counters["hourly"].rows_in == 1
+    assert manifest.artifacts == (artifact(1),)
+    assert manifest.shards["hourly"] == ((chunks(2),),)
+    assert job.shards["hourly"][0].chain == (chunks(2),)
 
 
 def test_state_that_could_not_be_saved_fails_the_snapshot_later_not_the_epoch() -> None:
     job = running_job()
     epoch = run_epoch(job, at=1000)
-    tell(job, saving(epoch, 1000))
+    deciding = tell(job, saving(epoch, 1000))
     failed = acked(epoch, 1000, error="disk full").acks
-    assert tell(job, Saved(2, failed, 1003)) == []
+    tell(job, decided(deciding, at=1003, acks=failed))
     assert (job.pending.state, job.pending.last_failure) == (PendingState.NONE, "disk full")
     assert job.shards["hourly"][0].unsaved == (RUN_1,)
 
 
 def test_where_processors_commit_no_epoch_runs_beside_the_decision() -> None:
     job = Coordinator(CONFIG)
-    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer(Purpose.STARTING), aborted())
-    tell(job, ManifestWritten(1, 0, DIGEST), answer(Purpose.SNAPSHOT))
-    tell(job, acked(run_epoch(job, at=10), 10), ManifestWritten(2, 10, DIGEST))
+    claimed = Claimed(NEW_JOB, decides_every_epoch=True)
+    tell(job, decided(tell(job, claimed, answer(Purpose.STARTING), aborted())))
+    tell(job, acked(run_epoch(job, at=10), 10))
     assert tell(job, tick(11)) == []
 
 
 def test_no_epoch_runs_beside_the_decision_about_the_last_one() -> None:
     job = running_job()
     tell(job, acked(run_epoch(job, at=10)))
-    undecided(job, StopKind.SUSPEND)
+    deciding = undecided(job, StopKind.SUSPEND)
     assert tell(job, tick(1001)) == []
-    assert tell(job, answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE, at=1002))[-1] == Stop(
+    assert tell(job, decided(deciding, WriteOutcome.UNAVAILABLE, at=1002))[-1] == Stop(
         JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True
     )
 
@@ -820,13 +837,11 @@ def test_a_terminal_snapshot_is_committed_before_the_job_leaves_running() -> Non
     tell(job, acked(run_epoch(job, at=10)))
     epoch = run_epoch(job, at=20, stop=StopKind.SUSPEND)
     assert (epoch.snapshot_id, epoch.terminal, epoch.final) == (2, True, False)
-    (decision,) = tell(job, acked(epoch), ManifestWritten(2, 30, DIGEST))
-    assert isinstance(decision, WriteRecord)
-    assert decision.record.status is JobStatus.COMPLETING
-
-    (commit,) = tell(job, answer(Purpose.SNAPSHOT))
-    assert isinstance(commit, Commit)
-    (stop,) = tell(job, Committed(1, 2, 40), answer(Purpose.COMMITTED, at=40))
+    deciding = tell(job, acked(epoch))
+    (complete,) = tell(job, decided(deciding, at=30))
+    assert job.record.status is JobStatus.COMPLETING
+    assert isinstance(complete, Complete)
+    (stop,) = tell(job, completed(2, 40))
     assert stop == Stop(JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True)
 
 
@@ -840,7 +855,7 @@ def test_a_terminal_snapshot_that_fails_does_not_keep_the_job_up() -> None:
     job = running_job()
     tell(job, acked(run_epoch(job, at=10)))
     epoch = run_epoch(job, at=20, stop=StopKind.SUSPEND)
-    _, stop = tell(job, acked(epoch), ManifestFailed(2, "disk full", 30))
+    _, stop = tell(job, decided(tell(job, acked(epoch)), at=30, reason="disk full"))
     assert stop == Stop(JobStatus.SUSPENDED, StopCause.SUSPEND, "suspend", write_status=True)
 
 
@@ -855,17 +870,17 @@ def test_whatever_fails_in_a_terminal_epoch_a_job_told_to_stop_does_not_restart(
 
     job = running_job()
     tell(job, acked(run_epoch(job, at=10)))
-    undecided(job, StopKind.SUSPEND)
-    (stop,) = tell(job, answer(Purpose.SNAPSHOT, UNKNOWN))
+    deciding = undecided(job, StopKind.SUSPEND)
+    (stop,) = tell(job, decided(deciding, UNKNOWN))
     assert isinstance(stop, Stop)
     assert not stop.restart and not stop.write_status
 
 
 def test_the_end_of_the_input_is_one_decision_for_all_sinks() -> None:
     job = running_job()
-    (commit,) = decide(job, at=10, stop=StopKind.COMPLETE)
-    assert isinstance(commit, Commit)
-    (stop,) = tell(job, Committed(1, 2, 20), answer(Purpose.COMMITTED))
+    (complete,) = decide(job, at=10, stop=StopKind.COMPLETE)
+    assert isinstance(complete, Complete)
+    (stop,) = tell(job, completed(2, 20))
     assert stop == Stop(JobStatus.COMPLETED, StopCause.COMPLETE, "complete", write_status=True)
 
 
@@ -879,11 +894,10 @@ def test_below_exactly_once_rows_are_published_before_the_record() -> None:
     assert tell(job, acked(epoch, 1000)) == [], "the answer once more"
     assert job.counters["hourly"].rows_in == 1
 
-    (write,) = tell(job, Published(1))
-    assert isinstance(write, WriteManifest)
-    assert write.manifest.artifacts == ()
+    deciding = tell(job, Published(1))
+    assert isinstance(deciding[0], Decide) and deciding[0].manifest.artifacts == ()
     assert tell(job, Published(1)) == []
-    assert tell(job, ManifestWritten(2, 1000, DIGEST), answer(Purpose.SNAPSHOT, at=1000)) == []
+    assert tell(job, decided(deciding, at=1000)) == []
     assert job.cycle.state is CycleState.READY
 
 
@@ -903,8 +917,8 @@ def test_without_a_guarantee_there_are_no_snapshots() -> None:
 def two_phase_job() -> Coordinator:
     """As `running_job`, with an hour between snapshots that nobody would wait for."""
     job = Coordinator(replace(CONFIG, snapshot_interval_ms=3_600_000))
-    tell(job, Claimed(NEW_JOB, decides_every_epoch=True), answer(Purpose.STARTING), aborted())
-    tell(job, ManifestWritten(1, 0, DIGEST), answer(Purpose.SNAPSHOT))
+    claimed = Claimed(NEW_JOB, decides_every_epoch=True)
+    tell(job, decided(tell(job, claimed, answer(Purpose.STARTING), aborted())))
     return job
 
 
@@ -919,26 +933,22 @@ def test_every_epoch_is_decided_and_its_phase_2_waited_for() -> None:
     job = two_phase_job()
     epoch = run_epoch(job, at=10)
     assert epoch.snapshot_id == 2
-    (write,) = tell(job, prepared(epoch, 10))
-    assert isinstance(write, WriteManifest)
-    assert write.manifest.prepared == ("hourly",)
-    (decision,) = tell(job, ManifestWritten(2, 10, DIGEST))
-    assert isinstance(decision, WriteRecord)
-    assert decision.record.snapshot is not None
-    assert not decision.record.snapshot.committed, "no artifacts, and yet phase 2 is to come"
-
-    assert tell(job, answer(Purpose.SNAPSHOT, at=10)) == [Commit(2, (), False, ("hourly",))]
+    (complete,) = tell(job, decided(tell(job, prepared(epoch, 10)), at=10))
+    assert isinstance(complete, Complete)
+    assert (complete.manifest.artifacts, complete.manifest.prepared) == ((), ("hourly",))
+    assert complete.record.snapshot is not None
+    assert not complete.record.snapshot.committed, "no artifacts, and yet phase 2 is to come"
     assert tell(job, tick(20)) == [], "the next instances would commit the same"
-    tell(job, Committed(1, 2, 30), answer(Purpose.COMMITTED, at=30))
+    tell(job, completed(2, 30))
     assert run_epoch(job, at=31).snapshot_id == 3
 
 
 def test_the_end_waits_for_what_processors_have_prepared() -> None:
     job = two_phase_job()
     epoch = run_epoch(job, at=10)
-    tell(job, prepared(epoch, 10), ManifestWritten(2, 10, DIGEST), answer(Purpose.SNAPSHOT, at=10))
+    tell(job, decided(tell(job, prepared(epoch, 10)), at=10))
     assert tell(job, tick(20, StopKind.SHUTDOWN)) == []
-    tell(job, Committed(1, 2, 30), answer(Purpose.COMMITTED, at=30))
+    tell(job, completed(2, 30))
     (stop,) = tell(job, tick(40, StopKind.SHUTDOWN))
     assert stop == Stop(JobStatus.NOT_RUNNING, StopCause.SHUTDOWN, "shutdown", write_status=True)
 
@@ -949,9 +959,10 @@ def test_a_restart_lets_processors_commit_again() -> None:
     job = Coordinator(CONFIG)
     tell(job, Claimed(record, decides_every_epoch=True), answer(Purpose.STARTING))
     tell(job, ManifestLoaded(manifest))
-    assert tell(job, Restored({})) == [Commit(5, (), True, ("hourly",))]
-    note, abort = tell(job, Committed(2, 5, 10))
-    assert isinstance(note, WriteRecord) and isinstance(abort, AbortOrphans)
+    (complete,) = tell(job, Restored({}))
+    assert isinstance(complete, Complete) and complete.manifest.prepared == ("hourly",)
+    (abort,) = tell(job, completed(5, 10, by=2))
+    assert isinstance(abort, AbortOrphans)
 
 
 @pytest.mark.parametrize("where", ["in a task", "before the record", "at the record"])
@@ -959,15 +970,12 @@ def test_what_was_prepared_for_a_failed_snapshot_is_never_restored(where: str) -
     """The shards' state has the ids already: an epoch that began from it would commit them."""
     job = two_phase_job()
     epoch = run_epoch(job, at=10)
-    events: list[Event] = [prepared(epoch, 10, error="disk full" if where == "in a task" else None)]
-    if where == "before the record":
-        events.append(ManifestFailed(2, "disk full", 10))
-    elif where == "at the record":
-        events += [
-            ManifestWritten(2, 10, DIGEST),
-            answer(Purpose.SNAPSHOT, WriteOutcome.UNAVAILABLE),
-        ]
-    stop = tell(job, *events)[-1]
+    deciding = tell(job, prepared(epoch, 10, error="disk full" if where == "in a task" else None))
+    if where == "at the record":
+        stop = tell(job, decided(deciding, WriteOutcome.UNAVAILABLE))[-1]
+    else:
+        reason = "disk full" if where == "before the record" else ""
+        stop = tell(job, decided(deciding, reason=reason))[-1]
     assert isinstance(stop, Stop)
     assert stop.restart and not stop.write_status
     assert job.pending.failures == 1

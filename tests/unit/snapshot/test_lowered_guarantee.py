@@ -10,7 +10,7 @@ from dagster_jet import sinks
 from dagster_jet.connectors.contract import effective_guarantee
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.snapshot.protocol import Publish, Published, WriteManifest
+from dagster_jet.snapshot.protocol import Decide, Publish, Published
 from tests.unit.snapshot.test_coordinator import acked, artifact, run_epoch, running_job, tell
 
 
@@ -21,9 +21,9 @@ def test_its_artifacts_are_published_and_only_the_others_wait_for_the_snapshot()
     log = replace(artifact(epoch.epoch_id), sink="log")
     writer = replace(told.acks[-1], vertex="log", artifacts=(log,))
     assert tell(job, replace(told, acks=(*told.acks, writer))) == [Publish(epoch.epoch_id, (log,))]
-    (write,) = tell(job, Published(epoch.epoch_id))
-    assert isinstance(write, WriteManifest)
-    assert write.manifest.artifacts == (artifact(epoch.epoch_id),)
+    (decide,) = tell(job, Published(epoch.epoch_id))
+    assert isinstance(decide, Decide)
+    assert decide.manifest.artifacts == (artifact(epoch.epoch_id),)
 
 
 @pytest.mark.parametrize("wanted", Guarantee)
