@@ -83,7 +83,6 @@ if TYPE_CHECKING:
     )
     from dagster_jet.jet import Jet
     from dagster_jet.job_config import JobConfig
-    from dagster_jet.jobs.dag_job import DagJob, DagResult
     from dagster_jet.jobs.explanation import Explanation
     from dagster_jet.jobs.findings import Finding, FindingKind
     from dagster_jet.jobs.job import Job, JobResult
@@ -138,7 +137,6 @@ _LOADED_WHEN_USED = {
     ),
     "dagster_jet.jet": ("Jet",),
     "dagster_jet.job_config": ("JobConfig",),
-    "dagster_jet.jobs.dag_job": ("DagJob", "DagResult"),
     "dagster_jet.jobs.explanation": ("Explanation",),
     "dagster_jet.jobs.findings": ("Finding", "FindingKind"),
     "dagster_jet.jobs.job": ("Job", "JobResult"),
@@ -193,8 +191,6 @@ __all__ = [
     "CommitContext",
     "Committer",
     "ConfigurationError",
-    "DagJob",
-    "DagResult",
     "DagsterJetTranslator",
     "ExecutionRecord",
     "ExecutorLostError",

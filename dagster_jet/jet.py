@@ -10,22 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dagster_jet.connectors.contract import at_start, effective_guarantees, on_store
 from dagster_jet.core.guarantee import Guarantee
-from dagster_jet.dag import DAG
 from dagster_jet.errors import ConfigurationError, JobStateError
 from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.stopping import UntilSpec, parse_until
 from dagster_jet.job_config import JobConfig
-from dagster_jet.jobs.dag_job import DagJob, DagResult
 from dagster_jet.jobs.deletion import JobDeletion, delete_job
 from dagster_jet.jobs.explanation import Explanation, explain
 from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.ledger import LedgerEntry, least_epoch, read_ledger
-from dagster_jet.jobs.open_dag_job import open_dag_job, refuse_for_dags
 from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.jobs.profile import JobProfile, read_profile
 from dagster_jet.jobs.remote_job import RemoteJob
@@ -117,12 +114,10 @@ class Jet:
         )
         self._shows_progress = show_progress
         self._jobs: dict[str, PipelineJob] = {}
-        self._dag_jobs: dict[str, DagJob] = {}
         self._maps: dict[str, JetMap] = {}
 
     # --- running --------------------------------------------------------------------------------
 
-    @overload
     def run(
         self,
         pipeline: Pipeline,
@@ -131,24 +126,8 @@ class Jet:
         until: UntilSpec = "drained",
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
-    ) -> JobResult: ...
-
-    @overload
-    def run(self, pipeline: DAG, config: JobConfig | None = None) -> DagResult: ...
-
-    def run(
-        self,
-        pipeline: Pipeline | DAG,
-        config: JobConfig | None = None,
-        *,
-        until: UntilSpec = "drained",
-        on_event: Callable[[JobEvent], None] | None = None,
-        run_id: str | None = None,
     ) -> JobResult:
         """Runs a pipeline in this process and waits for the end.
-
-        A DAG runs without Spark and in memory, for tests and development, until all its processors
-        have ended; see `submit`.
 
         Args:
             pipeline: its name is the job's name.
@@ -168,12 +147,8 @@ class Jet:
         Example:
             >>> result = jet.run(pipeline, JobConfig(), until="10 minutes")  # doctest: +SKIP
         """
-        if isinstance(pipeline, DAG):
-            refuse_for_dags(pipeline, until=until != "drained", on_event=on_event, run_id=run_id)
-            return self.submit(pipeline, config).result()
         return self.submit(pipeline, config, until=until, on_event=on_event, run_id=run_id).result()
 
-    @overload
     def submit(
         self,
         pipeline: Pipeline,
@@ -182,20 +157,7 @@ class Jet:
         until: UntilSpec = "stopped",
         on_event: Callable[[JobEvent], None] | None = None,
         run_id: str | None = None,
-    ) -> PipelineJob: ...
-
-    @overload
-    def submit(self, pipeline: DAG, config: JobConfig | None = None) -> DagJob: ...
-
-    def submit(
-        self,
-        pipeline: Pipeline | DAG,
-        config: JobConfig | None = None,
-        *,
-        until: UntilSpec = "stopped",
-        on_event: Callable[[JobEvent], None] | None = None,
-        run_id: str | None = None,
-    ) -> Job:
+    ) -> PipelineJob:
         """Starts a pipeline on a driver thread of its own and returns at once.
 
         Arguments are those of `run`.
@@ -205,24 +167,15 @@ class Jet:
         `initial_snapshot`. If input waits, the event `InputIgnored` and `JobResult.ignored_input`
         say so.
 
-        A DAG runs without Spark, for tests and development. It always begins from the start, its
-        snapshots are in the memory of this process, and it has no record, no lease and no assets in
-        Dagster. It can be suspended, resumed and restarted like any job, while the process lives.
-
         Raises:
-            JobStateError: the job is already running in this process; a DAG has the name of a job
-                that the store knows.
-            ConfigurationError: a URL of the store has a password in it; `until` cannot be read; a
-                DAG got a setting that only pipelines have.
+            JobStateError: the job is already running in this process.
+            ConfigurationError: a URL of the store has a password in it; `until` cannot be read.
             PipelineError: the pipeline reads or writes nothing.
 
         Example:
             >>> job = jet.submit(pipeline)  # doctest: +SKIP
             >>> job.suspend()  # doctest: +SKIP
         """
-        if isinstance(pipeline, DAG):
-            refuse_for_dags(pipeline, until=until != "stopped", on_event=on_event, run_id=run_id)
-            return self._submit_dag(pipeline, config or JobConfig())
         running = self._jobs.get(pipeline.name)
         if running is not None and not running.done.is_set():
             raise JobStateError(
@@ -244,19 +197,6 @@ class Jet:
             show_progress=self._shows_progress,
         )
         self._jobs[pipeline.name] = job
-        job.start()
-        return job
-
-    def _submit_dag(self, dag: DAG, config: JobConfig) -> DagJob:
-        running = self._dag_jobs.get(dag.name)
-        if running is not None and not running.done.is_set():
-            raise JobStateError(
-                "the job is running in this process already.",
-                job=dag.name,
-                cure="Cancel it first, or use the job that submit() returned.",
-            )
-        job = open_dag_job(dag, config, self.store)
-        self._dag_jobs[dag.name] = job
         job.start()
         return job
 
@@ -641,9 +581,6 @@ class Jet:
         Example:
             >>> jet.job("airport_delays").request_stop(StopKind.SUSPEND)  # doctest: +SKIP
         """
-        dag = self._dag_jobs.get(name)
-        if dag is not None:
-            return dag
         own = self._jobs.get(name)
         if own is not None and (not own.done.is_set() or own.is_newest):
             return own
@@ -720,11 +657,10 @@ class Jet:
         It waits for each job for up to one minute. An execution that has not ended by then is
         later taken over as if it had died.
         """
-        jobs = [*self._jobs.values(), *self._dag_jobs.values()]
-        for job in jobs:
+        for job in self._jobs.values():
             with suppress(JobStateError):  # it has ended
                 job.request_stop(StopKind.SHUTDOWN)
-        for job in jobs:
+        for job in self._jobs.values():
             job.done.wait(60)
         self.store.close()
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_jet.core.guarantee import Guarantee
+from dagster_jet.errors import JobStateError
 from dagster_jet.execution.events import JobEvent
 from dagster_jet.execution.exporting import Exporting
-from dagster_jet.execution.stopping import Until
+from dagster_jet.execution.stopping import StopSignal, Until
 from dagster_jet.job_config import JobConfig
 from dagster_jet.jobs.completed import ignored_input
-from dagster_jet.jobs.driven_job import DrivenJob
 from dagster_jet.jobs.driver import Driver
 from dagster_jet.jobs.exporting import ExportWatcher, export_snapshot
-from dagster_jet.jobs.job import JobResult
+from dagster_jet.jobs.job import Job, JobResult
 from dagster_jet.jobs.members_repairer import MembersRepairer
+from dagster_jet.jobs.moves import refuse_without_name
 from dagster_jet.jobs.requests import RequestWatcher
 from dagster_jet.jobs.run_progress import RunProgress
 from dagster_jet.jobs.totals import result_of
@@ -28,6 +30,7 @@ from dagster_jet.ownership.lease import is_owner_alive, wall_clock_ms
 from dagster_jet.ownership.record_keeper import read_record
 from dagster_jet.pipeline.graph import Graph
 from dagster_jet.snapshot.export import Export
+from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import Doing, ExecutionRecord, JobStatus
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class PipelineJob(DrivenJob):
+class PipelineJob(Job):
     """Drives a pipeline on a thread of its own until it ends. Made by `Jet.submit`."""
 
     def __init__(
@@ -56,7 +59,12 @@ class PipelineJob(DrivenJob):
         run_id: str | None,
         show_progress: bool = False,
     ) -> None:
-        super().__init__(name)
+        self._name = name
+        self._stop_signal = StopSignal()
+        self._result: JobResult | None = None
+        self._error: BaseException | None = None
+        self.done = threading.Event()
+        """Set when the driver thread has ended. Wait on it, not on the thread."""
         self._graph, self._config, self._store = graph, config, store
         self._on_event = on_event if on_event is not None else _ignore
         self._shows_progress, self._progress = show_progress, RunProgress(name)
@@ -74,6 +82,10 @@ class PipelineJob(DrivenJob):
             run_id=run_id,
             exporting=self._exporting,
         )
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def record(self) -> ExecutionRecord | None:
@@ -116,12 +128,60 @@ class PipelineJob(DrivenJob):
         keeper = self._driver.keeper
         return keeper is not None and keeper.headway.activity().doing is Doing.IDLE
 
+    # --- waiting and asking ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the driver thread and returns at once. Called once; then there is `resume`."""
+        thread = threading.Thread(target=self._run, name=f"jet-driver-{self.name}", daemon=True)
+        thread.start()
+
+    def result(self, timeout: float | None = None) -> JobResult:
+        if not wait(self.done, timeout, lambda: self._progress, shows=self._shows_progress):
+            raise TimeoutError(f"job {self.name!r} is still running")
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def request_stop(self, kind: StopKind) -> None:
+        refuse_without_name(self.name, kind)
+        if self.done.is_set():
+            raise self._has_ended(kind)
+        self._stop_signal.request(kind)
+
+    def export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        return self._export(name, timeout, cancels=False)
+
+    def cancel_and_export_snapshot(self, name: str, timeout: float | None = 60) -> Export:
+        if self.done.is_set():
+            raise self._has_ended(StopKind.CANCEL_AND_EXPORT)
+        return self._export(name, timeout, cancels=True)
+
     def _export(self, name: str, timeout: float | None, *, cancels: bool) -> Export:
         def drives() -> bool:
             return not self.done.is_set()
 
         return export_snapshot(
             self._store, self.name, name, timeout, cancels=cancels, drives=drives
+        )
+
+    def resume(self) -> None:
+        if not self.done.is_set() or self.status is not JobStatus.SUSPENDED:
+            raise JobStateError(
+                f"cannot resume: the job is {self.status.value}.",
+                job=self.name,
+                cure="Only a suspended job can be resumed.",
+            )
+        self._result = self._error = None
+        self._stop_signal = StopSignal()
+        self.done = threading.Event()
+        self.start()
+
+    def _has_ended(self, kind: StopKind) -> JobStateError:
+        return JobStateError(
+            f"cannot {kind.value}: the job has ended in this process.",
+            job=self.name,
+            cure="Submit it again to go on.",
         )
 
     def release_lease(self) -> None:
@@ -135,8 +195,15 @@ class PipelineJob(DrivenJob):
             self._metrics.note(event)
         self._on_event(event)
 
-    def _wait(self, timeout: float | None) -> bool:
-        return wait(self.done, timeout, lambda: self._progress, shows=self._shows_progress)
+    # --- on the driver thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._result = self._drive()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the result
+            self._error = error
+        finally:
+            self.done.set()
 
     def _drive(self) -> JobResult:
         self._progress = RunProgress(self.name)

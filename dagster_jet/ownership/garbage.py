@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from dagster_jet.errors import JetError
 from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
-from dagster_jet.store import ReplicatedMap, Store
+from dagster_jet.store import Store
 
-_DAGS = "local_jobs/"
 """Maps in which older versions kept snapshots of DAGs. Nobody reads or writes them now."""
 
 
@@ -36,27 +35,9 @@ def collect_garbage(store: Store) -> list[JobGarbage]:
     execution id. A job that is live, or looks so because its driver died, is skipped: its driver
     may still decide on what it has written, and the next start cleans up by itself. A crash inside
     leaves the rest for the next time.
-
-    Also the snapshots that older versions kept of DAGs, all of them.
     """
     names = sorted(key.name for key in store.map(JOB_DIRECTORY).keys(""))
-    dags = [name.removeprefix(_DAGS) for name in store.map_names(_DAGS)]
-    return [_collect(store, name) for name in names] + [_drop(store, name) for name in dags]
-
-
-def dag_snapshots(store: Store, dag: str) -> ReplicatedMap:
-    """What an older version may have kept of a DAG: ``latest`` and the chunks that it names."""
-    return store.map(f"{_DAGS}{dag}")
-
-
-def _drop(store: Store, dag: str) -> JobGarbage:
-    snapshots = dag_snapshots(store, dag)
-    try:
-        keys = snapshots.keys()
-        snapshots.delete_all(keys)
-    except JetError as error:
-        return JobGarbage(dag, skipped=str(error))
-    return JobGarbage(dag, len(keys))
+    return [_collect(store, name) for name in names]
 
 
 def _collect(store: Store, job: str) -> JobGarbage:

@@ -35,7 +35,6 @@ from dagster_jet.operators.operator import (
     Operator,
 )
 from dagster_jet.operators.session import FIRST_TIME_COLUMN
-from dagster_jet.operators.user.dag_operator import DagOperator, split_by_partition
 from dagster_jet.operators.window import WINDOW_END_MS
 from dagster_jet.pipeline.event_time import EventTime
 from dagster_jet.pipeline.graph import Graph, SinkNode, SourceNode, TimestampsNode
@@ -47,6 +46,7 @@ from dagster_jet.pipeline.stateful import (
     StatefulNode,
 )
 from dagster_jet.pipeline.windows import SessionWindow
+from tests.unit.operators.dag_operator import DagOperator, split_by_partition
 
 Outputs = dict[str, list[dict[str, Any]]]
 Send = Callable[[pa.Table, int | None], Iterable[object]]

@@ -1,54 +1,23 @@
-"""One contract for a job here, elsewhere, and of a DAG: the same assertions against all three."""
+"""One contract for a job here and elsewhere: the same assertions against both."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from dagster_jet import Jet, Job, JobConfig, JobResult, Pipeline, sinks, sources
-from dagster_jet.dag import DAG, Edge, Processor
 from dagster_jet.errors import JetError, JobStateError
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import JobStatus
 
 from .world import World, wait_until, write_input
 
-HERE, ELSEWHERE, OF_A_DAG = "here", "elsewhere", "of a DAG"
+HERE, ELSEWHERE = "here", "elsewhere"
 CONFIG = JobConfig(snapshot_interval="100 ms", parallelism=1)
-
-
-class Ticks(Processor):
-    """Goes on until it is told otherwise; remembers nothing but how far it is."""
-
-    def __init__(self, fails: threading.Event) -> None:
-        self.n, self.fails = 0, fails
-
-    def complete(self) -> bool:
-        if self.fails.is_set():
-            raise ValueError("a wrong tick")
-        if self.outbox.offer(self.n):
-            self.n += 1
-        return False
-
-    def save_to_snapshot(self) -> bool:
-        return self.outbox.offer_to_snapshot("n", self.n)
-
-    def restore_from_snapshot(self, inbox) -> bool:
-        for entry in inbox.drain():
-            self.n = entry.value
-        return True
-
-
-class Swallows(Processor):
-    def process(self, ordinal, inbox) -> bool:
-        for _ in inbox.drain():
-            pass
-        return True
 
 
 @dataclass
@@ -61,10 +30,8 @@ class Kind:
     owner: Job
     """The same job, as the process holds it that runs it."""
     folder: Path
-    fails: threading.Event = field(default_factory=threading.Event)
 
     def fail(self) -> None:
-        self.fails.set()
         write_input(self.folder / "in", 1, [{"k": "broken"}])
 
     def is_running(self) -> None:
@@ -82,29 +49,16 @@ def copied(folder: Path) -> Pipeline:
     return p
 
 
-def ticking(fails: threading.Event) -> DAG:
-    dag = DAG("ticking")
-    dag.new_vertex("ticks", lambda: Ticks(fails))
-    dag.new_vertex("swallows", Swallows)
-    dag.edge(Edge.between("ticks", "swallows"))
-    return dag
-
-
-@pytest.fixture(params=[HERE, ELSEWHERE, OF_A_DAG])
+@pytest.fixture(params=[HERE, ELSEWHERE])
 def kind(request: pytest.FixtureRequest, world: World) -> Iterator[Kind]:
     with ExitStack() as stack:
         jet: Jet = stack.enter_context(world.jet())
-        fails = threading.Event()
-        if request.param == OF_A_DAG:
-            job = jet.submit(ticking(fails), JobConfig(snapshot_interval="10 ms"))
-            found = Kind(request.param, jet, job, job, world.folder, fails)
-        else:
-            owner = jet.submit(copied(world.folder), CONFIG)
-            other = jet
-            if request.param == ELSEWHERE:
-                wait_until(lambda: owner.record is not None, "the job has its record")
-                other = stack.enter_context(world.jet())
-            found = Kind(request.param, other, other.job("copied"), owner, world.folder)
+        owner = jet.submit(copied(world.folder), CONFIG)
+        other = jet
+        if request.param == ELSEWHERE:
+            wait_until(lambda: owner.record is not None, "the job has its record")
+            other = stack.enter_context(world.jet())
+        found = Kind(request.param, other, other.job("copied"), owner, world.folder)
         found.is_running()
         yield found
 
@@ -157,10 +111,6 @@ def test_a_shutdown_leaves_it_for_anyone_to_go_on(kind: Kind) -> None:
 
 
 def test_completed_once_its_inputs_are_over(kind: Kind) -> None:
-    if kind.name == OF_A_DAG:
-        with pytest.raises(JobStateError, match="cannot be told that its inputs are over"):
-            kind.job.complete()
-        return
     result = kind.job.complete(timeout=60)
     assert (result.status, result.rows_in, result.rows_out) == (JobStatus.COMPLETED, 1, 1)
     assert kind.job.status is JobStatus.COMPLETED
@@ -168,7 +118,7 @@ def test_completed_once_its_inputs_are_over(kind: Kind) -> None:
 
 def test_an_error_is_raised_to_whoever_waits(kind: Kind) -> None:
     kind.fail()
-    said = "a wrong tick" if kind.name == OF_A_DAG else "no event time"
+    said = "no event time"
     with pytest.raises(JetError, match=said):
         kind.job.result(60)
     with pytest.raises(JetError, match=said):

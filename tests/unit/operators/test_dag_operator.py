@@ -21,9 +21,9 @@ from dagster_jet.operators.deduplicate import Deduplicate
 from dagster_jet.operators.interval_join import IntervalJoin
 from dagster_jet.operators.stateful_map import StatefulMap
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
-from dagster_jet.operators.user.dag_operator import DagOperator, split_by_partition
 from dagster_jet.pipeline import aggregates as agg
 from dagster_jet.testing import verify_processor
+from tests.unit.operators.dag_operator import DagOperator, split_by_partition
 from tests.unit.operators.frame_stage import FrameStage
 from tests.unit.operators.rolling_stage import RollingStage
 from tests.unit.operators.session_stage import SessionStage
