@@ -307,7 +307,7 @@ class Jet:
         begun = snapshot is not None or bool(self.snapshots(pipeline.name))
         of_job = None if isinstance(snapshot, str) and not snapshot.isdigit() else pipeline.name
         found = find_snapshot(self.store, of_job, snapshot) if begun else None
-        saved = found.manifest.stage_plans() if found is not None else {}
+        saved = found.manifest.plan if found is not None else {}
         changes = compare_plans(saved, pipeline.graph.plan())
         if any(change.is_refused for change in changes):
             return changes

@@ -14,7 +14,7 @@ def check_compatible(
     job: str, manifest: Manifest, plan: Mapping[str, Any], partition_count: int
 ) -> None:
     """State and positions are matched by name; what cannot go on is refused."""
-    refused = [c for c in compare_plans(manifest.stage_plans(), plan) if c.is_refused]
+    refused = [c for c in compare_plans(manifest.plan, plan) if c.is_refused]
     gone = [c.stage for c in refused if c.change is Change.DROPPED]
     if gone:
         raise JetError(

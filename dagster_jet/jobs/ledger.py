@@ -64,7 +64,7 @@ def read_ledger(store: Store, record: ExecutionRecord) -> tuple[LedgerEntry, ...
     if not retained:
         return ()
     newest = retained[0][1]
-    return tuple(_entry(store, record, retained, sink) for sink in _sinks(newest))
+    return tuple(_entry(store, record, retained, sink) for sink in list(newest.sinks))
 
 
 def least_epoch(epochs: Iterable[int | None]) -> int | None:
@@ -77,13 +77,6 @@ def least_epoch(epochs: Iterable[int | None]) -> int | None:
     found = list(epochs)
     known = [epoch for epoch in found if epoch is not None]
     return min(known) if known and len(known) == len(found) else None
-
-
-def _sinks(manifest: Manifest) -> list[str]:
-    if manifest.sinks:
-        return list(manifest.sinks)
-    others = manifest.sources.keys() | manifest.shards.keys()  # format 1 does not list its sinks
-    return [vertex for vertex in manifest.counters if vertex not in others]
 
 
 def _entry(

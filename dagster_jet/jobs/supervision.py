@@ -21,8 +21,7 @@ from typing import Any
 from dagster_jet.errors import StoreMismatchError
 from dagster_jet.store import Store
 
-SUPERVISION_FORMAT = 3
-"""1: without `Supervision.healthy_ms_seen`. 2: `desired`, "running" or "paused", for `intent`."""
+SUPERVISION_FORMAT = 1
 
 
 class Intent(str, Enum):
@@ -91,11 +90,8 @@ class Supervision:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
-        paused = fields.pop("desired", None) == "paused"
-        intent = Intent(fields.get("intent", Intent.PAUSED if paused else Intent.ALWAYS_ON))
-        before = Intent(fields.get("before_pause", Intent.ALWAYS_ON))
-        known = {"intent": intent, "before_pause": before, "format": SUPERVISION_FORMAT}
-        return cls(**{**fields, **known})
+        intents = {name: Intent(fields[name]) for name in ("intent", "before_pause")}
+        return cls(**{**fields, **intents})
 
 
 def read_supervision(store: Store, job: str) -> Supervision | None:

@@ -178,15 +178,6 @@ class SharesRows(Protocol):
         ...
 
 
-@runtime_checkable
-class ReadsOlderState(Protocol):
-    """An operator whose state has older formats."""
-
-    def upgraded(self, saved: pa.Table) -> pa.Table:
-        """Converts state rows of any format to the current format."""
-        ...
-
-
 def merge_whole(operator: Operator, tables: Sequence[pa.Table]) -> pa.Table:
     """Merges all existing rows of some keys (`Operator.merge`) and drops tombstones, because no
     older rows are left for them to hide."""
@@ -292,7 +283,6 @@ __all__ = [
     "LeavesTombstones",
     "MemoryState",
     "Operator",
-    "ReadsOlderState",
     "SharesRows",
     "StateReader",
     "Step",

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dagster_jet.errors import SnapshotInvalidError
 from dagster_jet.operators.interval_join import IntervalJoin
-from dagster_jet.operators.operator import Operator, ReadsOlderState
+from dagster_jet.operators.operator import Operator
 from dagster_jet.operators.stateful_map_batches import StatefulMapInBatches
 from dagster_jet.snapshot.plan import KEYS
 
@@ -50,8 +50,6 @@ def in_state_schema(table: pa.Table, operator: Operator, stage: str) -> pa.Table
     Raises:
         SnapshotInvalidError: a column is missing or has another type, or the keys were others.
     """
-    if isinstance(operator, ReadsOlderState):
-        table = operator.upgraded(table)
     wanted = operator.state_schema
     columns = [_column(table, field, stage) for field in wanted]
     if not isinstance(operator, _SAVES_COLUMNS_OF_USERS):

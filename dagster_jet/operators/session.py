@@ -44,7 +44,6 @@ from dagster_jet.operators.session_pieces import (
     SessionState,
     as_pieces,
     first_times,
-    in_pieces,
 )
 from dagster_jet.operators.window_results import (
     check_times,
@@ -126,12 +125,6 @@ class SessionWindows:
         kept = SessionState.of(merged)
         wanted = kept.sessions_of_pieces(self.keys) >= 0
         return pa.concat_tables([kept.headers, rows_where(kept.pieces, wanted)])
-
-    def upgraded(self, saved: pa.Table) -> pa.Table:
-        """Converts state rows of any format to the current format."""
-        if not self.aggregation.grows:
-            return saved
-        return in_pieces(saved, self._content, self.gap_ms)
 
     def whole(self, state: pa.Table) -> pa.Table:
         """Merged state rows with each session in one row, header and content."""

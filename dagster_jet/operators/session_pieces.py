@@ -68,20 +68,6 @@ class SessionState:
         return np.where(fits, header, -1)
 
 
-def in_pieces(rows: pa.Table, content: Sequence[str], gap_ms: int) -> pa.Table:
-    """Splits state rows of format 1, which hold header and content in one, into two rows each."""
-    if SINCE_COLUMN not in rows.column_names:
-        rows = rows.append_column(SINCE_COLUMN, pa.nulls(rows.num_rows, pa.int64()))
-    is_old = rows.column(SINCE_COLUMN).is_null().to_numpy()
-    old = rows_where(rows, is_old)
-    if old.num_rows == 0:
-        return rows
-    pieces = as_pieces(old, event_times(old) + gap_ms)
-    headers = as_headers(old, content, _column(old, VERSION_COLUMN))
-    tables = [rows_where(rows, ~is_old), headers, pieces]
-    return pa.concat_tables(tables, promote_options="default")
-
-
 def as_headers(rows: pa.Table, content: Sequence[str], since: np.ndarray) -> pa.Table:
     """Returns these rows without their content."""
     for name in content:

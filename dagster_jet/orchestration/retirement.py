@@ -49,7 +49,7 @@ class Retirement:
             return None, None
         if self.pipeline is not None and self._is_changed(record):
             # `Jet.plan` is not used: it also compares columns, for which it may start Spark.
-            saved = jet.manifest(record.job).stage_plans()
+            saved = jet.manifest(record.job).plan
             refused = [
                 change
                 for change in compare_plans(saved, self.pipeline.graph.plan())

@@ -9,8 +9,6 @@ from dagster_jet.ownership.record_keeper import JOB_DIRECTORY, read_record
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store
 
-"""Maps in which older versions kept snapshots of DAGs. Nobody reads or writes them now."""
-
 
 @dataclass(frozen=True)
 class JobGarbage:

@@ -18,9 +18,7 @@ import xxhash
 from dagster_jet.errors import SnapshotInvalidError, StoreMismatchError
 from dagster_jet.snapshot.record import SnapshotRef
 
-MANIFEST_FORMAT = 4
-"""2: `Manifest.sinks`. Manifests of format 1 do not say where their sinks write.
-3: `Manifest.unacknowledged`. 4: `Manifest.newest_output`."""
+MANIFEST_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -305,10 +303,6 @@ class Manifest:
                 chains[ack.shard] = ack.chain_after(chains[ack.shard])
         return replace(self, shards={vertex: tuple(chains) for vertex, chains in shards.items()})
 
-    def stage_plans(self) -> dict[str, Any]:
-        """`plan`, with everything that has state: snapshots of 0.1 name it, and say no more."""
-        return {**{name: {} for name in self.shards}, **self.plan}
-
     def chunk_sets(self) -> dict[str, set[str]]:
         """Names of the chunk sets that this snapshot needs, per vertex."""
         return {
@@ -324,7 +318,6 @@ class Manifest:
                 encoded.
         """
         fields = asdict(replace(self, shards={}))
-        fields["line"] = fields.pop("timeline")  # its name in all formats
         json_of = {name: _json(value) for name, value in fields.items()}
         json_of["shards"] = (texts or ChunkSetTexts()).take(self.shards)
         return _json_object(json_of).encode()
@@ -339,17 +332,16 @@ class Manifest:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
-        fields["timeline"] = fields.pop("line")
         fields["shards"] = {
             vertex: tuple(tuple(ChunkSet(**s) for s in chain) for chain in chains)
             for vertex, chains in fields["shards"].items()
         }
         fields["artifacts"] = tuple(Artifact(**artifact) for artifact in fields["artifacts"])
         fields["counters"] = {k: Counters(**v) for k, v in fields["counters"].items()}
-        fields["prepared"] = tuple(fields.get("prepared", ()))
+        fields["prepared"] = tuple(fields["prepared"])
         fields["newest_output"] = {
             sink: NewestOutput(**{**newest, "artifact": Artifact(**newest["artifact"])})
-            for sink, newest in fields.get("newest_output", {}).items()
+            for sink, newest in fields["newest_output"].items()
         }
         return cls(**fields)
 

@@ -15,9 +15,7 @@ from typing import Any
 from dagster_jet.core.guarantee import Guarantee
 from dagster_jet.errors import JetError, StoreMismatchError
 
-RECORD_FORMAT = 4
-"""1: no cause beside `ExecutionRecord.failure`; its first words were what others decided by.
-3: `ExecutionRecord.held_writers`. 4: `ExecutionRecord.fruitless`."""
+RECORD_FORMAT = 1
 
 
 class JobStatus(str, Enum):
@@ -67,7 +65,7 @@ class StopCause(str, Enum):
     DELETE = "delete"
     """The job is being deleted; nobody starts it until that is over."""
     OTHER = "other"
-    """What an older version wrote in words, or a newer one in a word that this one has not."""
+    """A word of a newer version."""
 
     @property
     def stays_down(self) -> bool:
@@ -133,9 +131,9 @@ class Lease:
     run_id: str | None = None
     """The orchestrator's name for the owning process (a Dagster run id), for people."""
     pid_scope: str = ""
-    """Where `pid` is a process: a boot and a PID namespace. Empty: not told, or by format 1."""
+    """Where `pid` is a process: a boot and a PID namespace. Empty: not told."""
     activity: Activity | None = None
-    """None: not told, or by format 1."""
+    """None: not told."""
 
 
 @dataclass(frozen=True)
@@ -279,9 +277,7 @@ class ExecutionRecord:
 
     def to_bytes(self) -> bytes:
         """The record as JSON, for its register."""
-        fields = asdict(self)
-        fields["line"] = fields.pop("timeline")  # its name in all formats
-        return json.dumps(fields, separators=(",", ":")).encode()
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ExecutionRecord:
@@ -294,10 +290,6 @@ class ExecutionRecord:
                 job=fields.get("job"),
                 cure="Upgrade dagster-jet on this machine.",
             )
-        fields["timeline"] = fields.pop("line", 1)
-        if fields["format"] == 1:
-            fields["cause"] = _cause_in_words(fields)
-        fields["format"] = RECORD_FORMAT  # what is written on top of it is of today
         fields["status"] = JobStatus(fields["status"])
         fields["cause"] = None if fields["cause"] is None else StopCause(fields["cause"])
         fields["snapshots"] = tuple(SnapshotRef(**ref) for ref in fields["snapshots"])
@@ -310,17 +302,3 @@ def _lease(fields: dict[str, Any]) -> Lease:
     if activity is not None:
         activity = Activity(**{**activity, "doing": Doing(activity["doing"])})
     return Lease(**{**fields, "activity": activity})
-
-
-def _cause_in_words(fields: dict[str, Any]) -> StopCause | None:
-    """What format 1 said in the text of a failure, or in none."""
-    status, failure = JobStatus(fields["status"]), fields["failure"] or ""
-    if status.is_live:
-        return None
-    if status is JobStatus.COMPLETED:
-        return StopCause.COMPLETE
-    if status is JobStatus.FAILED and failure.startswith("cancelled"):
-        return StopCause.CANCEL
-    if status is JobStatus.SUSPENDED and failure == "suspend":
-        return StopCause.SUSPEND
-    return StopCause.GAVE_UP if failure.startswith("gave up") else StopCause.OTHER

@@ -89,10 +89,7 @@ class GivenReader(SourceReader):
         return _journal(list(range(self.next)))
 
 
-def golden_pipeline(
-    rows: Batches, others: Batches, out: Path, state_format: str = "plain"
-) -> Pipeline:
-    """`state_format`: what users' code keeps was pickled, once; a pipeline has to ask for that."""
+def golden_pipeline(rows: Batches, others: Batches, out: Path) -> Pipeline:
     p = Pipeline(JOB)
     left, right = (
         p.read_from(Given(batches), name=name).with_timestamps("ts", allowed_lag=f"{LAG_MS} ms")
@@ -102,12 +99,11 @@ def golden_pipeline(
         name: build(
             *((left, right) if name.startswith("join") else (left,)),
             name=name,
-            **({"state_format": state_format} if name in ("map_stateful", "processor") else {}),
         )
         for name, (build, _, _) in OPERATORS.items()
     }
     keyed = left.group_by("k")
-    aggregates = {**definitions(), "product": product_kept_as(state_format)}
+    aggregates = {**definitions(), "product": product_kept_as("plain")}
     stages["tumbling"] = keyed.window(windows.tumbling(f"{TUMBLING_MS} ms")).aggregate(
         name="tumbling", **aggregates
     )

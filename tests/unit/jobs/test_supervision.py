@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -100,25 +99,8 @@ def test_a_pause_wins_over_a_reservation_under_way(store: Store) -> None:
 def test_bytes_round_trip_and_newer_formats_are_refused() -> None:
     value = Supervision("j", 3, 4, "j:3", Intent.PAUSED, Intent.DRAINED, 2, 5, 6, 7, "token", 8)
     assert Supervision.from_bytes(value.to_bytes()) == value
-    with pytest.raises(StoreMismatchError, match="format 4"):
-        Supervision.from_bytes(replace(value, format=4).to_bytes())
-
-
-def test_what_format_1_wrote_is_read_and_written_on_as_of_today() -> None:
-    fields = {**json.loads(Supervision("j", 3, 4, "j:3", attempts=2).to_bytes()), "format": 1}
-    del fields["healthy_ms_seen"]
-    read = Supervision.from_bytes(json.dumps(fields).encode())
-    assert (read.attempts, read.healthy_ms_seen, read.format) == (2, 0, 3)
-
-
-@pytest.mark.parametrize(
-    ("desired", "intent"), [("running", Intent.ALWAYS_ON), ("paused", Intent.PAUSED)]
-)
-def test_what_format_2_wrote_is_read(desired: str, intent: Intent) -> None:
-    fields = {**json.loads(Supervision("j", 3).to_bytes()), "format": 2, "desired": desired}
-    del fields["intent"], fields["resumed_execution"]
-    read = Supervision.from_bytes(json.dumps(fields).encode())
-    assert (read.intent, read.generation, read.format) == (intent, 3, 3)
+    with pytest.raises(StoreMismatchError, match="format 2"):
+        Supervision.from_bytes(replace(value, format=2).to_bytes())
 
 
 def test_a_schedule_leaves_a_pause_as_it_is(store: Store) -> None:

@@ -85,13 +85,6 @@ def test_a_manifest_survives_its_bytes() -> None:
     assert MANIFEST.chunk_sets() == {"hourly": {BASE.name, NEXT.name}}
 
 
-def test_a_manifest_of_format_1_does_not_say_where_its_sinks_write() -> None:
-    older = json.loads(MANIFEST.to_bytes())
-    del older["sinks"]
-    read = Manifest.from_bytes(json.dumps({**older, "format": 1}).encode())
-    assert read == replace(MANIFEST, sinks={}, format=1)
-
-
 def test_an_ack_survives_its_bytes() -> None:
     assert Ack.from_bytes(ACK.to_bytes()) == ACK
     assert Ack.from_bytes(Ack("out", 0, "a0").to_bytes()) == Ack("out", 0, "a0")

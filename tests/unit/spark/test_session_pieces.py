@@ -5,16 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dagster_jet import aggregates as agg
 from dagster_jet.operators import session as session_module
-from dagster_jet.operators.operator import VERSION_COLUMN
-from dagster_jet.operators.session import SessionWindows
-from dagster_jet.operators.session_pieces import SINCE_COLUMN
-from dagster_jet.snapshot.manifest import ShardState
-from dagster_jet.snapshot.storage.chunks import ChunkSetName, write_chunk_set
 from dagster_jet.store import Store
 from tests.unit.operators.session_stage import SessionStage
 from tests.unit.operators.stepping import PARTITIONS
@@ -69,44 +63,3 @@ def test_a_long_session_is_not_written_anew_at_each_touch(
     monkeypatch.setattr(session_module, "FOLDED_BY", 10**9)
     whole = long_sessions(store, tmp_path / "whole").written_bytes
     assert in_pieces < whole / 4
-
-
-def test_sessions_of_format_1_go_on(store: Store, tmp_path: Path) -> None:
-    """A header with the content in it, in two versions: a base, and what changed since."""
-    of = stage()
-    operator: SessionWindows = of.operator
-    shard = Shard(store, tmp_path, operator)
-    old = [("a", time, time) for time in range(0, 300, 5)] + [("b", 250, 250)]
-    chain = []
-    for version, events in ((1, old[:20]), (2, old)):
-        made = SessionWindows(operator.input_schema, operator.keys, GAP, operator.aggregation)
-        other = Shard(store, tmp_path / "other", made)
-        other.epoch = 100 * version
-        other.step(arrived(of, events), watermark=0, saves=False)
-        (run,) = other.state.unsaved
-        with pa.memory_map(run.path) as file:
-            rows = operator.whole(pa.ipc.open_file(file).read_all())
-        rows = rows.drop_columns([SINCE_COLUMN])
-        place = rows.schema.get_field_index(VERSION_COLUMN)
-        versions = pa.array([version] * rows.num_rows, pa.int64())
-        rows = rows.set_column(place, VERSION_COLUMN, versions)
-        chain.append(
-            write_chunk_set(
-                store.handle().map("jobs/j/state"),
-                ChunkSetName("s", version, 1, 0, "old"),
-                rows,
-                range(PARTITIONS) if version == 1 else (),
-                sequence=version - 1,
-                is_base=version == 1,
-                partition_count=PARTITIONS,
-            )
-        )
-    shard.epoch, shard.watermark = 10, 0
-    shard.state = ShardState(chain=tuple(chain))
-    shard.restart()
-    more = [("a", 310, 310), ("a", 320, 320)]
-    assert shard.step(arrived(of, more[:1]), watermark=0) == []
-    shard.restart()
-    assert shard.step(arrived(of, more[1:]), watermark=0) == []
-    told = shard.step([], watermark=10_000)
-    assert sessions(told) == [session("a", [*old, *more]), ("b", [250])]
