@@ -40,7 +40,7 @@ from dagster_jet.execution.events import (
 from dagster_jet.execution.loop import Loop
 from dagster_jet.execution.snapshot_driver import SnapshotDriver
 from dagster_jet.ownership.record_keeper import RecordKeeper
-from dagster_jet.snapshot.protocol import Commit, Purpose, StopKind, WriteOutcome
+from dagster_jet.snapshot.protocol import Complete, Purpose, StopKind, WriteOutcome
 from dagster_jet.snapshot.record import Activity, Doing, ExecutionRecord, JobStatus, StopCause
 from dagster_jet.system import failpoint
 from dagster_jet.testing.failpoints import FailPoints
@@ -415,8 +415,8 @@ def test_f17_phase_2_of_a_dead_execution_ends_too_late(
     late: list[threading.Thread] = []
 
     def note_what_is_committed(self: SnapshotDriver, command: Any, view: Any) -> Any:
-        if isinstance(command, Commit):
-            if any(artifact.sink == "rollup_out" for artifact in command.artifacts):
+        if isinstance(command, Complete):
+            if any(artifact.sink == "rollup_out" for artifact in command.manifest.artifacts):
                 hangs.set()
         return carry_out(self, command, view)
 
