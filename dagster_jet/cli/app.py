@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,16 +21,13 @@ from dagster_jet.cli.store_commands import store_app
 from dagster_jet.cli.top import top
 from dagster_jet.cli.warm_up import warm_up
 from dagster_jet.core.guarantee import Guarantee
-from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
 from dagster_jet.errors import JetError, JobFailedError
-from dagster_jet.jobs.deletion import JobDeletion
-from dagster_jet.jobs.explanation import explain
-from dagster_jet.jobs.ledger import least_epoch
-from dagster_jet.jobs.remote_job import RemoteJob
-from dagster_jet.jobs.supervision import read_supervision
-from dagster_jet.pipeline.reference import load_pipeline
 from dagster_jet.snapshot.protocol import StopKind
 from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
+
+if TYPE_CHECKING:
+    from dagster_jet.jobs.deletion import JobDeletion
+    from dagster_jet.jobs.remote_job import RemoteJob
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,6 +85,11 @@ def job(
     A suspended job is not started by its supervisor or its schedule until it is resumed. delete
     removes the stored data of a job that does not run; its output stays.
     """
+
+    from dagster_jet.jobs.explanation import explain
+    from dagster_jet.jobs.remote_job import RemoteJob
+    from dagster_jet.jobs.supervision import read_supervision
+
     with target.open_jet() as jet:
         if action is Action.DELETE:
             _show_deleted(jet.delete_job(name, release_sinks=release_sinks), target)
@@ -149,6 +151,9 @@ def ledger(target: Target, name: JobArgument) -> None:
     Up to the smallest of these epochs the sinks are consistent with each other. `decided` is the
     epoch that a sink will have. `said_by` is `record` if the sink cannot be asked.
     """
+
+    from dagster_jet.jobs.ledger import least_epoch
+
     with target.open_jet() as jet:
         entries = jet.ledger_entries(name)
         rows = [
@@ -230,6 +235,9 @@ def plan(
 
     Exit code 1: the job would not start, because some state cannot be used.
     """
+
+    from dagster_jet.pipeline.reference import load_pipeline
+
     found = load_pipeline(pipeline)
     with target.open_jet() as jet:
         changes = jet.plan(found, snapshot=snapshot)
@@ -277,6 +285,8 @@ def _job_row(record: ExecutionRecord) -> dict[str, Any]:
 
 
 def _event_time(milliseconds: int | None) -> str | None:
+    from dagster_jet.dag.watermark import FINAL_WATERMARK_MS
+
     if milliseconds is None:
         return None
     return "after the end" if milliseconds >= FINAL_WATERMARK_MS else when(milliseconds)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagster_jet.cli.output import say, show, show_json, show_one
-from dagster_jet.execution.events import SourceProgress, StageProgress
-from dagster_jet.jobs.explanation import Explanation
-from dagster_jet.jobs.run_progress import count, event_time
+
+if TYPE_CHECKING:
+    from dagster_jet.execution.events import SourceProgress, StageProgress
+    from dagster_jet.jobs.explanation import Explanation
 
 _PARTITIONS_SHOWN = 5
 
@@ -32,6 +33,8 @@ def show_job(row: Mapping[str, Any], explanation: Explanation, *, as_json: bool)
 
 
 def _source_row(name: str, source: SourceProgress) -> dict[str, Any]:
+    from dagster_jet.jobs.run_progress import count, event_time
+
     lag = ", ".join(f"{count(number)} {unit}" for unit, number in source.lag.items())
     most = sorted(source.partition_lag.items(), key=lambda item: -item[1])
     partitions = ", ".join(f"{p}: {count(n)}" for p, n in most[:_PARTITIONS_SHOWN] if n)
@@ -46,6 +49,8 @@ def _source_row(name: str, source: SourceProgress) -> dict[str, Any]:
 
 
 def _stage_row(name: str, stage: StageProgress) -> dict[str, Any]:
+    from dagster_jet.jobs.run_progress import event_time
+
     held = stage.held_back_by
     if held is not None and stage.held_back_partition is not None:
         held = f"{held}, partition {stage.held_back_partition}"

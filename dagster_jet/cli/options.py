@@ -13,14 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dagster_jet.core.secret import holds_password
 from dagster_jet.errors import ConfigurationError, JetError
-from dagster_jet.jet import Jet
-from dagster_jet.store import Store, StoreConfig, member_id_of
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
+    from dagster_jet.store import Store
 
 _SHARED = {
     "store": Annotated[
@@ -74,6 +76,9 @@ class Target:
         Args:
             accept_older_seals: also accept values that this command is to encrypt or re-encrypt.
         """
+
+        from dagster_jet.store import Store, StoreConfig
+
         config = StoreConfig(
             self.urls,
             backup_count=0,
@@ -87,6 +92,9 @@ class Target:
     @contextmanager
     def open_jet(self) -> Iterator[Jet]:
         """Open a `Jet` on an existing store, without starting Spark."""
+
+        from dagster_jet.jet import Jet
+
         with self.open_store() as store:
             config = store.config
         with Jet(
@@ -119,6 +127,9 @@ def refuse_password(given: Iterable[str]) -> None:
     Raises:
         ConfigurationError: names the members.
     """
+
+    from dagster_jet.store import member_id_of
+
     urls = (url for text in given for url in text.split())
     open_secrets = [member_id_of(url) for url in urls if holds_password(url)]
     if open_secrets:

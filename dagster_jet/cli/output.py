@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from dagster_jet.store import OnProgress, UpkeepProgress
+if TYPE_CHECKING:
+    from dagster_jet.store import OnProgress, UpkeepProgress
 
 _PIPED_WIDTH = 200
 _UNITS = ("B", "KB", "MB", "GB", "TB")

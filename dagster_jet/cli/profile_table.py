@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from dagster_jet.cli.output import console, say
 from dagster_jet.core.phases import Part
-from dagster_jet.jobs.profile import JobProfile, PhaseProfile
+
+if TYPE_CHECKING:
+    from dagster_jet.jobs.profile import JobProfile, PhaseProfile
 
 
 def show_profile(profile: JobProfile) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import say, show, show_json, size, when
 from dagster_jet.errors import ConfigurationError, JetError
-from dagster_jet.jet import Jet
-from dagster_jet.jobs.remote_job import RemoteJob
-from dagster_jet.operators.state_difference import StateDifference
-from dagster_jet.snapshot.export import Export
-from dagster_jet.snapshot.manifest import Manifest
+
+if TYPE_CHECKING:
+    from dagster_jet.jet import Jet
+    from dagster_jet.jobs.remote_job import RemoteJob
+    from dagster_jet.operators.state_difference import StateDifference
+    from dagster_jet.snapshot.export import Export
+    from dagster_jet.snapshot.manifest import Manifest
 
 _ROWS_SHOWN = 20
 

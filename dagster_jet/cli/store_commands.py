@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dagster_jet.cli.options import Target, on_store, refuse_password, text_in
 from dagster_jet.cli.output import progress_bars, say, show, show_json, size
 from dagster_jet.core.secret import named, text_of
-from dagster_jet.ownership.exports import collect_export_garbage
-from dagster_jet.ownership.garbage import collect_garbage
-from dagster_jet.store import Changes, OnProgress, Store, StoreStatus, Verified, member_id_of
+
+if TYPE_CHECKING:
+    from dagster_jet.store import Changes, OnProgress, Store, StoreStatus, Verified
 
 store_app = typer.Typer(no_args_is_help=True, help="The replicated store.")
 
@@ -87,6 +87,9 @@ def remove(
     accept_loss: AcceptLossOption = False,
 ) -> None:
     """Copies the data of a member to the others and removes it from the store."""
+
+    from dagster_jet.store import member_id_of
+
     member_id = member_id_of(member)
     _change(
         target,
@@ -124,6 +127,10 @@ def rotate_keys(target: Target) -> None:
 def gc(target: Target) -> None:
     """Removes snapshots that no job needs, remains of deleted or unfinished exports, and copies on
     members that do not hold them."""
+
+    from dagster_jet.ownership.exports import collect_export_garbage
+    from dagster_jet.ownership.garbage import collect_garbage
+
     with target.open_store() as store, _interruptible("gc"), progress_bars() as bars:
         jobs = collect_garbage(store)
         of_exports = collect_export_garbage(store)
@@ -170,6 +177,8 @@ def _interruptible(goes_on: str) -> Iterator[None]:
 
 
 def _show_status(found: StoreStatus, target: Target) -> None:
+    from dagster_jet.store import member_id_of
+
     if target.as_json:
         show_json({**asdict(found), "safe": found.is_safe, "notices": found.notices})
         return

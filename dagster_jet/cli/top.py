@@ -11,7 +11,7 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
@@ -21,9 +21,10 @@ from rich.text import Text
 from dagster_jet.cli.options import Target, on_store
 from dagster_jet.cli.output import console, show_json
 from dagster_jet.errors import JetError
-from dagster_jet.jobs.overview import JobOverview, Overviews
-from dagster_jet.jobs.run_progress import count, span
 from dagster_jet.snapshot.record import JobStatus
+
+if TYPE_CHECKING:
+    from dagster_jet.jobs.overview import JobOverview, Overviews
 
 _END = "\x04"
 _STYLES = {
@@ -86,6 +87,9 @@ def top(
 
     Keys: q quits, s sorts by the next column. Without a terminal one table is printed.
     """
+
+    from dagster_jet.jobs.overview import Overviews
+
     with target.open_jet() as jet:
         overviews = Overviews(jet.store)
         if target.as_json:
@@ -142,6 +146,8 @@ def _table(jobs: Sequence[JobOverview], order: Order) -> Table:
 
 
 def _cells(job: JobOverview) -> tuple[str, ...]:
+    from dagster_jet.jobs.run_progress import count, span
+
     waiting = ", ".join(f"{count(number)} {unit}" for unit, number in job.lag.items() if number)
     lag_ms, age_ms = job.watermark_lag_ms, job.snapshot_age_ms
     return (

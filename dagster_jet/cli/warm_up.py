@@ -6,20 +6,17 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagster_jet import sinks, sources
 from dagster_jet.cli.options import errors_as_sentences
 from dagster_jet.cli.output import say
 from dagster_jet.errors import ConfigurationError
-from dagster_jet.jet import Jet
-from dagster_jet.job_config import JobConfig
-from dagster_jet.pipeline import Pipeline, windows
-from dagster_jet.pipeline import aggregates as agg
-from dagster_jet.spark.cluster import class_archive
-from dagster_jet.spark.cluster.class_archive import ClassArchive
+
+if TYPE_CHECKING:
+    from dagster_jet.pipeline import Pipeline
+    from dagster_jet.spark.cluster.class_archive import ClassArchive
 
 _END_S = 300
 _ROWS = [{"k": "a", "ts": second * 1000, "v": second} for second in range(20)]
@@ -36,6 +33,9 @@ def warm_up(
     container image. Takes about 20 seconds, and 170 MB below ~/.cache/dagster_jet
     (DAGSTER_JET_CLASS_ARCHIVE: another folder, or "off").
     """
+
+    from dagster_jet.spark.cluster import class_archive
+
     if quiet:
         os.nice(19)
     with errors_as_sentences():
@@ -46,6 +46,9 @@ def warm_up(
 
 def _made(archive: ClassArchive | None) -> str:
     """Builds the archive; returns the outcome as a sentence."""
+
+    from dagster_jet.spark.cluster import class_archive
+
     if archive is None:
         raise ConfigurationError(
             f"there is no folder for the archive: {class_archive.VARIABLE} is off, or the cache "
@@ -65,7 +68,12 @@ def _made(archive: ClassArchive | None) -> str:
 
 def _record(archive: ClassArchive) -> None:
     """Runs a small job with typical stages; its JVM writes the archive when it exits."""
+
     from pyspark import SparkContext
+
+    from dagster_jet.jet import Jet
+    from dagster_jet.job_config import JobConfig
+    from dagster_jet.spark.cluster import class_archive
 
     os.environ[class_archive.VARIABLE] = "off"  # this process neither uses nor requests an archive
     archive.hidden.unlink(missing_ok=True)
@@ -87,6 +95,10 @@ def _record(archive: ClassArchive) -> None:
 
 
 def _pipeline(folder: Path) -> Pipeline:
+    from dagster_jet import sinks, sources
+    from dagster_jet.pipeline import Pipeline, windows
+    from dagster_jet.pipeline import aggregates as agg
+
     for number in range(3):
         path = folder / "in" / f"{number}.json"
         path.parent.mkdir(exist_ok=True)

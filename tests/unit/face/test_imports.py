@@ -75,3 +75,7 @@ sinks.files({str(tmp_path / "out")!r}, format="json")
 sinks.map("prices", key="k")
 """
     assert not loaded_by(connected) & {"boto3", "dagster", "pandas", "pyspark"}
+
+
+def test_the_help_of_the_command_line_loads_nothing_heavy():
+    assert loaded_by("import dagster_jet.cli") <= {"xxhash"}
