@@ -722,7 +722,7 @@ MUTANTS = {
     PassesNoCancelOn: 13,
     LooksOnlyOnce: 10,
     LosesAnswersOfTheRecord: 2,
-    TakesAnyCommitForTheNewest: 522,
+    TakesAnyCommitForTheNewest: 5022,
     GivesUpQuietly: 3,
     AnswersBeforeItHasCommitted: 1,
     CallsEverySnapshotDecided: 7,
