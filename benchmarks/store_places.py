@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.store_workers import Done, Workers
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 
 MEMBERS = 3
 

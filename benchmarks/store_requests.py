@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from benchmarks.store_workers import Workers
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.testing.servers import AwsServer
+from tests.servers.members import AwsServer
 
 _BUCKET = "bucket"
 

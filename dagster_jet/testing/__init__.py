@@ -7,15 +7,12 @@ from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.check_source import Typed, check_source
 from dagster_jet.testing.failpoints import FailPoints
 from dagster_jet.testing.run_pipeline import run_pipeline
-from dagster_jet.testing.servers import AwsServer, RedisServer
 from dagster_jet.testing.verify_processor import verify_processor
 
 __all__ = [
-    "AwsServer",
     "FailPoints",
     "LocalJob",
     "MemorySnapshots",
-    "RedisServer",
     "Snapshot",
     "Typed",
     "check_member",

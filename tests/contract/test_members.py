@@ -8,7 +8,7 @@ import pytest
 
 from dagster_jet.store import MemoryMember, open_member
 from dagster_jet.testing.check_member import check_member
-from dagster_jet.testing.servers import AwsServer, RedisServer
+from tests.servers.members import AwsServer, RedisServer
 
 
 def test_a_folder_is_a_member(tmp_path: Path) -> None:

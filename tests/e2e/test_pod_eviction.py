@@ -20,7 +20,7 @@ from dagster_jet.orchestration import metadata_keys as keys
 from dagster_jet.orchestration.run_worker import RunWorker
 from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.snapshot.record import JobStatus
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 
 from .run_worker import Worker, open_host
 from .tiny import committed_rows, put_file

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 
 SIDES = ("left", "right")
 _PASSWORD, _PASSWORD_ENV = "pw", "JET_TEST_PASSWORD"

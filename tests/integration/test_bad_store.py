@@ -18,7 +18,7 @@ from dagster_jet.errors import StoreError, StoreMismatchError, StoreUnavailableE
 from dagster_jet.errors import StoreUnwritableError as Unwritable
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.store.members import member_id_of
-from dagster_jet.testing.servers import AwsServer, RedisServer, free_port
+from tests.servers.members import AwsServer, RedisServer, free_port
 
 VALUE = b"written before"
 PASSWORD, WRONG = "the-right-one", "the-wrong-one"

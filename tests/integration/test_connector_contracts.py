@@ -26,7 +26,6 @@ from dagster_jet.maps import JetMap, JournalConfig
 from dagster_jet.store import Store, StoreConfig
 from dagster_jet.testing.check_sink import check_sink
 from dagster_jet.testing.check_source import TYPES, Typed, check_source
-from dagster_jet.testing.servers import AwsServer
 from dagster_jet.testing.sink_rows import Row
 from tests.contract.connector_places import (
     QueueReader,
@@ -35,6 +34,7 @@ from tests.contract.connector_places import (
     send_messages,
 )
 from tests.long import long
+from tests.servers.members import AwsServer
 from tests.unit.connectors.s3_folder import BUCKET, S3Folder, environment
 
 

@@ -22,8 +22,8 @@ from dagster_jet.execution.events import (
 from dagster_jet.store import Store
 from dagster_jet.store.members import member_id_of
 from dagster_jet.store.upkeep.administration import Changes
-from dagster_jet.testing.servers import RedisServer
 from tests.long import long
+from tests.servers.members import RedisServer
 
 from .running_job import feed, running
 from .world import World, wait_until

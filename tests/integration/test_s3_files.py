@@ -22,8 +22,8 @@ from dagster_jet.connectors.files import part_tasks
 from dagster_jet.errors import BadRowError, ConfigurationError, InputLostError, SourceError
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.failpoints import FailPoints
-from dagster_jet.testing.servers import AwsServer
 from tests.long import long_but_for
+from tests.servers.members import AwsServer
 
 from . import child, oracle, s3_child
 from .crash_table import AFTER_DECISION, Crash

@@ -19,9 +19,9 @@ from dagster_jet.jobs.pipeline_job import PipelineJob
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.snapshot.store_reactions import REACTIONS, Condition, StoreCall, StoreReaction
 from dagster_jet.store.members import member_id_of
-from dagster_jet.testing.servers import RedisServer
 from tests.long import long
 from tests.servers.failing_members import Asked, FailingMembers, Fault
+from tests.servers.members import RedisServer
 
 from . import child
 from .connectors.kafka_world import KafkaWorld

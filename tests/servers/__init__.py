@@ -4,7 +4,7 @@
 installs what they need, once, before the tests (`make test` does that).
 """
 
-from dagster_jet.testing.servers import free_port
+from tests.servers.members import free_port
 
 from .shared import (
     SharedServer,

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dagster_jet.testing.servers import _self_signed, free_port
+from tests.servers.members import _self_signed, free_port
 
 from .packages import fetch_jars
 from .proxy import Proxy

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dagster_jet.testing.servers import free_port
+from tests.servers.members import free_port
 
 from .packages import executable, install_packages
 from .postgres import PASSWORD, USER

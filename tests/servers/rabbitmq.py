@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagster_jet.testing.servers import free_port
+from tests.servers.members import free_port
 
 from .packages import executable, install_packages
 from .shared import SharedServer, ToStart, shared_server

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import boto3
 
-from dagster_jet.testing.servers import AwsServer
+from tests.servers.members import AwsServer
 
 _LARGE = 100_000
 """Ten of them are too many for one call."""

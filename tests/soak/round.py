@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 
 from ..integration.child import ROLLUP_MS, WINDOW_MS
 from ..integration.oracle import Rows, by_manifest, committed, input_rows, windowed

@@ -16,10 +16,10 @@ import pytest
 
 from dagster_jet import sources
 from dagster_jet.errors import SourceUnavailableError
-from dagster_jet.testing.servers import AwsServer
 from tests.integration.connectors import changes_reading, sqs_child
 from tests.integration.connectors.secret_urls import as_secret
 from tests.servers import sqs, wait_until
+from tests.servers.members import AwsServer
 from tests.servers.postgres import postgres
 from tests.servers.proxy import Proxy
 from tests.servers.rabbitmq import rabbitmq

@@ -32,10 +32,10 @@ from dagster_jet.connectors.kafka.markers import PARTITIONS
 from dagster_jet.connectors.kafka.offsets import Offsets, Topics
 from dagster_jet.errors import ConfigurationError, JetError, Reaction, SinkError, SourceError
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.testing.servers import _self_signed
 from tests.long import long
 from tests.servers import wait_until
 from tests.servers.kafka import PASSWORD, USER, kafka_server
+from tests.servers.members import _self_signed
 
 from .kafka_world import KafkaWorld
 

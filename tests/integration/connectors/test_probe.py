@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from dagster_jet.cli.app import app
-from dagster_jet.testing.servers import AwsServer
 from tests.long import long
 from tests.servers import SharedServer, free_port, launch, own_folder, stop
 from tests.servers import kafka as kafka_server
@@ -23,6 +22,7 @@ from tests.servers import postgres as postgres_server
 from tests.servers import rabbitmq as rabbitmq_server
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import mariadb
+from tests.servers.members import AwsServer
 from tests.servers.postgres import PASSWORD, PostgresDatabase, new_database, postgres
 from tests.servers.rabbitmq import rabbitmq
 from tests.servers.sqs import KEY, KEY_ID, REGION, new_queue

@@ -25,11 +25,11 @@ from dagster_jet.errors import ConfigurationError, JetError, SourceError
 from dagster_jet.execution.events import ExecutionRestarting
 from dagster_jet.snapshot.record import JobStatus
 from dagster_jet.testing.check_source import Typed, check_source
-from dagster_jet.testing.servers import AwsServer
 from tests.integration import child
 from tests.integration.oracle import by_manifest, committed
 from tests.integration.world import World, wait_until
 from tests.long import long
+from tests.servers.members import AwsServer
 from tests.servers.messages import in_json
 from tests.servers.proxy import Proxy
 from tests.servers.sqs import KEY, KEY_ID, REGION, SqsQueue, new_queue

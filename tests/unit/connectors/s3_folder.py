@@ -10,7 +10,7 @@ from typing import Any
 
 import boto3
 
-from dagster_jet.testing.servers import AwsServer
+from tests.servers.members import AwsServer
 
 BUCKET = "bucket"
 

@@ -19,8 +19,8 @@ from dagster_jet.connectors.files.places import location
 from dagster_jet.connectors.files.places.opening import open_output
 from dagster_jet.connectors.files.places.place import OutputPlace
 from dagster_jet.snapshot.manifest import Artifact
-from dagster_jet.testing.servers import AwsServer
 from tests.long import long
+from tests.servers.members import AwsServer
 
 from .s3_folder import BUCKET, S3Folder, environment
 

@@ -28,7 +28,7 @@ from dagster_jet.errors import (
 )
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.system import failpoint
-from dagster_jet.testing.servers import AwsServer
+from tests.servers.members import AwsServer
 from tests.servers.proxy import Proxy
 
 from .s3_folder import BUCKET, S3Folder, environment

@@ -21,7 +21,7 @@ from dagster_jet.execution.undecided_input import EPOCH_COLUMN, UndecidedInput
 from dagster_jet.snapshot.protocol import RunEpoch
 from dagster_jet.snapshot.storage.snapshot_store import SnapshotStore
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 from tests.servers.proxy import Proxy
 
 

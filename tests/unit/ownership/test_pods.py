@@ -24,7 +24,7 @@ from dagster_jet.ownership.lease import is_owner_alive
 from dagster_jet.ownership.record_keeper import RecordKeeper, read_record
 from dagster_jet.snapshot.record import ExecutionRecord
 from dagster_jet.store import Store, StoreConfig
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 
 TTL_MS = 1_500
 REPOSITORY = Path(__file__).parents[3]

@@ -27,7 +27,7 @@ from dagster_jet.store.members.dynamodb import DynamoDbMember
 from dagster_jet.store.members.member import Replacement, Versioned
 from dagster_jet.store.members.s3 import S3Member
 from dagster_jet.store.values.envelope import seal
-from dagster_jet.testing.servers import AwsServer, free_port
+from tests.servers.members import AwsServer, free_port
 
 PARTITIONS = 271
 

@@ -27,7 +27,7 @@ from dagster_jet.store import (
 )
 from dagster_jet.store.members import bulkhead, fan_out
 from dagster_jet.store.members.member import Versioned
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 
 
 class HangingMember(MemoryMember):

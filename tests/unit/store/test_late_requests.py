@@ -20,7 +20,7 @@ from dagster_jet.store import MapKey, MemoryMember, PartitionTable, ReplicatedMa
 from dagster_jet.store.map.stored_key import stored_key
 from dagster_jet.store.members import redis as redis_member
 from dagster_jet.store.members.member import Member, Replacement, Versioned
-from dagster_jet.testing.servers import AwsServer, RedisServer
+from tests.servers.members import AwsServer, RedisServer
 from tests.servers.proxy import Proxy
 
 PREFIX, NAME = "map/n/m", b"a-name"

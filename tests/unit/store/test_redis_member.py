@@ -13,7 +13,7 @@ import pytest
 from dagster_jet.errors import ConfigurationError, StoreUnavailableError, StoreUnwritableError
 from dagster_jet.store import Replacement, Store, StoreConfig, Versioned, open_member
 from dagster_jet.store.members import member_id_of
-from dagster_jet.testing.servers import RedisServer, free_port
+from tests.servers.members import RedisServer, free_port
 
 SECRET = "s3cr3t/+@"
 

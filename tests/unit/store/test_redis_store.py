@@ -8,7 +8,7 @@ import pytest
 
 from dagster_jet.errors import StoreError
 from dagster_jet.store import MapKey, Store, StoreConfig
-from dagster_jet.testing.servers import RedisServer
+from tests.servers.members import RedisServer
 
 Items = dict[MapKey, bytes]
 
