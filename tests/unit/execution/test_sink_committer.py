@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +42,7 @@ from dagster_jet.pipeline.graph import SinkNode
 from dagster_jet.snapshot.manifest import Artifact
 from dagster_jet.snapshot.owed import SinkFate
 from dagster_jet.snapshot.protocol import StopKind
+from dagster_jet.snapshot.record import ExecutionRecord, JobStatus
 from dagster_jet.store import Store, StoreConfig
 
 FULL = SinkUnavailableError("the disk is full.")
@@ -83,7 +83,7 @@ class Phase2:
     fenced: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        record: Any = SimpleNamespace(timeline=1, execution_id=5, held_writers={})
+        record: Any = ExecutionRecord("j", 5, JobStatus.RUNNING)
         self.retrying = Retrying("j", self.fenced, StopSignal(self.stop), self.told.append)
         self.committer = SinkCommitter(
             "j",
