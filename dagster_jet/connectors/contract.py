@@ -1,15 +1,15 @@
-"""What a connector owes the engine: the contract between one outside system and an epoch.
+"""Contract between connectors and the engine.
 
-A *definition* is what users write (`sources.files(...)`): frozen, picklable, without secrets in
-its repr. On the driver it opens a *reader* or a *committer*; inside Spark tasks a sink's definition
-opens *writers*. A writer leaves a durable, checksummed, invisible artifact behind (phase 1); the
+Users write a *definition* (`sources.files(...)`): frozen, picklable, without secrets in its repr.
+On the driver a definition opens a *reader* or a *committer*; inside Spark tasks a sink's definition
+opens *writers*. A writer produces a durable, checksummed, invisible artifact (phase 1). The
 committer makes it visible, idempotently (phase 2).
 
-Readers and committers may inherit from the protocols here: what most of them need not do has a
-body that does nothing.
+Readers and committers may inherit from the protocols here: methods that most connectors do not
+need have a default that does nothing.
 
-Whoever talks to an outside system knows what its errors mean: a connector raises a `JetError`,
-whose `reaction` says what follows, or says so of any other error (`ClassifiesErrors`).
+Connectors classify the errors of their systems: they raise a `JetError`, whose `reaction` says how
+the job reacts, or implement `ClassifiesErrors` for other exceptions.
 """
 
 from __future__ import annotations
@@ -36,99 +36,99 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SOURCE_PARTITION_COLUMN = "__partition"
-"""Of the rows of a `Partitioned` reader: an index into `SourceFrame.partitions`, or -1. The engine
-takes it away again; users never see it."""
+"""Column in frames of a `Partitioned` reader: index into `SourceFrame.partitions`, or -1. The
+engine drops it; users never see it."""
 
 DEAD_LETTER_COLUMNS = ", ".join(f"{field.name} string" for field in DEAD_LETTER_SCHEMA)
-"""As DDL."""
+"""Schema of dead letters, as DDL."""
 
 
 @dataclass(frozen=True)
 class Lag:
-    """What a source knows to be waiting, in its own units; `items` decides about epoch sizes."""
+    """Known unread input of a source, in its own units; `items` determines epoch sizes."""
 
     items: int
     details: Mapping[str, int]
     bytes: int | None = None
-    """How much that is, where the source knows: an epoch takes no more than memory allows."""
+    """Size of the unread input, if known: it limits an epoch to what fits into memory."""
 
 
 @dataclass(frozen=True)
 class SourceFrame:
-    """A split as frames."""
+    """DataFrames of one split."""
 
     rows: DataFrame
     dead_letters: DataFrame | None = None
-    """Bad rows as `DEAD_LETTER_COLUMNS`; None when a bad row is to fail the job."""
+    """Bad rows as `DEAD_LETTER_COLUMNS`; None if a bad row fails the job."""
     shared: DataFrame | None = None
-    """What both are made from: the engine materialises it once per epoch."""
+    """Common parent of `rows` and `dead_letters`: the engine materialises it once per epoch."""
     partitions: tuple[str, ...] = ()
-    """Names of the partitions whose event time is to be observed in this split, each at the cost
-    of one aggregate: dozens are nothing, hundreds are felt."""
+    """Names of the partitions whose event time is observed in this split, by two aggregates in
+    total."""
 
 
 @dataclass(frozen=True)
 class SplitParameters:
-    """A split as the task of a prepared frame knows it (`PreparesFrames`)."""
+    """Description of a split for the task of a prepared frame (`PreparesFrames`)."""
 
     what: Any
-    """Something small that can be pickled."""
+    """Small picklable value."""
     partitions: tuple[str, ...] = ()
     """As `SourceFrame.partitions`."""
 
 
 @dataclass(frozen=True)
 class BadRowRule:
-    """Says which rows are bad: they become dead letters instead of failing the job."""
+    """Defines bad rows: they become dead letters instead of failing the job."""
 
     required: tuple[str, ...]
-    """Columns that must not be null: event time."""
+    """Columns that must not be null: the event time."""
 
 
 class SourceReader(Protocol):
     """The driver's side of a source in one execution.
 
-    `poll` and `close` run on a thread of the source's own, so that a source that answers slowly
-    delays neither the others nor an epoch. Everything else runs on the execution's threads, one
-    call at a time, perhaps beside a `poll`: what those calls use, `poll` leaves alone, and what
-    it finds it returns.
+    `poll` and `close` run on the source's own thread, so that a slow source delays neither other
+    sources nor an epoch. All other methods run on the execution's threads, one call at a time,
+    possibly concurrently with `poll`. `poll` must not touch the state that they use; it returns its
+    findings instead.
     """
 
     def restore(self, position: Mapping[str, Any], journal: pa.Table | None) -> None:
         """Continues after `position`. `journal` holds all rows that `take_journal` ever returned
-        and `whole_journal` still had; of one key the newest first."""
+        and `whole_journal` still kept; for each key the newest first."""
 
     def poll(self) -> Any:
-        """Looks for new input, and returns what it finds, for `accept`.
+        """Looks for new input, and returns it for `accept`.
 
-        The next call comes after that `accept`. It may wait for news for about a second; `close`
-        and `Acknowledging.acknowledge` wait until it returns.
+        The next call comes after that `accept`. A call may wait about a second for new input;
+        `close` and `Acknowledging.acknowledge` wait until it returns.
 
         Raises:
-            SourceUnavailableError: not now (its reaction is RETRY): the same call is made again,
-                with growing pauses. The job goes on with its other sources.
-            SourceError: what was read has changed or is gone; the job fails.
+            SourceUnavailableError: temporarily unavailable (its reaction is RETRY): the call is
+                repeated with growing pauses. The job continues with its other sources.
+            SourceError: input that was already read has changed or is gone; the job fails.
         """
         ...
 
     def accept(self, found: Any) -> None:
-        """Takes what a `poll` has found; that `poll` may have begun before the last `plan`."""
+        """Takes the result of a `poll`, which may have begun before the last `plan`."""
         ...
 
     def waiting(self) -> Lag:
-        """Returns how much was accepted that `plan` has not taken yet."""
+        """Returns the accepted input that `plan` has not taken yet."""
         ...
 
     def plan(self, max_rows: int) -> Any | None:
-        """Returns the next split of about `max_rows` rows, and moves the position behind it.
+        """Returns the next split of about `max_rows` rows, and advances the position past it.
 
         Returns:
-            None: nothing is waiting.
+            The split; None if no input is waiting.
         """
         ...
 
     def frame(self, spark: SparkSession, split: Any) -> SourceFrame:
-        """Returns the rows of a split as frames; it runs no Spark job."""
+        """Returns the DataFrames of a split, without running a Spark job."""
         ...
 
     def verify(self, split: Any, rows: int) -> None:
@@ -139,52 +139,52 @@ class SourceReader(Protocol):
         """
 
     def locate_bad_row(self, spark: SparkSession, split: Any) -> str | None:
-        """Returns position and content of a row that could not be parsed, if it can find them."""
+        """Returns position and content of a row that could not be parsed, if it can be found."""
         return None
 
     def position(self) -> dict[str, Any]:
-        """Returns where the last planned split ends, as small JSON."""
+        """Returns the end of the last planned split, as small JSON."""
         ...
 
     def take_journal(self) -> pa.Table | None:
         """Returns the rows to append to the source's state since the last call.
 
-        For positions that have no bound. The first column is a text, the row's key: a row replaces
-        older ones of its key. A column `journal_parts.PART_COLUMN` spreads a large journal.
+        For positions of unbounded size. The first column is a string, the row's key: a row replaces
+        older rows with its key. A column `journal_parts.PART_COLUMN` spreads a large journal.
 
         Called once per epoch, on another thread while the epoch's tasks run, so it may take as long
-        as they do. Only `poll` may be called meanwhile.
+        as they do. Only `poll` may run concurrently.
         """
         return None
 
     def whole_journal(self, parts: Collection[int], undecided: Collection[str]) -> pa.Table:
-        """Returns all rows of some parts of the source's state, to write them anew. Called after
-        `take_journal`, where a snapshot ends the epoch.
+        """Returns all rows of some parts of the source's state, to be rewritten.
 
-        What the source need not remember any longer it may forget here, and leave out; but not what
-        has a key in `undecided`: no decided snapshot has that.
+        Called after `take_journal` if a snapshot ends the epoch. The source may drop rows here that
+        it no longer needs, except those with a key in `undecided`, which are in no decided
+        snapshot.
         """
         return pa.table({})
 
     def take_lost(self) -> int:
-        """Returns how many items the outside system dropped before they were read, since last time.
+        """Returns how many items the outside system dropped unread since the last call.
 
         Called once per epoch, after `verify`. The snapshot counts them, an event reports them, and
-        the job goes on.
+        the job continues.
         """
         return 0
 
     def close(self) -> None:
-        """Closes connections; the last call, however the execution ends."""
+        """Closes connections. Always the last call, also if the execution fails."""
         return
 
 
 @runtime_checkable
 class ClassifiesErrors(Protocol):
-    """A reader or committer that knows the errors of its client library."""
+    """A reader or committer that classifies errors of its client library."""
 
     def reaction(self, error: Exception) -> Reaction:
-        """Returns how the job reacts to an error that is no `JetError`.
+        """Returns how the job reacts to an error that is not a `JetError`.
 
         RETRY the same call, RESTART from the last snapshot, FAIL until a person has changed
         something, or STOP, because a newer owner has fenced this one.
@@ -193,7 +193,7 @@ class ClassifiesErrors(Protocol):
 
 
 def reaction_to(error: Exception, connector: object) -> Reaction | None:
-    """What follows an error of a connector; None for one that nobody has foreseen."""
+    """Returns the job's reaction to a connector's error; None if nobody classifies it."""
     if isinstance(error, JetError):
         return error.reaction
     return connector.reaction(error) if isinstance(connector, ClassifiesErrors) else None
@@ -201,34 +201,35 @@ def reaction_to(error: Exception, connector: object) -> Reaction | None:
 
 @runtime_checkable
 class Partitioned(Protocol):
-    """A reader whose source has partitions that are read at rates of their own.
+    """A reader whose source has partitions that are read at different rates.
 
-    Each has a watermark, and the source's is their minimum, so that what was not read yet does not
-    become late because others are ahead. The rows of its frames have the `SOURCE_PARTITION_COLUMN`.
+    Each partition has a watermark. The source's watermark is their minimum, so that unread rows do
+    not become late because other partitions are ahead. Its frames have the
+    `SOURCE_PARTITION_COLUMN`.
     """
 
     def partitions(self) -> Mapping[str, int]:
         """Returns the partitions that hold the watermark back, as of the last `poll` and `plan`.
 
-        The value is how many items are known to wait in the partition: with any it is never idle,
-        with none it is idle after the idle time-out. A partition that is not named holds nothing
-        back, and keeps its watermark for its return: it is gone, or its next rows are as new as
-        those of the others. Names are part of snapshots.
+        The value is the number of items known to wait in the partition. With waiting items it is
+        never idle; without, it is idle after the idle time-out. A partition that is missing here
+        does not hold the watermark back, and keeps its own watermark for its return: it is gone, or
+        its next rows are as new as those of the others. Names are part of snapshots.
         """
         ...
 
 
 @runtime_checkable
 class Acknowledging(Protocol):
-    """A reader of a queue that delivers messages again until they are acknowledged.
+    """A reader of a queue that redelivers messages until they are acknowledged.
 
-    Messages are acknowledged in phase 2 of the first snapshot that has them, after the sinks have
-    committed, and again after a crash. A message that is delivered again after it was read is
-    dropped by its id (`connectors.messages.ReadMessages` does both).
+    Messages are acknowledged in phase 2 of the first snapshot that contains them, after the sinks
+    have committed, and again after a crash. A message that is redelivered after it was read is
+    dropped by its id. `connectors.messages.ReadMessages` does both.
     """
 
     def unacknowledged(self) -> Mapping[str, Any]:
-        """Returns, by id, what acknowledges each message that `plan` has handed out and that
+        """Returns, by id, the acknowledgement handle of each message that `plan` has handed out and
         `acknowledge` was not called for: JSON, part of the snapshot. Called with `position`."""
         ...
 
@@ -239,49 +240,49 @@ class Acknowledging(Protocol):
     def acknowledge(self, messages: Mapping[str, Any]) -> None:
         """Acknowledges messages, on the thread of `poll`, while an epoch runs.
 
-        To acknowledge twice is success. A message that cannot be acknowledged any more, because the
-        connection is a new one, is acknowledged when it is delivered again.
+        Idempotent. A message of a lost connection, which can no longer be acknowledged, is
+        acknowledged when it is redelivered.
 
         Raises:
-            SourceUnavailableError: not now; the same call is made again.
+            SourceUnavailableError: temporarily unavailable; the call is repeated.
         """
         ...
 
 
 class Backlog(Enum):
-    """What is left of what a source had when its input was said to end."""
+    """State of the backlog: the input that a source had when its input was declared to end."""
 
     READ = "read"
-    """Nothing: all of it was accepted."""
+    """All of it was accepted."""
     WAITING = "waiting"
-    """The next poll may bring some."""
+    """The next poll may return some."""
     HELD = "held"
-    """Some; but no more comes before a snapshot has acknowledged what was read."""
+    """Some is left, but it arrives only after a snapshot has acknowledged the messages read."""
 
 
 @runtime_checkable
 class ReadsBacklog(Protocol):
-    """A reader whose place is read in parts: one poll does not bring all that is there, as of a
-    queue that hands out so many messages at a time.
+    """A reader that needs several polls for its backlog, such as a queue with limited batches.
 
-    Where the input is to end (a drained run, a job that completes), it is polled until nothing is
-    left of its backlog. Of a reader without this, one poll finds all that is there.
+    If the input is to end (a drained run, a job that completes), the source is polled until its
+    backlog is read. For a reader without this protocol one poll finds all input.
     """
 
     def mark_backlog(self) -> None:
-        """What is there when the next poll begins is the backlog. At most once per execution."""
+        """Defines the backlog as all input present when the next poll begins. Called at most once
+        per execution."""
         ...
 
     def backlog(self) -> Backlog:
-        """What is left of it, as of the last `accept`. It comes to an end although others go on
-        filling the place: what has come since `mark_backlog` does not count."""
+        """Returns the backlog's state as of the last `accept`. It must end although others keep
+        adding input: input newer than `mark_backlog` does not count."""
         ...
 
 
 @runtime_checkable
 class KeepsAcknowledged(Acknowledging, Protocol):
-    """An acknowledging reader whose source keeps messages all the same: they are acknowledged for
-    others to see how far it is, and read again from any position."""
+    """An acknowledging reader whose source keeps acknowledged messages: acknowledging only reports
+    progress to others, and any position can be read again."""
 
     keeps_acknowledged: bool
 
@@ -294,97 +295,96 @@ class AcknowledgesPositions(Acknowledging, Protocol):
 
 
 class InputFate(Enum):
-    """What has become of input that an execution had read, seen from a position before it."""
+    """State of input that an execution had read, relative to an earlier position."""
 
     RESTORED = "restored"
-    """The position has it: it will not be read again."""
+    """The position includes it: it will not be read again."""
     WAITING = "waiting"
-    """It is there, and will be read again."""
+    """It exists, and will be read again."""
     GONE = "gone"
-    """It is not there any more: what was in it cannot be read again."""
+    """It no longer exists and cannot be read again."""
 
 
 @runtime_checkable
 class RereadsInput(Protocol):
-    """A reader with a journal whose input others can take away: the engine notes what is read
-    before a snapshot has it, and asks at the next start what has become of that."""
+    """A reader with a journal whose input others can remove: the engine records input that is read
+    before a snapshot contains it, and asks for its state at the next start."""
 
     def fates(self, journaled: Sequence[Mapping[str, Any]]) -> list[InputFate]:
-        """Of rows that `take_journal` has returned, in other executions too. After `restore`."""
+        """Returns the state of each row that `take_journal` returned, also in other executions.
+        Called after `restore`."""
         ...
 
     def take_gone(self) -> Sequence[Mapping[str, Any]]:
-        """Returns such rows of input that the position has to a part, and whose rest is gone. From
-        here on nobody waits for it: its loss is accepted, or the execution ends."""
+        """Returns journal rows of input that the position covers in part and whose rest is gone.
+        The reader no longer waits for it: the loss is accepted, or the execution ends."""
         ...
 
     def shown(self, journaled: Mapping[str, Any]) -> str:
-        """Such a row for people: which input it is, and how much is in it."""
+        """Describes a journal row for people: the input and its size."""
         ...
 
     def check_input(self, split: Any) -> None:
-        """After an epoch failed: raises `SourceError` if its split is not what was planned. That
-        is the cause then, whatever the tasks have said."""
+        """Called after an epoch failed: raises `SourceError` if the split is no longer as planned.
+        That error then replaces the tasks' error."""
 
 
 @runtime_checkable
 class LimitsSnapshotInterval(Protocol):
-    """A source's definition whose place does not wait for a snapshot for ever."""
+    """A source's definition whose outside system limits the time between snapshots."""
 
     def check_snapshot_interval(self, interval: timedelta, job: str, stage: str) -> None:
         """Called at every start.
 
         Raises:
-            ConfigurationError: the place does not wait that long.
+            ConfigurationError: the interval exceeds the outside system's limit.
         """
         ...
 
 
 @runtime_checkable
 class PreparesFrames(Protocol):
-    """A reader that can make the frame of a small split before it knows the split: the frame is
-    made once and run in every epoch, and its task learns what to read when it runs."""
+    """A reader that can make a small split's frame in advance: the frame is made once and run in
+    every epoch, and its task gets the split when it runs."""
 
     def prepared_frame(
         self, spark: SparkSession, split: Callable[[], Any], partitions: int
     ) -> SourceFrame | None:
-        """Returns a frame of one partition, or None: each split needs a frame of its own. What is
+        """Returns a frame of one Spark partition; None if each split needs its own frame.
         `SourceFrame.shared` in it is not materialised: each branch reads it.
 
         Args:
             split: to be called in the task; returns `SplitParameters.what`.
-            partitions: the length of `SplitParameters.partitions`, or more.
+            partitions: upper bound of the length of `SplitParameters.partitions`.
         """
         ...
 
     def split_parameters(self, split: Any) -> SplitParameters | None:
-        """Returns what the task gets of a split; None: this one needs a frame of its own."""
+        """Returns the task's description of a split; None if this split needs its own frame."""
         ...
 
 
 @runtime_checkable
 class LocatesRows(Protocol):
-    """A reader that finds a row of a split once more, so that an error can name it."""
+    """A reader that finds a row of a split again, so that an error can name it."""
 
     def locate_row(
         self, spark: SparkSession, split: Any, is_meant: Callable[[DataFrame], Column]
     ) -> str | None:
-        """Returns position and content of the first row that is meant; None: there is none.
-
-        It reads the split again.
+        """Reads the split again; returns position and content of the first match, or None.
 
         Args:
-            is_meant: the condition, of a frame with the source's columns.
+            is_meant: returns the condition for a frame with the source's columns.
         """
         ...
 
 
 @runtime_checkable
 class ReadsFewerColumns(Protocol):
-    """A reader that saves work where nobody looks at a column, or at a field of a struct."""
+    """A reader that skips unused columns and struct fields."""
 
     def read_only(self, columns: StructType) -> None:
-        """Says which ones are looked at, and that nobody asks for the file of a row.
+        """Sets the used columns and fields; the file of a row is not used either.
 
         Called at most once, before any `frame`. The frames keep all columns and fields; those that
         are not in `columns` may be null.
@@ -397,8 +397,8 @@ class Source(Protocol):
 
     @property
     def schema(self) -> str | None:
-        """The columns of its rows, as DDL. An execution reads it after `LooksAtItsPlace.at_start`;
-        before, it may be None or raise `PipelineError`, if only the place knows them."""
+        """The columns of its rows, as DDL. An execution reads it after `LooksAtItsPlace.at_start`.
+        Before, it may be None or raise `PipelineError` if only the outside system knows them."""
         ...
 
     def describe(self) -> dict[str, str]:
@@ -420,14 +420,14 @@ class Source(Protocol):
 
 
 class Table(Protocol):
-    """A batch table to enrich a stream with, as it is when it is read."""
+    """A batch table to enrich a stream with, read in its current state."""
 
     def describe(self) -> dict[str, str]:
         """Returns kind, place and format, without secrets: for people, lineage and the plan."""
         ...
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Returns its rows; to read a row that does not fit the table's schema fails.
+        """Returns its rows; reading a row that does not fit the table's schema fails.
 
         Raises:
             SourceError: there is no such table.
@@ -435,13 +435,13 @@ class Table(Protocol):
         ...
 
     def locate_bad_row(self, spark: SparkSession) -> str | None:
-        """Returns position and content of such a row, if it can find them."""
+        """Returns position and content of a row that does not fit, if it can be found."""
         ...
 
 
 @dataclass(frozen=True)
 class TransactionId:
-    """Names what one writer leaves behind. Only the attempt differs when a task runs again."""
+    """Identifies the output of one writer. Task retries differ only in `attempt`."""
 
     job: str
     sink: str
@@ -458,8 +458,8 @@ class SinkWriter(Protocol):
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows, as `Sink.render` made them. Called any number of times.
 
-        The rows of one source partition, behind stateless stages, come in their order: first those
-        of the writer with the lowest `TransactionId.shard`, of one writer as they are written.
+        Behind stateless stages the rows of one source partition stay in order: by
+        `TransactionId.shard` across writers, by order of `write` within a writer.
         """
         ...
 
@@ -471,7 +471,7 @@ class SinkWriter(Protocol):
         ...
 
     def abort(self) -> None:
-        """Removes what was written, as far as it can."""
+        """Removes the written data, best effort."""
 
     def close(self) -> None:
         """Closes connections; the last call, after `prepare` or `abort`."""
@@ -479,28 +479,29 @@ class SinkWriter(Protocol):
 
 
 Piece = Callable[[], Any]
-"""Of a commit: carried out anywhere, by itself, perhaps twice. Picklable, as its result."""
+"""Independent part of a commit: may run in any process, and twice. It and its result are
+picklable."""
 
 
 def carry_out_here(pieces: Sequence[Piece]) -> list[Any]:
-    """The pieces in this process, one after the other; what each has returned."""
+    """Runs the pieces sequentially in this process and returns their results."""
     return [piece() for piece in pieces]
 
 
 def report_to_nobody(artifact: Artifact) -> None:
-    """Of a commit whose losses nobody listens to."""
+    """Ignores a lost artifact."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A row that a sink's place never takes."""
+    """A row that a sink's outside system never accepts."""
 
     reason: str
     """A sentence without its full stop."""
     raw: str
     """The row, as text."""
     position: str | None = None
-    """Where people find it: its key, if it has one."""
+    """Location of the row for people: its key, if it has one."""
 
 
 DECIDED_CURE = (
@@ -508,11 +509,12 @@ DECIDED_CURE = (
     "take, start with JobConfig(refused_to_dead_letters=True): they go to the sink's dead-letter "
     "sink (write_to(...).dead_letter_to(...)), and the others are committed."
 )
-"""Of a `RowsRefusedError`, what goes on behind "start again;"."""
+"""Rest of the cure of a `RowsRefusedError`, after "start again;"."""
 
 
 class RefusedRows(Protocol):
-    """What a commit does with decided rows that the place refuses: `refused_to_dead_letters`."""
+    """Handles decided rows that the outside system refuses in a commit
+    (`refused_to_dead_letters`)."""
 
     @property
     def may_leave_out(self) -> bool:
@@ -521,25 +523,25 @@ class RefusedRows(Protocol):
 
     @property
     def references_will_not_come(self) -> bool:
-        """Whether rows are refused, too, that refer to a row that is not there: no other sink of
-        the snapshot will commit it. Otherwise raise `ReferenceMissingError`."""
+        """Whether a row that references a missing row is refused, too, because no other sink of
+        the snapshot will commit that row. If False, raise `ReferenceMissingError` for it."""
         ...
 
     def stage(self, epoch_id: int, rows: Sequence[Refused]) -> str:
         """Stages the rows for the dead-letter sink. Returns a memo: the committer keeps it in the
-        outside system, in one transaction with the marker of the epoch, and calls `deliver` once
-        that is committed. A crash before leaves an orphan."""
+        outside system, in one transaction with the epoch's marker, and calls `deliver` once that
+        is committed. A crash before leaves an orphan."""
         ...
 
     def deliver(self, memo: str) -> None:
-        """Commits what was staged, and reports it. To deliver twice is success: call it for every
-        memo that is still kept, at every commit, also in later executions; then remove the memo."""
+        """Commits and reports the staged rows. Idempotent: call it for every memo that is still
+        kept, at every commit, also in later executions; then remove the memo."""
         ...
 
 
 @dataclass(frozen=True)
 class CommitContext:
-    """Says who commits. The key of a marker is (job, sink, timeline, epoch)."""
+    """Identifies the committing execution. The key of a marker is (job, sink, timeline, epoch)."""
 
     job: str
     sink: str
@@ -548,95 +550,97 @@ class CommitContext:
     recovering: bool
     accept_loss: bool = False
     owns_job: bool = False
-    """Of `KnowsCommits.has_committed`: an execution that begins asks, which may lock older ones out
-    first. Else nobody is locked out."""
+    """For `KnowsCommits.has_committed`: True if a starting execution asks; the call may then fence
+    older executions first. False: the call fences nobody."""
     repeatable: bool = False
-    """Below exactly-once: the epoch's id may come again in a later execution, with other rows. A
-    marker then counts for `execution_id` alone."""
+    """True below exactly-once: a later execution may reuse the epoch's id for other rows. A marker
+    then counts only for its `execution_id`."""
     report_lost: Callable[[Artifact], None] = field(default=report_to_nobody, compare=False)
-    """With `accept_loss`: of which artifact rows are left out, because they are nowhere."""
+    """With `accept_loss`: called with each artifact that is left out because its rows are lost."""
     refused: RefusedRows | None = field(default=None, compare=False, repr=False)
     """For committers that can leave rows out of an epoch."""
     held_writers: int = 0
-    """Of a sink with held transactions: the most writers that any execution has had. So many have
-    to be asked what they have left open."""
+    """Highest number of writers in any execution of a sink with held transactions. Each may have
+    left open transactions."""
     retained_epoch_id: int = 0
-    """Of the oldest snapshot that a start can go back to: it asks for the newest output up to then,
-    so that marker has to stay, and all newer ones. 0: nobody knows, every marker stays."""
+    """Epoch of the oldest snapshot that a start can go back to. Such a start asks for the newest
+    output up to that epoch, so its marker and all newer ones must stay. 0: unknown, keep all."""
     in_tasks: Callable[[Sequence[Piece]], list[Any]] = field(
         default=carry_out_here, compare=False, repr=False
     )
-    """Carries out pieces of a commit in Spark's tasks, in parallel, and returns their results in
-    order: where rows are moved, they do not pass the driver. Raises the first `JetError` that a
-    piece has raised, once all have ended. It costs a Spark job, and waits for tasks of a running
-    epoch: a few small values are moved faster here."""
+    """Runs pieces of a commit in parallel Spark tasks, so that rows do not pass the driver, and
+    returns their results in order. Raises the first `JetError` of a piece once all have ended. It
+    costs a Spark job and waits for tasks of a running epoch: for a few small values the driver is
+    faster."""
 
 
 class Committer(Protocol):
     """The driver's side of a sink in one execution: phase 2.
 
-    There is one call at a time, on any thread; other sinks commit at the same time.
+    There is one call at a time, on any thread; other sinks commit concurrently.
     """
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        """Makes the artifacts visible. To commit twice is success.
+        """Makes the artifacts visible. Idempotent.
 
-        They come by epoch, and those of an epoch by shard: a place that keeps the order of rows
-        makes it that order.
+        Artifacts are ordered by epoch, then by shard. A sink that keeps the order of rows keeps
+        that order.
 
         Raises:
-            ArtifactLostError: neither the artifact nor a marker of its commit is there.
-            SinkUnavailableError: not now (its reaction is RETRY): the same call is made again, with
-                growing pauses, until it succeeds or the execution ends.
-            FencedError: a newer owner has locked this one out.
-            JetError: its reaction says whether the job restarts, and commits then, or fails. Other
-                errors are classified (`ClassifiesErrors`); what nobody has foreseen restarts it.
+            ArtifactLostError: neither the artifact nor a marker of its commit exists.
+            SinkUnavailableError: temporarily unavailable (its reaction is RETRY): the call is
+                repeated with growing pauses until it succeeds or the execution ends.
+            FencedError: a newer owner has fenced this one.
+            JetError: its reaction says whether the job fails, or restarts and then commits. Other
+                errors are classified by `ClassifiesErrors`; unclassified ones restart the job.
         """
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
-        """Removes what executions *older than ours* left open, except the tokens in `keep`.
+        """Removes orphans of executions *older than ours*, except the tokens in `keep`.
 
         Returns:
-            How many it has removed.
+            The number of removed orphans.
         """
         ...
 
     def close(self) -> None:
-        """Closes connections; the last call, however the execution ends."""
+        """Closes connections. Always the last call, also if the execution fails."""
         return
 
 
 @runtime_checkable
 class KnowsCommits(Protocol):
-    """A committer whose outside system can be asked what is committed: `Jet.ledger` asks it.
+    """A committer whose outside system can be asked which artifacts are committed.
 
-    Of others the job's record says it. Every start asks, too, so that a place that has come back
-    empty or older is not written on (`snapshot.newest_output`).
+    `Jet.ledger` asks it; for other committers it uses the job's record. Every start asks, too, so
+    that a job does not continue on a place that came back empty or older
+    (`snapshot.newest_output`).
     """
 
     def has_committed(self, artifacts: Collection[Artifact], context: CommitContext) -> bool:
-        """Returns whether all of these artifacts are committed, by the outside system's own marks.
+        """Returns whether all of these artifacts are committed, by the outside system's markers.
 
-        They may be some of their epoch's, and may have been read or moved on since. It changes
-        nothing and locks nobody out (but see `CommitContext.owns_job`), also while an execution
-        commits. Of a place that has lost its marks nothing is committed.
+        They may be some of their epoch's artifacts, and readers may have consumed or moved the
+        output since. The call changes nothing and fences nobody (but see `CommitContext.owns_job`),
+        also while an execution commits. If the markers are lost, it returns False.
 
         Raises:
-            JetError: it cannot be asked now, or another job commits to the place.
+            JetError: the outside system is unavailable, or another job commits there.
         """
         ...
 
 
 @runtime_checkable
 class GivesUpItsPlace(Protocol):
-    """A committer whose place notes whose it is: a job that is deleted may take its marks along."""
+    """A committer whose outside system records the owning sink; a deleted job can release it."""
 
     def give_up_place(self, context: CommitContext) -> None:
-        """Removes what says that the place is this sink's. Output stays, also its list of epochs
-        where readers go by that. To repeat it is success.
+        """Removes the ownership record. Output stays, also its list of epochs if readers use it.
+        Idempotent.
 
         Raises:
-            JetError: not now. A place that is another sink's is left alone, without an error.
+            JetError: temporarily unavailable. If another sink owns the place, the call does
+                nothing.
         """
         ...
 
@@ -654,12 +658,12 @@ class Sink(Protocol):
         ...
 
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
-        """Checks at every start that it can be written to. It writes nothing of its own, unless
+        """Checks at every start that the sink can be written to. It must not write anything, unless
         the job is new (`ClaimsItsPlace`).
 
         Raises:
-            ConfigurationError: it cannot work as asked.
-            SinkError: it cannot be looked at now; the job restarts.
+            ConfigurationError: it cannot work as configured.
+            SinkError: it cannot be checked now; the job restarts.
         """
 
     def takes(self, schema: pa.Schema) -> bool:
@@ -667,7 +671,7 @@ class Sink(Protocol):
         ...
 
     def render(self, frame: DataFrame) -> DataFrame:
-        """Returns the rows as `SinkWriter.write` takes them: work that the JVM does better."""
+        """Converts the rows to the form of `SinkWriter.write`, in the JVM."""
         ...
 
     def open_writer(self, transaction: TransactionId) -> SinkWriter:
@@ -675,22 +679,22 @@ class Sink(Protocol):
         ...
 
     def open_committer(self, job: str, stage: str) -> Committer:
-        """Returns the committer of an execution. Called on the driver, once if there is something
-        to commit or to remove. It connects to nothing yet, so that `Committer.commit` is retried.
-        """
+        """Returns the committer of an execution. Called on the driver, at most once, if there is
+        something to commit or to remove. It connects to nothing, so that `Committer.commit` is
+        retried."""
         ...
 
 
 @runtime_checkable
 class ClaimsItsPlace(Protocol):
-    """A sink's definition that writes marks of its own into its place before there are rows.
+    """A sink's definition that writes its own marks into its place before any rows.
 
-    `Sink.check` writes them for a new job only: a place that has come back empty, as a folder that
-    is not mounted, is left as it is until it is known to have what was committed there.
+    `Sink.check` writes them for a new job only: a place that came back empty, such as an unmounted
+    folder, stays unchanged until it is known to hold the committed output.
     """
 
     def claim_place(self, job: str, stage: str) -> None:
-        """Writes what is missing, before any writer and any commit of an execution.
+        """Writes missing marks, before any writer and any commit of an execution.
 
         Raises:
             ConfigurationError, SinkError: as `Sink.check`.
@@ -713,54 +717,54 @@ class ChecksColumns(Protocol):
 
 @runtime_checkable
 class KnowsRefusals(Protocol):
-    """A sink's definition that can say of a row whether its place will ever take it.
+    """A sink's definition that can tell in advance whether its outside system accepts a row.
 
-    What is decided has to be written, so it is asked before. Such a row goes to the sink's
-    dead-letter sink, in the same epoch; without one it fails the job, and nothing of the epoch
-    counts.
+    Decided rows must be written, so they are checked before the decision. A refused row goes to the
+    sink's dead-letter sink in the same epoch. Without one it fails the job, and the epoch is
+    discarded.
     """
 
     def refused(self, rows: pa.RecordBatch) -> Mapping[int, Refused]:
-        """Returns, by row number, the rows that the place never takes.
+        """Returns, by row number, the rows that the outside system never accepts.
 
-        Called in the task, with rows as `SinkWriter.write` takes them. What only the outside system
-        knows is not asked here.
+        Called in the task, with rows as `SinkWriter.write` takes them. It does not ask the outside
+        system.
         """
         ...
 
 
 @runtime_checkable
 class LeavesNothingOut(KnowsRefusals, Protocol):
-    """One whose rows build on each other, as changes do: it has no dead-letter sink, and a row that
-    its place never takes fails the job."""
+    """A sink whose rows depend on each other, such as changes: it has no dead-letter sink, and a
+    row that the outside system never accepts fails the job."""
 
     leaves_nothing_out: bool
 
 
 @runtime_checkable
 class ReopenableSink(Protocol):
-    """A sink's definition whose commits can be finished without the pipeline that it was in.
+    """A sink's definition whose commits can be completed without its pipeline.
 
-    Between a decision and its commits a job may die, and start again without this sink or with it
-    at another place. Then `reopen` makes a sink from what the manifest has kept, perhaps years
-    later and by a newer version; only its committer is used. A sink that is not reopenable is
-    committed only by a pipeline that still has it; another start is refused.
+    Between a decision and its commits a job may die, and start again without this sink or with
+    another destination. `reopen` then makes a sink from the manifest, possibly years later and by a
+    newer version; only its committer is used. A start without a sink that is not reopenable is
+    refused while commits of that sink are due.
     """
 
     def destination(self) -> dict[str, Any]:
         """Returns where it writes, as small JSON: whole paths and addresses, no secrets.
 
-        Equal destinations are one place, and so are those that differ in `options` alone: what only
-        says how the place is reached.
+        Destinations are the same place if they are equal apart from `options`, which only say how
+        the place is reached.
         """
         ...
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> Sink:
-        """Returns a sink that writes there, to commit only.
+        """Returns a sink for the destination, to commit only.
 
         Raises:
-            KeyError, ValueError, JetError: the destination does not say enough.
+            KeyError, ValueError, JetError: the destination is incomplete or not valid.
         """
         ...
 
@@ -770,7 +774,7 @@ class StoreResident(Protocol):
     """A source's, table's or sink's definition that reads or writes the job's own store."""
 
     def with_store(self, store: Store) -> Any:
-        """The definition to use in one execution. Pickled, it takes a handle along, not a store."""
+        """Returns the definition for one execution. It pickles a handle instead of the store."""
         ...
 
 
@@ -781,15 +785,15 @@ class HoldsTransactions(Protocol):
 
     @property
     def held_writers(self) -> int:
-        """How many writers an epoch has, always: `render` divides the rows among so many Spark
-        partitions, and `takes` refuses all."""
+        """Fixed number of writers per epoch: `render` divides the rows among as many Spark
+        partitions, and `takes` returns False."""
         ...
 
 
 @runtime_checkable
 class HoldsForATime(HoldsTransactions, Protocol):
-    """One whose outside system gives a held transaction up when its time is over. A start checks
-    that it lasts from one snapshot to the next, and over a restart."""
+    """A sink whose outside system rolls held transactions back after a time-out. A start checks
+    that the time-out covers the time between two snapshots and a restart."""
 
     @property
     def held_for_ms(self) -> int: ...
@@ -797,24 +801,24 @@ class HoldsForATime(HoldsTransactions, Protocol):
 
 @runtime_checkable
 class LooksAtItsPlace(Protocol):
-    """A source's, table's or sink's definition that looks at its place before an execution."""
+    """A source's, table's or sink's definition that inspects its place before an execution."""
 
     def at_start(self, job: str, stage: str, *, on_one_host: bool) -> Any:
-        """The definition to use, with what only its place knows.
+        """Returns the definition to use, completed with facts that only its place knows.
 
         Args:
             on_one_host: all tasks see the files that the driver sees.
 
         Raises:
-            ConfigurationError: it cannot work as asked.
-            SourceUnavailableError, SinkUnavailableError: it cannot be looked at now; an execution
-                waits, and makes the same call again.
+            ConfigurationError: it cannot work as configured.
+            SourceUnavailableError, SinkUnavailableError: temporarily unavailable; an execution
+                waits, and repeats the call.
         """
         ...
 
 
 def on_store(graph: Graph, store: Store) -> Graph:
-    """The graph with every `StoreResident` on the job's store."""
+    """Returns the graph with every `StoreResident` on the job's store."""
 
     def change(name: str, definition: Any) -> Any:
         is_resident = isinstance(definition, StoreResident)
@@ -824,16 +828,18 @@ def on_store(graph: Graph, store: Store) -> Graph:
 
 
 Ask = Callable[[str, object, Callable[[], Any]], Any]
-"""Of a stage's connector: makes the call, perhaps again and again, and returns what it returns."""
+"""Makes a call of a stage's connector, possibly with retries, and returns its result."""
 
 
 def ask_once(stage: str, connector: object, call: Callable[[], Any]) -> Any:
-    """A place that cannot be looked at now ends the start."""
+    """Makes the call without retries: an unavailable place ends the start."""
     return call()
 
 
 def at_start(graph: Graph, job: str, *, on_one_host: bool, ask: Ask = ask_once) -> Graph:
-    """The graph with what its places know. Raises as `LooksAtItsPlace.at_start`."""
+    """Calls `LooksAtItsPlace.at_start` of all connectors; returns the graph with the results.
+
+    Raises as that call does."""
 
     def change(name: str, definition: Any) -> Any:
         if not isinstance(definition, LooksAtItsPlace):
@@ -859,30 +865,31 @@ def _with_definitions(graph: Graph, change: Callable[[str, Any], Any]) -> Graph:
 
 @runtime_checkable
 class Limited(Protocol):
-    """A source's or sink's definition that may give less than the job asks for, because its outside
-    system can do no more, or because its user wants it so (`guarantee=`). `describe` shows it."""
+    """A source's or sink's definition that may give a weaker guarantee than the job's: its outside
+    system supports no more, or its user chose it (`guarantee=`). `describe` shows it."""
 
     @property
     def max_guarantee(self) -> Guarantee: ...
 
 
 def effective_guarantee(wanted: Guarantee, connector: object) -> Guarantee:
-    """What a connector gives in a job that wants this; lowering is told at every start."""
+    """Returns a connector's guarantee in a job that wants `wanted`; every start reports a weaker
+    one."""
     return wanted.at_most(connector.max_guarantee) if isinstance(connector, Limited) else wanted
 
 
 def effective_guarantees(graph: Graph, wanted: Guarantee) -> dict[str, Guarantee]:
-    """By name, what each source and sink of a pipeline gives in a job that wants this."""
+    """Returns the effective guarantee of each source and sink of a pipeline, by name."""
     connectors: dict[str, object] = {node.name: node.source for node in graph.sources}
     connectors |= {node.name: node.sink for node in graph.sinks}
     return {name: effective_guarantee(wanted, each) for name, each in connectors.items()}
 
 
 def guarantee_named(value: str | Guarantee) -> Guarantee:
-    """A connector's `guarantee=`.
+    """Parses a connector's `guarantee=`.
 
     Raises:
-        ConfigurationError: there is no such guarantee.
+        ConfigurationError: the guarantee is unknown.
     """
     try:
         return Guarantee(value)
@@ -894,5 +901,5 @@ def guarantee_named(value: str | Guarantee) -> Guarantee:
 
 
 def shown_guarantee(limit: Guarantee) -> dict[str, str]:
-    """For `describe`: nothing where nothing is lowered."""
+    """Returns the entry for `describe`; empty for exactly-once."""
     return {} if limit is Guarantee.EXACTLY_ONCE else {"guarantee": limit.value}

@@ -1,4 +1,4 @@
-"""What each of some tasks reads of a split: known when they are made, or learnt when they run."""
+"""Assignment of a split's parts to tasks, fixed in advance or looked up at run time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Dealt(Protocol[T_co]):
     def tasks(self) -> int: ...
 
     def to(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Sequence[T_co]]:
-        """What a task reads whose rows are the numbers of its shares: each share."""
+        """Yields the shares of a task; its input rows are the shares' numbers."""
         ...
 
 
 @dataclass(frozen=True)
 class Shares(Generic[T]):
-    """Known when the tasks are made."""
+    """Shares that are fixed when the tasks are made."""
 
     each: tuple[tuple[T, ...], ...]
 
@@ -41,7 +41,7 @@ class Shares(Generic[T]):
 
 @dataclass(frozen=True)
 class OneShare(Generic[T]):
-    """One task reads it all, and asks when it runs what that is (`PreparesFrames`)."""
+    """One task reads the whole split and looks it up when it runs (`PreparesFrames`)."""
 
     wanted: Callable[[], Sequence[T]]
     tasks: int = 1

@@ -1,12 +1,12 @@
 """Held transactions: a writer prepares one in the outside system, and phase 2 commits it by its id.
 
-For systems that can do both from different connections, and can be asked afterwards what became of
-a transaction. Where they cannot, rows are staged (`connectors.staging`).
+For systems that can do both from different connections, and can report the outcome of a transaction
+afterwards. For other systems rows are staged (`connectors.staging`).
 
-A sink has a fixed number of writers, and each writer two ids in turn: one may still wait for its
-commit while the next epoch writes under the other. So ids are known without being listed, and what
-a crash has left open is found by asking for each of them, also those of executions that had more
-writers: the job's record says how many there ever were.
+A sink has a fixed number of writers. Each writer alternates between two ids: one may still wait for
+its commit while the next epoch writes under the other. So ids are known without listing them, and
+transactions left open by a crash are found by asking for every id, including those of executions
+with more writers: the job's record keeps the highest number of writers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ IDS_PER_WRITER = 2
 def held_id(transaction: TransactionId) -> str:
     """Returns the id under which a writer prepares: `job/sink/shard-number`, with number 0 or 1.
 
-    It is the same after a crash: a writer first rolls back what it finds under its id, of an older
-    execution or of another attempt of its task.
+    It is the same after a crash: a writer first rolls back any transaction under its id, left by an
+    older execution or another attempt of its task.
 
     Example:
         >>> held_id(TransactionId("j", "out", 1, 5, epoch_id=7, shard=3, attempt="a0"))
@@ -48,40 +48,40 @@ def _id(job: str, sink: str, writer: int, number: int) -> str:
 
 
 class Fate(Enum):
-    """What has become of a prepared transaction that was to be committed."""
+    """Outcome of a commit of a prepared transaction."""
 
     COMMITTED = "committed"
-    """It is committed, by this call or by an earlier one. The outside system has to know that: by a
-    marker of the epoch in the transaction, or by its own log."""
+    """Committed, by this call or an earlier one. The outside system must know this: by the epoch's
+    marker in the transaction, or by its own log."""
     GONE = "gone"
-    """It was rolled back, by a time-out or by a person."""
+    """Rolled back, by a time-out or by a person."""
 
 
 class HeldTransactions(Protocol):
-    """The outside system, as phase 2 needs it.
+    """Interface of the outside system for phase 2.
 
-    Every call may be made again, also by another process. Errors of its client library are raised
-    as `JetError`s, or classified by a `HeldCommitter` of your own with a method `reaction`
+    Every call may be repeated, also by another process. Errors of the client library are raised as
+    `JetError`s, or classified by the method `reaction` of a subclass of `HeldCommitter`
     (`ClassifiesErrors`).
     """
 
     def commit(self, held_id: str, artifact: Artifact) -> Fate:
-        """Commits what was prepared under the id for this artifact, and nothing else: by now the id
-        may be in use for a later epoch.
+        """Commits the transaction prepared under the id for this artifact, and no other: a later
+        epoch may use the id by now.
 
         Raises:
-            SinkUnavailableError: not now; the whole commit is made again.
+            SinkUnavailableError: temporarily unavailable; the whole commit is repeated.
         """
         ...
 
     def roll_back(self, held_id: str, *, before_execution: int) -> bool:
-        """Rolls back what executions before this one left under the id, prepared or not.
+        """Rolls back the transaction under the id, prepared or not, of executions before this one.
 
-        It leaves alone what this execution or a newer one has opened: the caller may have been
-        paused meanwhile.
+        It keeps transactions of this execution or a newer one: the caller may have been paused
+        meanwhile.
 
         Returns:
-            Whether there was anything.
+            Whether a transaction was rolled back.
         """
         ...
 
@@ -97,14 +97,14 @@ class HeldCommitter(Committer):
     job: str
     sink: str
     writers: int
-    """How many writers the sink has in the pipeline as it is now."""
+    """Number of writers of the sink in the current pipeline."""
     transactions: HeldTransactions
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        """Commits the transactions one after the other, oldest epoch first.
+        """Commits the transactions sequentially, oldest epoch first.
 
-        A crash between two of them leaves the first visible and the second not: the next start
-        calls it again, for both.
+        After a crash between two commits only the first is visible: the next start repeats the
+        call for both.
 
         Raises:
             ArtifactLostError: a transaction was rolled back before its commit. With
@@ -127,10 +127,10 @@ class HeldCommitter(Committer):
             context.report_lost(artifact)
 
     def abort_orphans(self, context: CommitContext, keep: Collection[str]) -> int:
-        """Rolls back what older executions left open, under each id that a writer ever had.
+        """Rolls back open transactions of older executions, under every id that a writer ever had.
 
-        It is called after the commits. What is open then is in no decided snapshot, so `keep` is
-        not looked at.
+        Called after the commits: transactions that are still open are in no decided snapshot, so
+        `keep` is ignored.
         """
         writers = max(self.writers, context.held_writers)
         ids = held_ids(self.job, self.sink, writers)

@@ -1,10 +1,9 @@
-"""Readers of queues that forget what is acknowledged: what they do alike, whatever the queue.
+"""Base class of readers of queues that delete acknowledged messages.
 
-When an id may be forgotten: once the queue has said that it has the acknowledgement, it is one of
-the newest that `ReadMessages` remembers. Without that word, because a connection broke, or because
-it was an earlier process that had the message, it is kept until the message is delivered again, or
-until the queue could be reached for `UNPROVEN_S` since then. Newer ids do not push it out: a frozen
-process may hold its messages for long while others go by.
+Retention of message ids: an id whose acknowledgement the queue has confirmed is one of the newest
+that `ReadMessages` remembers. An unconfirmed id (a connection broke, or an earlier process had the
+message) is kept until the message is redelivered, or until the queue was reachable for `UNPROVEN_S`
+since. Newer ids do not evict it: a frozen process may hold its messages for long.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POSITION_COLUMN = "__position"
-"""Of a message's table: where it is, for dead letters. It does not come out."""
+"""Column of a message's position, for dead letters; not part of the output."""
 UNPROVEN_S = 86_400.0
-"""Of time in which the queue could be reached: an outage of days does not count."""
+"""Retention of unconfirmed ids, in seconds during which the queue was reachable."""
 
 
 class QueueMessage(Protocol):
-    """One that is new."""
+    """A new message."""
 
     @property
     def message_id(self) -> str: ...
 
     @property
     def handle(self) -> str:
-        """What acknowledges it."""
+        """The handle that acknowledges it."""
         ...
 
     @property
@@ -50,22 +49,22 @@ M = TypeVar("M", bound=QueueMessage)
 
 @dataclass(frozen=True)
 class Found(Generic[M]):
-    """What a poll has brought."""
+    """Result of a poll."""
 
     new: tuple[M, ...]
     proven: tuple[str, ...]
-    """Of messages that came again although a snapshot has them: acknowledged by now."""
+    """Ids of redelivered messages that a snapshot already has; the poll acknowledged them."""
     connected_s: float
-    """For how long the queue could be reached since the last poll."""
+    """Seconds during which the queue was reachable since the last poll."""
     backlog: Backlog | None = None
-    """What is left of it; None: the poll began before it was marked."""
+    """State of the backlog; None if the poll began before `mark_backlog`."""
 
 
 class MessageReader(SourceReader, ABC, Generic[M]):
-    """Of one execution. A split is the messages themselves.
+    """Reads a queue in one execution. A split is a tuple of messages.
 
-    Subclasses have `poll`, `acknowledge` and `close`, on the source's own thread; `_seen_at`
-    belongs to it. Everything here is for the execution's threads, except `_stood`.
+    Subclasses implement `poll`, `acknowledge` and `close`, which run on the source's own thread and
+    own `_seen_at`. All methods here run on the execution's threads, except `_stood`.
     """
 
     def __init__(
@@ -82,16 +81,16 @@ class MessageReader(SourceReader, ABC, Generic[M]):
         self._waiting: dict[str, M] = {}
         self._waiting_bytes = 0
         self._connected_s = 0.0
-        """For how long the queue could be reached, in all executions of the job."""
+        """Seconds during which the queue was reachable, in all executions of the job."""
         self._seen_at: float | None = None
-        """When it answered last, by a clock of this process; None: since it did not."""
+        """Monotonic time of the last answer; None while the queue is unreachable."""
         self._reads_backlog = False
-        """From now on polls say what is left of the backlog, which the first of them counts."""
+        """True once polls report the backlog, which the first of them counts."""
         self._backlog = Backlog.READ
 
     @abstractmethod
     def _table(self, messages: Sequence[M]) -> pa.Table:
-        """With the `VALUE_COLUMN`, the `POSITION_COLUMN`, and what else is a column."""
+        """Returns a table with `VALUE_COLUMN`, `POSITION_COLUMN` and all other columns."""
 
     def _stood(self) -> float:
         now = time.monotonic()
@@ -147,7 +146,7 @@ class MessageReader(SourceReader, ABC, Generic[M]):
         return spark.createDataFrame(self._table(split))
 
     def verify(self, split: Any, rows: int) -> None:
-        """A split is the messages themselves."""
+        """Nothing to check: a split is a tuple of messages."""
 
     def position(self) -> dict[str, Any]:
         return {
@@ -163,7 +162,7 @@ class MessageReader(SourceReader, ABC, Generic[M]):
         self.read.restore_unacknowledged(messages)
 
     def _note_acknowledged(self, messages: Mapping[str, Any], proven: set[str]) -> None:
-        """Of messages that were acknowledged, those of which the queue has said so."""
+        """Notes acknowledged messages; `proven` has the ids that the queue has confirmed."""
         self.read.acknowledged({one: messages[one] for one in messages if one in proven})
         unproven = {one: messages[one] for one in messages if one not in proven}
         self.read.acknowledged(unproven, unproven_since=self._connected_s)

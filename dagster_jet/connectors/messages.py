@@ -1,5 +1,5 @@
-"""What a reader of an acknowledging queue has read: each message counts once, however often it is
-delivered, and is acknowledged once a snapshot has it."""
+"""Deduplication of a queue's messages: each counts once, however often it is delivered, and is
+acknowledged once a snapshot has it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ REMEMBERED_MAX = 10_000
 
 
 class ReadMessages:
-    """The ids of the messages of one reader. Any thread may call it.
+    """Tracks the message ids of one reader. Thread-safe.
 
-    A message first *waits*, then it is *unacknowledged* once it is in a split, then
-    *acknowledged*. Brokers deliver again what was not acknowledged, and some of them, after a lost
-    connection, what was: so the newest acknowledged ids are remembered, too.
+    A message *waits* until it is in a split, is then *unacknowledged*, and finally *acknowledged*.
+    Brokers redeliver unacknowledged messages, and some of them, after a lost connection, also
+    acknowledged ones. So the newest acknowledged ids are remembered, too.
 
-    A broker that answers no acknowledgement may not have had it: an id of which that is so is
-    *unproven*, and is not forgotten for newer ones, but by `forget_unproven`.
+    An acknowledgement that the broker does not confirm may be lost. Its id is *unproven*: only
+    `forget_unproven` removes it, newer ids do not.
 
     Args:
-        remembered_max: how many acknowledged ids are remembered. They are part of every snapshot.
-            A message that is delivered again after more others than that counts twice.
+        remembered_max: number of acknowledged ids to remember. They are part of every snapshot.
+            A message that is redelivered after more others than that counts twice.
 
     Example:
         >>> read = ReadMessages()
@@ -46,18 +46,18 @@ class ReadMessages:
         self._closed: dict[str, None] = {}
         """Newest last."""
         self._unproven: dict[str, float] = {}
-        """Since when, by the reader's clock; oldest first."""
+        """Start times by id, by the reader's clock; oldest first."""
 
     def deliver(self, message_id: str, handle: Any) -> bool:
-        """Notes a delivery, and returns whether the message is new: else drop it.
+        """Records a delivery, and returns whether the message is new; if not, drop it.
 
-        A message that was acknowledged already is `unacknowledged` again: else the broker would go
-        on delivering it.
+        A message that was already acknowledged is `unacknowledged` again: otherwise the broker
+        would keep delivering it.
 
         Args:
-            message_id: the same at every delivery of a message, and of no other message.
-            handle: what acknowledges this delivery, as JSON. Once the message is in a split, the
-                handle of the newest delivery replaces the earlier ones.
+            message_id: identifies the message in all its deliveries.
+            handle: acknowledges this delivery, as JSON. Once the message is in a split, the
+                handle of the newest delivery replaces earlier ones.
         """
         with self._lock:
             known = (self._open, self._closed, self._unproven, self._waiting)
@@ -69,7 +69,7 @@ class ReadMessages:
             return is_new
 
     def handed_out(self, messages: Mapping[str, Any]) -> None:
-        """Notes that `plan` has put these messages into a split.
+        """Records that `plan` has put these messages into a split.
 
         Args:
             messages: handles by id.
@@ -84,20 +84,20 @@ class ReadMessages:
             return dict(self._open)
 
     def is_acknowledged(self, message_id: str) -> bool:
-        """Whether a snapshot has it: the delivery can be acknowledged at once."""
+        """Whether a snapshot has the message: the delivery can be acknowledged at once."""
         with self._lock:
             return message_id in self._closed or message_id in self._unproven
 
     def acknowledged(
         self, messages: Mapping[str, Any], *, unproven_since: float | None = None
     ) -> None:
-        """Notes that the broker has forgotten these messages; call it in `acknowledge`.
+        """Records that these messages were acknowledged; call it in `acknowledge`.
 
-        A message that was delivered once more meanwhile stays unacknowledged, under its new handle.
+        A message that was redelivered meanwhile stays unacknowledged, under its new handle.
 
         Args:
-            messages: the handles that were used, by id.
-            unproven_since: if it is not known whether the broker has: now, by the reader's clock.
+            messages: the used handles, by id.
+            unproven_since: the current time by the reader's clock if the broker has not confirmed.
         """
         with self._lock:
             for message_id, handle in messages.items():
@@ -113,29 +113,29 @@ class ReadMessages:
                 del self._closed[next(iter(self._closed))]
 
     def remembered(self) -> list[str]:
-        """Returns the newest acknowledged ids, oldest first: a part of `SourceReader.position`."""
+        """Returns the newest acknowledged ids, oldest first: part of `SourceReader.position`."""
         with self._lock:
             return list(self._closed)
 
     def unproven(self) -> dict[str, float]:
-        """Returns the unproven ids and since when they are: a part of the position, too."""
+        """Returns the unproven ids and their start times: also part of the position."""
         with self._lock:
             return dict(self._unproven)
 
     def forget_unproven(self, before: float) -> None:
-        """Forgets the ids that have been unproven since before then, by the reader's clock."""
+        """Forgets ids that became unproven before this time of the reader's clock."""
         with self._lock:
             self._unproven = {one: at for one, at in self._unproven.items() if at >= before}
 
     def restore(
         self, remembered: Iterable[str], unproven: Mapping[str, float] | None = None
     ) -> None:
-        """Takes back what `remembered` and `unproven` returned."""
+        """Restores the results of `remembered` and `unproven`."""
         with self._lock:
             self._closed = dict.fromkeys(remembered)
             self._unproven = dict(unproven or {})
 
     def restore_unacknowledged(self, messages: Mapping[str, Any]) -> None:
-        """Takes back what `unacknowledged` returned, for `Acknowledging.restore_unacknowledged`."""
+        """Restores the result of `unacknowledged`, for `Acknowledging.restore_unacknowledged`."""
         with self._lock:
             self._open = dict(messages)

@@ -1,4 +1,4 @@
-"""Which page says what an outside system does, and what its errors mean."""
+"""Documentation page of each outside system and its errors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PAGES: Mapping[str, str] = {
     "sqs": "docs/connectors/sqs.md",
     "table_rows": "docs/connectors/table-rows.md",
 }
-"""By `describe()["kind"]`."""
+"""Page by `describe()["kind"]`."""
 
 
 def pages_of(graph: Graph) -> dict[str, str]:
-    """By the name of a source or sink, where its system has a page."""
+    """Returns the page of each source and sink that has one, by its name."""
     kinds = {node.name: node.source.describe()["kind"] for node in graph.sources}
     kinds |= {node.name: node.sink.describe()["kind"] for node in graph.sinks}
     return {name: PAGES[kind] for name, kind in kinds.items() if kind in PAGES}
@@ -31,7 +31,7 @@ def pages_of(graph: Graph) -> dict[str, str]:
 
 @contextmanager
 def leading_to_page(definition: Any) -> Iterator[None]:
-    """Has an error of a source's, sink's or table's definition name its page."""
+    """Adds the page to an error of a source's, sink's or table's definition."""
     try:
         yield
     except JetError as error:
@@ -42,6 +42,6 @@ def leading_to_page(definition: Any) -> Iterator[None]:
 
 
 def lead_to_page(error: Exception, pages: Mapping[str, str]) -> None:
-    """Has an error of a source or sink name its page."""
+    """Adds the page to an error of a source or sink."""
     if isinstance(error, SourceError | SinkError) and (page := pages.get(error.stage or "")):
         error.see(page)

@@ -1,7 +1,7 @@
-"""Sinks opened without their pipeline, from what a manifest says of them.
+"""Opens sinks from a manifest, without their pipeline.
 
-A start finishes the commits that the last snapshot has decided, also those of a sink that the
-pipeline no longer has, or has elsewhere by now (`snapshot.owed`).
+A start completes the commits that the last snapshot decided, including those of a sink that was
+removed from the pipeline or has another destination now (`snapshot.owed`).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ SINK_KINDS: dict[str, type[ReopenableSink]] = {
     "sql": SqlSink,
     "sql_held": HeldSqlSink,
 }
-"""Who opens which `kind`. A connector of your own is added here before the job starts."""
+"""Sink class by `kind`. Add a custom connector here before the job starts."""
 
 
 def destination_of(sink: Sink) -> dict[str, Any]:
-    """What the manifest keeps of a sink. Of one that cannot be reopened: whether it is the same."""
+    """Returns a sink's entry in the manifest. If it cannot be reopened, the entry only serves to
+    tell whether the sink is the same."""
     kind = sink.describe()["kind"]
     if isinstance(sink, ReopenableSink):
         return {**sink.destination(), "kind": kind}
     described = sink.describe()
-    described.pop("guarantee", None)  # another one is no other place
+    described.pop("guarantee", None)  # does not change the place
     return {**described}
 
 
 def reopen_sink(destination: Destination, store: Store) -> Sink:
-    """The sink at a destination, able to commit and to abort, on the job's store.
+    """Opens the sink at a destination, to commit and to abort, on the job's store.
 
     Raises:
-        ConfigurationError: no connector of this kind is known, or it does not understand the
-            destination.
+        ConfigurationError: the kind is unknown, or its connector cannot open the destination.
     """
     kind = destination["kind"]
     if kind not in SINK_KINDS:

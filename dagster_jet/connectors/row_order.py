@@ -1,8 +1,8 @@
-"""The order of rows, where a sink has Spark move them.
+"""Shuffles of a sink's rows that keep their order.
 
-A frame's rows are in the order of its Spark partitions, and within each as they come. Sources make
-frames in which the rows of one source partition are in their order, and stateless stages leave it
-alone. A shuffle does not, so whoever shuffles numbers the rows before.
+A frame's rows are ordered by Spark partition, and within a partition as they come. Sources keep the
+order of the rows of one source partition, and so do stateless stages. A shuffle does not, so the
+functions here number the rows before they shuffle.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ROW, _ALONE = "__row", "__alone"
 
 
 def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = None) -> DataFrame:
-    """Returns one row for each key: the last one of the frame; and all rows without a key, of which
-    a column is null, so that each can be named.
+    """Returns the last row of the frame for each key, and all rows with a null in a key column, so
+    that errors can name each of them.
 
     Args:
         keys: columns; all others are taken from the same row.
-        order: the row with the highest value of it counts instead. A null is less than any value,
-            and of equal ones the last row counts.
+        order: take the row with the highest value instead. Nulls sort first; among equal values the
+            last row counts.
     """
     from pyspark.sql import functions as F
 
@@ -41,10 +41,10 @@ def newest_per_key(frame: DataFrame, keys: list[str], order: Column | None = Non
 
 
 def dealt(frame: DataFrame, writers: int, by: Column) -> DataFrame:
-    """Returns the rows in `writers` Spark partitions.
+    """Distributes the rows over `writers` Spark partitions.
 
-    Rows with the same value of `by` are in the same partition, and every partition has its rows in
-    the order of the frame.
+    Rows with the same value of `by` are in the same partition. Every partition keeps the order of
+    the frame.
 
     Args:
         by: a number.

@@ -1,12 +1,12 @@
-"""Staged segments: what a task has written durably in phase 1, for phase 2 to apply.
+"""Staged segments: rows that a task writes durably in phase 1 and phase 2 applies.
 
-With them a sink is exactly-once although its outside system has no two-phase commit. A task stages
-its rows where the driver and every executor reach them. Phase 2 applies them in one transaction of
+They make a sink exactly-once although its outside system has no two-phase commit. A task stages its
+rows where the driver and every executor can read them. Phase 2 applies them in one transaction of
 the outside system, together with a marker `(job, sink, timeline, epoch)`. After a crash the marker
-says whether that has happened.
+says whether the transaction was committed.
 
-A segment is a row of chunks under the name of its transaction. It is inert until a snapshot names
-it, and removed once it is applied.
+A segment is a sequence of chunks under the name of its transaction. It is inert until a snapshot
+names it, and removed once it is applied.
 
     <execution>-<epoch>-<shard>-<attempt>/000000, .../000001, ...
 """
@@ -36,53 +36,49 @@ from dagster_jet.system.failpoint import fail_point
 _logger = logging.getLogger(__name__)
 
 CHUNK_BYTES_MAX = 1 << 20
-"""The size from which `RowsWriter` cuts a batch: 1 MiB."""
+"""Size above which `RowsWriter` splits a batch: 1 MiB."""
 _CHECKSUM_BYTES = 8
 
 
 class StagingArea(Protocol):
-    """A place that keeps the segments of one sink.
+    """Storage for the segments of one sink.
 
-    It can be pickled: tasks write to it, the driver and other tasks read from it. A name is a
-    segment and a chunk with one slash between them. Besides what is named below, the calls raise
-    the errors of what keeps the data: `StoreError`, `OSError`, or an error of the object store's
-    client.
+    Picklable: tasks write to it, the driver and other tasks read from it. A name is
+    `<segment>/<chunk>`. Besides the errors named below, the calls raise those of the storage:
+    `StoreError`, `OSError`, or an error of the object store's client.
     """
 
     def put(self, name: str, data: bytes) -> None:
-        """Stores the data under the name; it is durable on return.
-
-        A crash here leaves all of it, or nothing under this name.
-        """
+        """Stores the data under the name, durably and atomically."""
         ...
 
     def get(self, name: str) -> bytes | None:
-        """Returns what was put, once its checksum is verified; None if there is nothing.
+        """Returns the data after verifying its checksum; None if the name does not exist.
 
         Raises:
-            ArtifactLostError: it is damaged (a `StoreArea`: `StoreCorruptedError`).
+            ArtifactLostError: the data is damaged (a `StoreArea`: `StoreCorruptedError`).
         """
         ...
 
     def names(self) -> list[str]:
-        """Returns the names of all that is there, in no order."""
+        """Returns all names, in no particular order."""
         ...
 
     def delete(self, names: Collection[str]) -> None:
-        """Deletes what has these names; a name that is not there is no error."""
+        """Deletes these names; a missing name is not an error."""
         ...
 
 
 @dataclass(frozen=True)
 class StoreArea:
-    """A `StagingArea` in the job's own store, which replicates and checks what it keeps."""
+    """A `StagingArea` in the job's own store, which replicates and verifies its data."""
 
     store: Store | StoreHandle
     job: str
     sink: str
 
     def put(self, name: str, data: bytes) -> None:
-        """See `StagingArea.put`. A crash here may leave it on some of the replicas."""
+        """See `StagingArea.put`. A crash may leave the data on only some replicas."""
         map = self._map()
         map.put_all({map.key(name): data})
 
@@ -125,7 +121,7 @@ class FolderArea:
     path: str
 
     def put(self, name: str, data: bytes) -> None:
-        """See `StagingArea.put`. A crash here may leave a hidden file, which nobody removes."""
+        """See `StagingArea.put`. A crash may leave a hidden file, which is never removed."""
         file = self._file(name)
         make_folder(file.parent)
         temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -151,7 +147,7 @@ class FolderArea:
         return [f"{unquote(f.parent.name)}/{f.name}" for f in files if not f.name.startswith(".")]
 
     def delete(self, names: Collection[str]) -> None:
-        """See `StagingArea.delete`; a folder that is empty then goes, too."""
+        """See `StagingArea.delete`. Also removes folders that become empty."""
         folders = set()
         for name in names:
             file = self._file(name)
@@ -169,10 +165,10 @@ class FolderArea:
 class ObjectArea:
     """A `StagingArea` in a folder of an object store that fsspec reaches, for one sink alone.
 
-    For example `s3://` with s3fs, or `gs://`. An object is there whole or not at all.
+    For example `s3://` with s3fs, or `gs://`. An object is written atomically.
 
     Args:
-        url: of the folder, as fsspec takes it.
+        url: the folder's URL for fsspec.
         options: (name, value) pairs for fsspec; values may be secrets.
     """
 
@@ -206,7 +202,7 @@ class ObjectArea:
                 files.rm_file(f"{folder}/{name}")
 
     def _connected(self) -> tuple[Any, str]:
-        """fsspec keeps the connections of a process. Slashes in a name are folders there."""
+        """fsspec caches connections per process. It treats slashes in a name as folders."""
         from fsspec.core import url_to_fs
 
         options = {name: text_of(value) for name, value in self.options}
@@ -243,18 +239,18 @@ class SegmentWriter:
     area: StagingArea
     transaction: TransactionId
     target: str
-    """Where the chunks are to be applied, for people."""
+    """Description of the place where the chunks are applied, for people."""
     _chunks: int = 0
     _rows: int = 0
     _bytes: int = 0
     _digest: Any = field(default_factory=xxhash.xxh3_64)
 
     def append(self, chunk: bytes, rows: int) -> None:
-        """Stages a chunk; it is durable on return.
+        """Stages a chunk durably.
 
         Args:
             chunk: any bytes; `CHUNK_BYTES_MAX` is a good size.
-            rows: how many rows are in it.
+            rows: number of rows in the chunk.
 
         Raises:
             JetError or OSError: as `StagingArea.put`. The task fails; call `remove`.
@@ -287,7 +283,7 @@ class SegmentWriter:
         )
 
     def remove(self) -> None:
-        """Deletes what was appended; for a task that has failed. Best effort."""
+        """Deletes the appended chunks of a failed task, best effort."""
         _removed(self.area, self._token)
 
     @property
@@ -297,24 +293,24 @@ class SegmentWriter:
 
 @dataclass(frozen=True)
 class Segment:
-    """One task's staged chunks of one epoch, to be applied."""
+    """One task's staged chunks of one epoch, for phase 2."""
 
     area: StagingArea
     artifact: Artifact
 
     @property
     def names(self) -> list[str]:
-        """The names of its chunks in their area, in order."""
+        """Names of the chunks in the area, in order."""
         return _chunk_names(self.artifact.token)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields the chunks in order, and compares the checksum of them all behind the last one.
+        """Yields the chunks in order, and verifies their common checksum after the last one.
 
-        Commit what they say only when the iterator has ended.
+        Commit only after the iterator has ended.
 
         Raises:
-            ArtifactLostError: a chunk is gone or damaged, or they are not those that were staged.
-                Look for the marker once more: another execution may have applied and removed them.
+            ArtifactLostError: a chunk is missing, damaged or not the one that was staged. Check
+                the marker again: another execution may have applied and removed the chunks.
         """
         digest = xxhash.xxh3_64()
         for name in self.names:
@@ -327,7 +323,7 @@ class Segment:
             raise self._lost("the staged chunks are not those that were acknowledged")
 
     def remove(self) -> None:
-        """Deletes the chunks; once they are applied, and the marker with them. Best effort."""
+        """Deletes the chunks, best effort. Call it only after they and the marker are committed."""
         _removed(self.area, self.artifact.token)
 
     def _lost(self, what: str) -> ArtifactLostError:
@@ -346,23 +342,23 @@ def segments_by_epoch(
 ) -> list[tuple[int, list[Segment]]]:
     """Returns (epoch id, its segments), oldest epoch first.
 
-    The segments of an epoch are in the order of their shards, which is that of the rows, and in
-    the same order at every attempt.
+    An epoch's segments are ordered by shard, which is the order of the rows, and in the same order
+    at every attempt.
     """
     in_order = by_epoch(sorted(artifacts, key=lambda one: (_shard_of(one.token), one.token)))
     return [(epoch, [Segment(area, one) for one in some]) for epoch, some in in_order.items()]
 
 
 def remove_orphans(area: StagingArea, execution_id: int, keep: Collection[str]) -> int:
-    """Removes what executions older than this one have staged: for `Committer.abort_orphans`.
+    """Removes chunks of executions older than this one, for `Committer.abort_orphans`.
 
     Args:
-        area: of this sink alone.
-        execution_id: this execution's.
+        area: the area of this sink only.
+        execution_id: id of this execution.
         keep: tokens of artifacts that a snapshot names.
 
     Returns:
-        How many chunks were removed.
+        The number of removed chunks.
     """
     kept = {token.rpartition("/")[0] for token in keep}
     doomed = [
@@ -380,12 +376,12 @@ def remove_orphans(area: StagingArea, execution_id: int, keep: Collection[str]) 
 
 @dataclass
 class RowsWriter(SinkWriter):
-    """A sink's writer that stages rows as Arrow; `rows_of` reads them back."""
+    """Stages a sink's rows as Arrow; `rows_of` reads them back."""
 
     segment: SegmentWriter
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Stages the batch, cut into chunks of at most `CHUNK_BYTES_MAX` or of one row."""
+        """Stages the batch in chunks of at most `CHUNK_BYTES_MAX` or of one row."""
         for some in _small(batch):
             self.segment.append(_as_bytes(some), some.num_rows)
 
@@ -394,15 +390,15 @@ class RowsWriter(SinkWriter):
         return self.segment.finish()
 
     def abort(self) -> None:
-        """Deletes what was staged."""
+        """Deletes the staged chunks."""
         self.segment.remove()
 
 
 def rows_of(segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows that `RowsWriter` has staged in these segments, in order.
+    """Yields the rows that `RowsWriter` staged in these segments, in order.
 
     Raises:
-        ArtifactLostError: as `Segment.chunks`, perhaps after some rows.
+        ArtifactLostError: as `Segment.chunks`, possibly after some rows.
     """
     for segment in segments:
         for chunk in segment.chunks():
@@ -439,16 +435,16 @@ def _chunk_name(segment: str, number: int) -> str:
 
 
 def _chunk_names(token: str) -> list[str]:
-    """A token is the segment's name and the number of its chunks."""
+    """Returns the chunk names of a token, `<segment>/<number of chunks>`."""
     segment, _, chunks = token.rpartition("/")
     return [_chunk_name(segment, number) for number in range(int(chunks))]
 
 
 def _removed(area: StagingArea, token: str) -> None:
-    """A place that takes no writes keeps nobody from going on: `remove_orphans` finds the rest."""
+    """Deletes a segment, best effort: `remove_orphans` finds the rest."""
     try:
         area.delete(_chunk_names(token))
-    except Exception as error:  # noqa: BLE001 - areas raise what their places' clients do
+    except Exception as error:  # noqa: BLE001 - areas raise errors of their clients
         _logger.warning("the staged segment %s stays until a later start: %s", token, error)
 
 

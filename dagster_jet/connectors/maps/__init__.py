@@ -1,4 +1,4 @@
-"""Maps of the job's own store as sources (journal, entries), as a table, as a sink."""
+"""Maps of the job's own store as sources (journal, entries), table and sink."""
 
 from dagster_jet.connectors.maps.entries import MapEntriesSource
 from dagster_jet.connectors.maps.journal import MapJournalSource

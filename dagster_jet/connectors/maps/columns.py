@@ -26,7 +26,7 @@ class ValueColumn:
 
     Attributes:
         schema: DDL of an object's fields ("price double, at timestamp"), or one type ("double").
-        format: of the map's values.
+        format: format of the map's values.
     """
 
     schema: str | None
@@ -71,7 +71,7 @@ class ValueColumn:
     def split(
         self, frame: DataFrame, bad_rows: BadRowRule, stage: str, position: Column
     ) -> SourceFrame:
-        """Parse, and split off rows that do not fit or lack a required column: dead letters."""
+        """Parse; rows that do not fit or lack a required column become dead letters."""
         from pyspark.sql import functions as F
 
         columns = frame.columns
@@ -104,7 +104,7 @@ class ValueColumn:
         return None if row is None else f"{row['position']}: {row[VALUE][:200]}"
 
     def _parse(self, mode: str, more: str) -> Column:
-        """A struct with the field ``v``; wrapped, because only objects can be parsed."""
+        """Return a struct with the field ``v``: `from_json` needs an object around the value."""
         from pyspark.sql import functions as F
 
         text = F.concat(F.lit('{"v":'), F.col(VALUE).cast("string"), F.lit("}"))
@@ -113,17 +113,13 @@ class ValueColumn:
 
 
 def key_text(encoded: str) -> str:
-    """Return a key as the column ``key`` shows it: text as it is, other keys as JSON."""
+    """Return a key's text in the column ``key``: strings unchanged, other keys as JSON."""
     key = decode_key(encoded)
     return key if isinstance(key, str) else encoded
 
 
 def existing(state: LogState | None, job: str, stage: str, name: str) -> LogState:
-    """Return the state of a map that must exist.
-
-    Raises:
-        SourceError: it does not.
-    """
+    """Return the state; raise `SourceError` if it is None, because the map does not exist."""
     if state is None:
         raise SourceError(
             f"the map {name!r} does not exist.",

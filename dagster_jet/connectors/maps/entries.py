@@ -1,8 +1,8 @@
-"""The entries of a map as a bounded source: read once, a partition at a time.
+"""Entries of a map as a bounded source: read once, partition by partition.
 
-What is read is what the map holds when an epoch reads the partition, not a cut at one moment. The
-position is the number of partitions that were read; once they all were, the source is at its end,
-whatever is written to the map afterwards.
+An epoch reads the current entries of its partitions, so the result is not a consistent snapshot of
+the map. The position is the number of partitions read. After the last partition the source is
+complete, even if the map is written to later.
 
 At-least-once: after a restart the partitions of the epochs since the last snapshot are read again.
 """
@@ -55,19 +55,19 @@ class MapEntriesSource:
         return replace(self, bound=JetMap(store, self.map, None))
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> MapEntriesReader:
-        """Asks the store nothing yet: a store that is away for a moment is met by `poll`."""
+        """Returns the reader without a request to the store, so that `poll` handles an outage."""
         assert self.bound is not None, "the engine puts it on the job's store first"
         return MapEntriesReader(self, self.bound, job, stage, bad_rows)
 
     def value_column(self) -> ValueColumn:
-        """How values become a column, by the map's format."""
+        """Returns the conversion of values to a column, by the map's format."""
         format = self.bound.settings.format if self.bound is not None else "json"
         return ValueColumn(self.value_schema, format)
 
 
 @dataclass
 class MapEntriesReader(SourceReader):
-    """The driver's side: which partitions are next."""
+    """Plans partitions on the driver."""
 
     source: MapEntriesSource
     map: JetMap
@@ -89,7 +89,7 @@ class MapEntriesReader(SourceReader):
 
     @property
     def value(self) -> ValueColumn:
-        """How values become a column."""
+        """Conversion of values to a column."""
         return self.source.value_column()
 
     def poll(self) -> None:
@@ -102,7 +102,7 @@ class MapEntriesReader(SourceReader):
 
     def waiting(self) -> Lag:
         partitions = self.map.partition_count - self._next if self._is_known else 0
-        # At least one per partition: whether they are empty shows when they are read.
+        # At least one per partition: an empty one is only known once it is read.
         items = max(partitions, int(partitions * self._rows_per_partition))
         return Lag(items=items, details={"partitions": partitions})
 

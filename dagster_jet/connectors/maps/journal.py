@@ -1,11 +1,11 @@
 """A map's event journal as a replayable source.
 
-The position is, per partition, the sequence number of the next event; it is part of every
-snapshot. Events that the journal dropped before they were read are counted as lost and told; the
-job goes on behind them.
+The position is the sequence number of the next event per partition; it is part of every snapshot.
+Events that the journal dropped before they were read are counted and reported as lost; the job
+continues after them.
 
-A partition holds the watermark back for as long as events are known to wait in it. One that has
-been read to its end does not: keys that are never written again must not stop all windows.
+A partition holds the watermark back while events are known to wait in it. A partition that was
+read to its end does not: keys that are never written again must not stop all windows.
 
 At-least-once: after a restart the events of the epochs since the last snapshot are read again, as
 far as the journal still has them.
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 STARTS = ("oldest", "newest")
 _ROWS_PER_TASK = 5_000
 _PARTITIONS_PER_BACKLOG_EPOCH = 64
-"""Each is watched for its event time, and asked for in a request of its own."""
+"""Limits partitions per epoch: each costs a request and has its event time observed."""
 
 Range = tuple[int, int, int]
-"""Partition, first sequence number, one more than the last."""
+"""Partition, first sequence number, last sequence number + 1."""
 
 
 @dataclass(frozen=True)
 class JournalSplit:
-    """What one epoch reads."""
+    """Ranges of events that one epoch reads."""
 
     ranges: tuple[Range, ...]
     observed: tuple[int, ...]
-    """Partitions whose event time matters: all of `ranges` if anything was left waiting, else
-    none, because then no partition holds the watermark back."""
+    """Partitions whose event time is observed: all of `ranges` if events stay unread; else none,
+    because no partition then holds the watermark back."""
 
     @property
     def rows(self) -> int:
@@ -100,19 +100,19 @@ class MapJournalSource:
         return replace(self, bound=JetMap(store, self.map, None))
 
     def open(self, job: str, stage: str, bad_rows: BadRowRule | None) -> MapJournalReader:
-        """Asks the store nothing yet: a store that is away for a moment is met by `poll`."""
+        """Returns the reader without a request to the store, so that `poll` handles an outage."""
         assert self.bound is not None, "the engine puts it on the job's store first"
         return MapJournalReader(self, self.bound, job, stage, bad_rows)
 
     def value_column(self) -> ValueColumn:
-        """How values become a column, by the map's format."""
+        """Returns the conversion of values to a column, by the map's format."""
         format = self.bound.settings.format if self.bound is not None else "json"
         return ValueColumn(self.value_schema, format)
 
 
 @dataclass(frozen=True)
 class Tails:
-    """What a poll has found: where the journal ends now, and where a new job begins."""
+    """Result of a poll: the journal's current end, and the first positions of a new job."""
 
     state: LogState
     first: dict[int, int] | None
@@ -120,7 +120,7 @@ class Tails:
 
 @dataclass
 class MapJournalReader(SourceReader):
-    """The driver's side: follows the tails, plans ranges, counts what was lost."""
+    """Follows the tails on the driver, plans ranges and counts lost events."""
 
     source: MapJournalSource
     map: JetMap
@@ -128,7 +128,7 @@ class MapJournalReader(SourceReader):
     stage: str
     bad_rows: BadRowRule | None
     _next: dict[int, int] | None = None
-    """Per partition, the next event to plan; None before the first poll of a new job."""
+    """Next event to plan, by partition; None before the first poll of a new job."""
     _state: LogState | None = None
     _turn: int = 0
     _lost: int = 0
@@ -141,7 +141,7 @@ class MapJournalReader(SourceReader):
         following, first = self._next, None
         if self._state is None:
             self.value.check(self.job, self.stage, self.map.name)
-            _ = self.journal  # says so if there is none
+            _ = self.journal  # raises if there is none
         if following is None:
             following = first = self._first_positions(state)
         for partition, number in list(following.items()):
@@ -166,12 +166,13 @@ class MapJournalReader(SourceReader):
             return None
         assert self._next is not None
         alive = self._skip_dropped()
-        # Begin behind the partition that the last plan ended with: none waits for ever.
+        # Round robin: begin after the last partition of the previous plan.
         turn = [r for r in alive if r[0] >= self._turn] + [r for r in alive if r[0] < self._turn]
         waiting = sum(stop - start for _, start, stop in turn)
         if waiting > max_rows:
             turn = turn[:_PARTITIONS_PER_BACKLOG_EPOCH]
-        # The same fraction of each: their event times stay together, so little is kept open.
+        # Take the same fraction of each partition: their event times stay close, so few windows
+        # are open.
         in_turn = sum(stop - start for _, start, stop in turn)
         taken: list[Range] = []
         room = max_rows
@@ -201,7 +202,7 @@ class MapJournalReader(SourceReader):
         return replace(frame, partitions=observed)
 
     def verify(self, split: JournalSplit, rows: int) -> None:
-        # Between plan and task the ring went on: what is missing was overwritten.
+        # Missing events were overwritten between plan and task.
         self._lost += max(0, split.rows - rows)
 
     def locate_bad_row(self, spark: SparkSession, split: JournalSplit) -> str | None:
@@ -216,7 +217,7 @@ class MapJournalReader(SourceReader):
 
     @property
     def value(self) -> ValueColumn:
-        """How values become a column."""
+        """Conversion of values to a column."""
         return self.source.value_column()
 
     @property
@@ -224,7 +225,7 @@ class MapJournalReader(SourceReader):
         """The map's journal.
 
         Raises:
-            SourceError: it has none.
+            SourceError: the map has no journal.
         """
         journal = self.map.journal
         if journal is None:
@@ -251,7 +252,7 @@ class MapJournalReader(SourceReader):
         return [(p, start, tail) for p, start, tail in ranges if start < tail]
 
     def _skip_dropped(self) -> list[Range]:
-        """What waits and is still there; moves the position behind what is not, and counts it."""
+        """Returns the waiting ranges that still exist; skips and counts dropped events."""
         assert self._state is not None and self._next is not None
         ranges = self._waiting_ranges()
         kept = {p: (max(start, self._state.oldest(p)), stop) for p, start, stop in ranges}
@@ -275,7 +276,7 @@ class MapJournalReader(SourceReader):
         return spark.range(0, tasks, 1, tasks).mapInArrow(OwnTask(task, self.stage), schema)
 
     def journal_handle(self) -> Journal:
-        """The journal as tasks read it."""
+        """Returns the journal with a picklable store handle, for tasks."""
         store = self.map.store
         return replace(self.journal, store=store.handle() if isinstance(store, Store) else store)
 
@@ -290,13 +291,13 @@ class MapJournalReader(SourceReader):
 
 @dataclass(frozen=True)
 class JournalTask:
-    """Reads events inside Spark tasks: one row per event that is still there."""
+    """Reads events inside Spark tasks: one row per event that still exists."""
 
     journal: Journal
     value: ValueColumn
     shares: tuple[tuple[Range, ...], ...]
     observed: Mapping[int, int]
-    """Per partition whose event time is observed, its index."""
+    """Index in `SourceFrame.partitions`, by observed partition."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -326,7 +327,7 @@ class JournalTask:
 
 
 def _shares(split: tuple[Range, ...], tasks: int, rows: int) -> tuple[tuple[Range, ...], ...]:
-    """The ranges for each task, about equally many rows."""
+    """Divides the ranges into `tasks` shares with about the same number of rows."""
     shares: list[list[Range]] = [[]]
     room = share = -(-rows // tasks)
     for partition, first, stop in split:

@@ -1,14 +1,14 @@
 """A map as a transactional sink: rows become changes, staged in phase 1, applied in phase 2.
 
-Per epoch and key one change: Spark keeps the row with the highest `order_by` (any row without it).
-Later epochs win. A row without value deletes its key.
+Each epoch has at most one change per key: Spark keeps the row with the highest `order_by` (without
+it, the last row). Later epochs win. A row without value deletes its key.
 
-Phase 1 stages the changes in the store, in chunks under the transaction's name, where no reader
-of the map looks. Phase 2 hands chunk after chunk to the map's log, which notes in the same decision
-which chunk it was (`Producer`): a commit that is repeated, or comes late from a dead execution,
-finds its chunks decided and changes nothing, neither in the map nor in its journal.
+Phase 1 stages the changes in the store, in chunks under the transaction's name, invisible to
+readers of the map. Phase 2 passes the chunks one by one to the map's log, which records the chunk's
+`Producer` in the same decision. A commit that is repeated, or late from a dead execution, finds its
+chunks decided and changes neither the map nor its journal.
 
-At-least-once: every epoch is visible at once; after a restart the keys of the epochs since the
+At-least-once: every epoch is visible immediately. After a restart the keys of the epochs since the
 last snapshot are set again, and the journal has those changes twice.
 """
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 CHUNK_CHANGES_MAX = 5_000
 IN_PROCESS_BYTES_MAX = 1 << 20
-"""Up to so much of an epoch is applied on the driver: a Spark job takes longer."""
+"""Epochs up to this size are applied on the driver, which is faster than a Spark job."""
 _KEY, _VALUE, _ORDER = "__key", "__value", "__order"
 FORMATS = ("json", "bytes")
 
@@ -71,9 +71,9 @@ class MapSink:
     Args:
         map: the map's name; created with JSON values if it does not exist.
         key: column of the key, or several for a tuple.
-        value: column of the value; several make an object; None: all columns but the key's.
-        order_by: of an epoch's rows with one key, the one with the highest value of this column
-            counts, and of several such rows the last one; None: the last one.
+        value: column of the value, or several for an object; None: all columns but the key's.
+        order_by: column whose highest value selects an epoch's row for a key; among equal values
+            the last row counts. None: the last row.
     """
 
     map: str
@@ -96,7 +96,7 @@ class MapSink:
 
     @classmethod
     def reopen(cls, destination: Mapping[str, Any]) -> MapSink:
-        return cls(destination["map"], key=("",))  # what is staged has its keys
+        return cls(destination["map"], key=("",))  # staged changes contain their keys
 
     def with_store(self, store: Store) -> MapSink:
         return replace(self, bound=JetMap(store, self.map, None))
@@ -104,7 +104,7 @@ class MapSink:
     def check(self, job: str, stage: str, *, is_new_job: bool) -> None:
         state = self._map.create() if is_new_job else self._map.log.read()
         if state is None:
-            return  # new, or not there any more
+            return  # created later, or no longer there
         if state.settings.format not in FORMATS:
             raise ConfigurationError(
                 f"the map {self.map!r} keeps {state.settings.format!r} values.",
@@ -126,10 +126,10 @@ class MapSink:
         self._map.create()
 
     def takes(self, schema: pa.Schema) -> bool:
-        return False  # rows of one key must meet first: `render`
+        return False  # `render` must shuffle rows by key
 
     def render(self, frame: DataFrame) -> DataFrame:
-        """Key columns and the value's bytes; one row per key."""
+        """Returns the key columns and the value's bytes, one row per key."""
         from pyspark.sql import functions as F
 
         self._check_columns(frame.columns)
@@ -144,7 +144,7 @@ class MapSink:
         return newest.select(*names, _VALUE)
 
     def refused(self, rows: pa.RecordBatch) -> dict[int, Refused]:
-        """Rows without a key. What can be staged in the store can be kept in the map."""
+        """Refuses rows with a null in the key. The map accepts any other staged row."""
         *keys, values = rows.columns
         if not any(column.null_count for column in keys):
             return {}
@@ -169,7 +169,7 @@ class MapSink:
         pass
 
     def commit(self, artifacts: Collection[Artifact], context: CommitContext) -> None:
-        """Chunks that are decided are found to be, so the same call may simply be repeated."""
+        """See `Committer.commit`. A repeated call skips chunks that are already decided."""
         chunks = ChunkCommit(self, context.job, context.sink)
         for epoch_id, segments in segments_by_epoch(chunks.area, artifacts):
             numbered = [(segment, name) for segment in segments for name in segment.names]
@@ -189,7 +189,7 @@ class MapSink:
                 if name in lost:
                     self._accept_loss(name, producer, artifact, context)
             if len(todo) < len(numbered):
-                # Whoever decided the others may have died before they were applied.
+                # The execution that decided the other chunks may have died before it applied them.
                 self._map.log.read_applied()
             fail_point("maps.commit.applied")
             for segment in segments:
@@ -246,7 +246,7 @@ class MapSink:
             )
 
     def _value_column(self, frame: DataFrame) -> Column:
-        """The value as bytes; null where the row deletes its key."""
+        """Returns the value as bytes; null if the row deletes its key."""
         from pyspark.sql import functions as F
 
         if self._map.settings.format == "bytes":
@@ -268,8 +268,8 @@ class MapSink:
 
 @dataclass(frozen=True)
 class ChunkCommit:
-    """Applies staged chunks to a map: on the driver, or in a task on a store that it opens there,
-    so that the rows do not pass the driver."""
+    """Applies staged chunks to a map, on the driver or in a task. A task opens the store itself, so
+    that rows do not pass the driver."""
 
     sink: MapSink
     job: str
@@ -280,7 +280,7 @@ class ChunkCommit:
         return self.sink._area(self.job, self.stage)
 
     def __call__(self, chunks: Sequence[tuple[str, Producer]]) -> list[str]:
-        """In this order. Returns those that are neither staged nor decided."""
+        """Applies the chunks in order. Returns those that are neither staged nor decided."""
         handle = self.sink._map.store
         if isinstance(handle, Store):
             return self._apply(chunks)
@@ -296,7 +296,7 @@ class ChunkCommit:
             if data is not None:
                 map.apply(list(decode_changes(data)), producer)
             elif not (state := map.log.read_applied()) or not state.has(producer):
-                lost.append(name)  # else another execution has just committed it
+                lost.append(name)  # otherwise another execution has committed it
         return lost
 
 
@@ -360,7 +360,7 @@ def _key_column(name: str, type: DataType) -> Column:
 
 
 _REPEATABLE = "#"
-"""Behind a producer's name: of epochs below exactly-once."""
+"""Suffix of a producer's name for epochs below exactly-once."""
 
 
 def _producer_name(job: str, sink: str) -> str:

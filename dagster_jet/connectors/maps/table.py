@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapTable:
-    """The entries of a map as rows: the key under `key_column`, then the value.
+    """Entries of a map as rows: the key as `key_column`, then the value.
 
-    A value that is a JSON object (`value_schema` with several columns) becomes those columns, any
-    other value the column `value`. Each partition is read as it is at that moment.
+    A JSON object (`value_schema` with several columns) becomes those columns, any other value the
+    column `value`. Each partition is read in its current state.
     """
 
     map: str
@@ -35,9 +35,10 @@ class MapTable:
         return replace(self, bound=source)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """
+        """Returns all entries.
+
         Raises:
-            SourceError: there is no such map.
+            SourceError: the map does not exist.
         """
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
@@ -52,7 +53,7 @@ class MapTable:
         return rows
 
     def locate_bad_row(self, spark: SparkSession) -> str | None:
-        """Best effort: key and text of a value that does not fit."""
+        """Returns key and text of a value that does not fit, best effort."""
         assert self.bound is not None
         reader = self.bound.open("", self.map, None)
         return reader.locate_bad_row(spark, range(reader.map.partition_count))

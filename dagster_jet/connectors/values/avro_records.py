@@ -1,7 +1,7 @@
-"""Values that are Avro records, turned into JSON objects by the task that reads them.
+"""Avro values, converted to JSON objects by the task that reads them.
 
-From there on they are what `JsonObjects` parses: columns by name, bad rows, dead letters. Times are
-ISO text then, decimals text, bytes base64: Spark's parser makes of them what the schema says.
+`JsonObjects` then parses them: columns by name, bad rows, dead letters. In the JSON, times are ISO
+strings, decimals are strings and bytes are base64; Spark's parser converts them to the schema.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _HEADER = struct.Struct(">bI")
 
 @dataclass(frozen=True)
 class AvroRecords:
-    """How records are read: all by one schema, or each by that which its number names."""
+    """Decodes Avro records by one schema, or each by the registry's schema of its number."""
 
     schema: str | None
-    """Of the writers, as JSON."""
+    """Writer's schema, as JSON."""
     registry: SchemaRegistry | None
 
     def __post_init__(self) -> None:
@@ -43,14 +43,14 @@ class AvroRecords:
         if self.schema is not None:
             try:
                 kind = _parsed(self.schema).get("type")
-            except Exception as error:  # noqa: BLE001 - whatever the library finds wrong with it
+            except Exception as error:  # noqa: BLE001 - the library raises many types
                 raise ConfigurationError(f"avro_schema: it is no schema: {error}.") from None
             if kind != "record":
                 raise ConfigurationError(f"avro_schema: it is of a {kind}, not of a record.")
 
     def texts(self, values: Sequence[bytes | None]) -> list[bytes | None]:
-        """JSON objects. What is no record becomes its reason and its bytes as hexadecimal digits,
-        which no parser takes for an object."""
+        """Converts records to JSON objects. A value that is not a record becomes its error and its
+        bytes in hexadecimal, which no JSON parser accepts."""
         return [None if value is None else self._text(value) for value in values]
 
     def _text(self, value: bytes) -> bytes:
@@ -83,7 +83,7 @@ class AvroRecords:
 
 
 def avro_of(schema: str | None, registry: Url | None) -> AvroRecords:
-    """A user's `avro_schema=` and `registry=`. Raises `ConfigurationError`."""
+    """Parses a user's `avro_schema=` and `registry=`. Raises `ConfigurationError`."""
     if registry is not None:
         registry = named(registry)
         if holds_password(registry):

@@ -1,7 +1,8 @@
-"""Values that are JSON objects, one a message: columns, or a dead letter.
+"""Parses message values that are JSON objects, one per message.
 
-A value that is no object (null, blank, an array, a number, broken) is a bad row, as is one of
-which a column does not fit its type. Spark's parser decides, as for files of JSON lines.
+A value that is not an object (null, blank, an array, a number, malformed) is a bad row, as is an
+object with a field that does not fit its column's type. Spark's parser decides, as for JSON lines
+files.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 VALUE_COLUMN = "__value"
-"""Of the frames that come in: text or bytes. It does not come out."""
+"""Input column with the value, string or binary; not part of the output."""
 _PARSED, _CORRUPT, _REASON, _TEXT = "__parsed", "__corrupt", "__reason", "__text"
 _SHOWN = 200
-# Not an object, whatever it is: the parser refuses this one in its place.
+# Substitute for values that are not objects; the parser refuses it.
 _BROKEN = "{"
 
 
 @dataclass(frozen=True)
 class JsonObjects:
-    """Parses the `VALUE_COLUMN`; all other columns of a frame stay, behind the parsed ones.
+    """Parses the `VALUE_COLUMN`; all other columns of a frame follow the parsed ones.
 
     Attributes:
         schema: names and types as DDL.
-        passes_null: a value that is null is an object without fields, and no bad row.
+        passes_null: treat a null value as an object without fields instead of a bad row.
     """
 
     schema: str
@@ -39,18 +40,18 @@ class JsonObjects:
     def frames(
         self, messages: DataFrame, bad_rows: BadRowRule | None, stage: str, position: Column
     ) -> SourceFrame:
-        """The rows, and with a rule the dead letters; without one a bad row fails the epoch.
+        """Returns rows and, with a rule, dead letters; without one a bad row fails the epoch.
 
         Args:
             messages: with the `VALUE_COLUMN`.
-            position: where a message is, for dead letters: of columns of `messages`.
+            position: a message's position for dead letters, computed from columns of `messages`.
         """
         if bad_rows is None:
             return SourceFrame(self._flat(messages, self._parsed("FAILFAST")))
         return self._divided(messages, bad_rows, stage, position)
 
     def first_bad(self, messages: DataFrame, position: Column) -> str | None:
-        """Position and beginning of the first value that does not fit; None if all do."""
+        """Returns position and first characters of the first bad value; None if all fit."""
         from pyspark.sql import functions as F
 
         parsed = messages.withColumn(_PARSED, self._parsed("PERMISSIVE"))
@@ -61,10 +62,10 @@ class JsonObjects:
     def first_where(
         self, messages: DataFrame, position: str, is_meant: Callable[[DataFrame], Column]
     ) -> str | None:
-        """As `first_bad`, of the first object that is meant.
+        """Returns the same as `first_bad` for the first object that meets the condition.
 
         Args:
-            position: the column of `messages` that says where a message is.
+            position: the column of `messages` with a message's position.
         """
         kept = messages.withColumn(_TEXT, _text())
         rows = self._flat(kept, self._parsed("PERMISSIVE"))

@@ -1,4 +1,4 @@
-"""Values as they came: one column of bytes."""
+"""Unparsed values: one binary column."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RawValues:
-    """Renames the `VALUE_COLUMN` to `value`, in front; all other columns stay. No value is bad; a
-    required column of the others may be null."""
+    """Renames the `VALUE_COLUMN` to `value`, as the first column; all other columns stay. A row is
+    bad only if a required column is null."""
 
     schema: str = "value binary"
 
     def frames(
         self, messages: DataFrame, bad_rows: BadRowRule | None, stage: str, position: Column
     ) -> SourceFrame:
-        """As `JsonObjects.frames`."""
+        """See `JsonObjects.frames`."""
         from pyspark.sql import functions as F
 
         others = [F.col(quoted_name(n)) for n in messages.columns if n != VALUE_COLUMN]
@@ -44,5 +44,5 @@ class RawValues:
         return SourceFrame(messages.where(~is_bad).select(*columns), dead_letters, messages)
 
     def first_bad(self, messages: DataFrame, position: Column) -> str | None:
-        """None is."""
+        """Returns None: every value fits."""
         return None

@@ -1,7 +1,7 @@
-"""A schema registry that speaks Confluent's protocol: which schema a message was written with.
+"""Client of a schema registry with Confluent's protocol.
 
-Such a message begins with a zero and the number of its schema, four bytes. What a number stands for
-never changes, so each is asked for once in a process.
+A message begins with a zero byte and the four-byte number of its schema. A number's schema never
+changes, so each process requests it once.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _schemas: dict[tuple[str, int], dict[str, Any] | None] = {}
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """Where it is; picklable, without the value of a secret."""
+    """Client for the registry at a URL; pickled without the value of a secret."""
 
     url: Url
-    """A user and a password in it are sent as basic authentication."""
+    """URL; a user and password in it are sent as basic authentication."""
 
     def schema(self, number: int) -> dict[str, Any] | None:
-        """What the registry says of a schema; None: it has none of this number.
+        """Returns the registry's entry for a schema; None if the number is unknown.
 
         Raises:
-            SourceError: it refuses us.
-            ExecutorLostError: it has not answered for half a minute.
+            SourceError: the registry denies access.
+            ExecutorLostError: no answer for 30 seconds.
         """
         url = text_of(self.url)
         if (url, number) not in _schemas:
             found = self._asked(url, number)
             if found is None:
-                return None  # it may get one
+                return None  # may be registered later
             _schemas[url, number] = found
         return _schemas[url, number]
 
@@ -65,7 +65,7 @@ class SchemaRegistry:
                     ) from None
                 why = f"it answers {error.code}"
             except (OSError, ValueError, HTTPException) as error:
-                why = type(error).__name__  # its text may have the URL in it
+                why = type(error).__name__  # its text may contain the URL
             if time.monotonic() - began > _GIVE_UP_S:
                 raise ExecutorLostError(
                     f"the schema registry {shown(self.url)} cannot be reached: {why}.",
