@@ -1,4 +1,4 @@
-"""What a user says about a store: its members, and how data is spread over them."""
+"""Configuration of a store: its members, and how data is spread over them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from dagster_jet.store.values.sealing import PLAIN, Sealer
 
 BACKUPS_MAX = 6
 PARTITIONS_MAX = 9_999
-"""Four digits, so that stored keys of one map sort by partition."""
+"""The largest number with four digits, so that stored keys of one map sort by partition."""
 
 
 @dataclass(frozen=True, repr=False)
 class StoreConfig:
-    """Where a store is and how it replicates. It is validated when it is made.
+    """Location and replication settings of a store; validated on construction.
 
-    It can be pickled for tasks, unless a URL has a password in it: ``check_shareable``.
+    It can be pickled for tasks unless a URL contains a password (``check_shareable``).
 
     Attributes:
         urls: one URL per member, or a ``Secret`` that names it, also written ``env:NAME``. A URL
             may hold a password, so ``repr`` shows member ids instead.
         backup_count: how many replicas each partition has besides its primary, 0 to 6.
         partition_count: 1 to 9,999; fixed when the store is created.
-        namespace: separates users of one store; maps and registers are per namespace.
-        encryption_keys: the environment variable that holds the keys (``encryption.py``), on the
-            driver and on every executor. None: nothing is encrypted.
-        accept_older_seals: also read values that are not encrypted, or not bound to their store as
-            ``sealing.py`` says. Only while a store is brought up to date.
+        namespace: separates users of one store. Maps and registers belong to a namespace.
+        encryption_keys: name of the environment variable that holds the keys (``encryption.py``),
+            on the driver and on every executor. None: nothing is encrypted.
+        accept_older_seals: also read values that are not encrypted, or not bound to their store
+            (``sealing.py``). Use it only while a store is upgraded.
         allow_memory: accept ``memory://`` members (unit tests).
 
     Raises:
-        ConfigurationError: a field is wrong; names it.
+        ConfigurationError: a field is invalid; names it.
 
     Example:
         >>> config = StoreConfig(urls=("file:///var/jet/a", "file:///var/jet/b"))
@@ -74,7 +74,7 @@ class StoreConfig:
         """Refuse a store with too few members for its backups.
 
         Args:
-            members: how many there are; by default as many as URLs.
+            members: number of members; by default the number of URLs.
 
         Raises:
             ConfigurationError: fewer members than ``backup_count`` + 1.
@@ -93,15 +93,15 @@ class StoreConfig:
         return tuple(member_id_of(text_of(url)) for url in self.urls)
 
     def open_member(self, member_id: str) -> Member:
-        """Return a member, not yet connected; by its id where ``urls`` does not name it."""
+        """Return a member, not yet connected. An id that ``urls`` lacks is opened as a URL."""
         url = dict(zip(self.member_ids, self.urls, strict=True)).get(member_id, member_id)
         return open_member(text_of(url), allow_memory=self.allow_memory)
 
     def check_shareable(self) -> None:
-        """Refuse to send passwords to Spark's tasks, where they would lie in closures and on disks.
+        """Refuse to send passwords to Spark tasks, where closures and disks would hold them.
 
         Raises:
-            ConfigurationError: names the members, and how to name their passwords instead.
+            ConfigurationError: names the members, and the way to reference their passwords instead.
         """
         open_secrets = [member_id_of(text_of(url)) for url in self.urls if holds_password(url)]
         if open_secrets:
@@ -118,10 +118,10 @@ class StoreConfig:
         return dict(self.__dict__)
 
     def sealer(self) -> Sealer:
-        """Return how this process seals values; reads the keys from its environment.
+        """Return the sealer of this process; reads the keys from the environment.
 
         Raises:
-            ConfigurationError: they are not there, or no keys.
+            ConfigurationError: the keys are not there, or not valid.
             MissingEnvironmentError: the package ``cryptography`` is missing.
         """
         if self.encryption_keys is None:

@@ -1,4 +1,4 @@
-"""A store's members, opened, and the register that says which members these are."""
+"""The opened members of a store, and the register that lists them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLOSE_SECONDS_MAX = 5.0
 
 
 class Connection:
-    """Opens members, once each, and keeps them until ``close``."""
+    """Opens each member once and keeps it until ``close``."""
 
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
@@ -43,13 +43,13 @@ class Connection:
         self._lock = threading.Lock()
 
     def member(self, member_id: str, identity: str | None = None, store_id: str = "") -> Member:
-        """Return a member, to be used only as the one that shows this identity; None: as any.
+        """Return a member. With an identity, it is used only while it shows that identity.
 
-        With keys its registers are written for ``store_id``, and those of others not read; without
-        an id they are only read, of any store.
+        With keys, its registers are written for ``store_id``, and those of other stores are not
+        read. Without an id, registers of any store are read and none is written.
 
-        One that is not among the configured URLs is opened by its id, which is its URL without
-        secrets: a process goes on when a member joins that its configuration does not name.
+        A member that the configured URLs lack is opened by its id, which is its URL without
+        secrets: a process keeps working when a member joins that its configuration lacks.
         """
         with self._lock:
             key = (member_id, identity)
@@ -61,7 +61,7 @@ class Connection:
             return self._opened[key]
 
     def reopen(self, member_id: str) -> Member:
-        """Return a member as what it is now, although it may have been opened as another one."""
+        """Close a member that was opened without an identity, and return it opened again."""
         with self._lock:
             former = self._opened.pop((member_id, None), None)
         if former is not None:
@@ -75,7 +75,7 @@ class Connection:
             return member.reseal()
 
     def add_url(self, url: str) -> None:
-        """Let the configuration name one more member.
+        """Add a member's URL to the configuration.
 
         Raises:
             ConfigurationError: the URL cannot be opened.
@@ -84,7 +84,7 @@ class Connection:
             self.config = replace(self.config, urls=(*self.config.urls, url))
 
     def view(self, metadata: StoreMetadata) -> View:
-        """Return the store as its metadata says it is."""
+        """Return the store as described by its metadata."""
         members = self._members(metadata, metadata.members + metadata.leaving)
         sealer = self.sealer.of_store(metadata.store_id)
         return View(metadata, members, self._configuration(metadata), sealer)
@@ -92,16 +92,16 @@ class Connection:
     def discover(self) -> View | None:
         """Find the store's newest metadata, beginning with the configured members.
 
-        Only members that show the identity the metadata names are counted. A change of the members
-        whose first step is half done is finished as far as the metadata goes.
+        Only members that show the identity listed in the metadata count. If the first step of a
+        member change is half done, the write of the metadata is completed.
 
         Returns:
             None if no member that answers has ever heard of a store.
 
         Raises:
             StoreUnavailableError: no majority of the members answers; names them.
-            StoreMismatchError: the store has a newer format, or was not written with these keys;
-                or the configured members belong to several stores; names who says what.
+            StoreMismatchError: the store has a newer format, or was not written with these keys,
+                or the configured members belong to several stores; names the members.
         """
         configured = {m: self.member(m) for m in self.config.member_ids}
         check_same_store(configured)
@@ -115,21 +115,21 @@ class Connection:
         return found
 
     def discover_after(self, view: View) -> View:
-        """Find the newest metadata of a store that was seen before.
+        """Find the newest metadata of a store that was opened before.
 
         Raises:
             StoreUnavailableError: no majority of the members answers; names them.
-            StoreMismatchError: the store has a newer format, or is another one now.
+            StoreMismatchError: the store has a newer format, or is a different store now.
         """
         try:
             found = self._discover(view.configuration.members)
         except StoreUnavailableError:
-            # Perhaps all members of that time have left since and are gone.
+            # Perhaps all members of that configuration have left since and are gone.
             found = self.discover()
             if found is None or found.metadata.configuration <= view.metadata.configuration:
                 raise
         if found is None:
-            # A member is only heard while it shows the identity it had: this is an outage.
+            # Members answer only while they show their former identity, so this is an outage.
             raise StoreUnavailableError(
                 f"of the store's members {', '.join(sorted(view.configuration.members))} none "
                 "answers.",
@@ -147,7 +147,7 @@ class Connection:
         return None if found is None else self.view(StoreMetadata.from_bytes(found.value.value))
 
     def create(self) -> View:
-        """Create the store, unless another process is faster. Needs every configured member.
+        """Create the store, unless another process does so first. Needs every configured member.
 
         Raises:
             StoreUnavailableError: a member does not answer; it might hold an older store.
@@ -171,18 +171,18 @@ class Connection:
         return self.view(StoreMetadata.from_bytes(created.value))
 
     def decide(self, view: View, metadata: StoreMetadata) -> View:
-        """Replace the store's metadata, if it is still what ``view`` knows.
+        """Replace the store's metadata, if it is still that of ``view``.
 
-        After a crash inside, it is the old one or the new one.
+        After a crash inside, the metadata is either the old or the new one.
 
         Raises:
             StaleConfigurationError: another process has changed it.
-            WriteOutcomeUnknownError: read it again to see.
+            WriteOutcomeUnknownError: read the metadata again to see.
         """
         try:
             self._replace(view, metadata)
         except StaleConfigurationError:
-            # Those who read what was just decided move on at once, faster than our answer comes.
+            # Readers of the new value may move its register on before our own write returns.
             if self.discover_after(view).metadata != metadata:
                 raise
         return self.view(metadata)
@@ -199,7 +199,7 @@ class Connection:
         view.register(METADATA).update(change)
 
     def close(self) -> None:
-        """Release all members; one that hangs is left to the end of the process."""
+        """Release all members. A member that hangs is left until the process ends."""
         with self._lock:
             opened, self._opened = dict(self._opened), {}
         by_name = {f"{m} {identity or ''}": one.close for (m, identity), one in opened.items()}
@@ -222,13 +222,13 @@ class Connection:
 
 @dataclass(frozen=True)
 class View:
-    """A store at one moment: its metadata, and the members it names.
+    """A store's metadata as read at one time, and the members that it lists.
 
     Attributes:
-        metadata: as of that moment.
+        metadata: as read then.
         members: every member that holds or receives data, verified, by id.
         configuration: the members the registers are on.
-        sealer: how values are stored.
+        sealer: seals and unseals values.
     """
 
     metadata: StoreMetadata
@@ -238,7 +238,7 @@ class View:
 
     @property
     def damage_notes(self) -> DamageNotes:
-        """Who has shown damaged copies since all were verified."""
+        """Notes of damaged copies seen since the last complete verification."""
         return DamageNotes(self.members, self.metadata.routing, self.check_routes, self.sealer)
 
     def register(self, name: str) -> RegisterClient:
@@ -246,10 +246,10 @@ class View:
         return RegisterClient(self.configuration, name)
 
     def read_metadata(self) -> StoreMetadata:
-        """Return the metadata as it is now.
+        """Return the current metadata.
 
         Raises:
-            StaleConfigurationError: the register with it has moved to other members.
+            StaleConfigurationError: the register has moved to other members.
             StoreUnavailableError: no majority answers.
         """
         value = self.register(METADATA).read()
@@ -258,7 +258,7 @@ class View:
         return StoreMetadata.from_bytes(value.value)
 
     def check_routes(self) -> None:
-        """Raise ``StaleConfigurationError`` unless maps still read and write these members."""
+        """Raise ``StaleConfigurationError`` unless the store's maps still use these members."""
         if not self.read_metadata().routes_like(self.metadata):
             raise changed_meanwhile()
 
@@ -269,7 +269,7 @@ class View:
 
 
 def changed_meanwhile() -> StaleConfigurationError:
-    """Return the error of somebody who works with a table that is not the store's any more."""
+    """Return the error of a process whose table is not the store's any more."""
     return StaleConfigurationError(
         "the store's members, or what they hold, have changed, and this process works with the "
         "former table.",
@@ -278,7 +278,7 @@ def changed_meanwhile() -> StaleConfigurationError:
 
 
 def _check_unsealed(members: Mapping[str, Member]) -> None:
-    """Raise ``StoreMismatchError`` where it is the keys that a majority of the members lacks."""
+    """Raise ``StoreMismatchError`` if a majority of the members fails for lack of the keys."""
 
     def read(member: Member) -> Callable[[], AcceptorState]:
         return lambda: state_of(member, METADATA)

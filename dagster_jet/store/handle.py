@@ -1,4 +1,4 @@
-"""A store as executors see it: small, picklable, with maps only."""
+"""The executors' view of a store: small, picklable, with maps only."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dagster_jet.store.metadata import StoreMetadata
 
 @dataclass(frozen=True)
 class StoreHandle:
-    """What a Spark task needs to read and write maps; made by ``Store.handle`` on the driver.
+    """Gives a Spark task access to the store's maps; made by ``Store.handle`` on the driver.
 
-    Members are opened at first use and shared by all handles of the worker process. The table is
-    the one of the moment the handle was made: after a change of the members, make new handles.
+    Members are opened at first use and shared by all handles of the worker process. The handle
+    keeps the partition table it was made with: after a change of the members, make new handles.
 
-    What is written through a handle counts only once a register names it that was claimed under
-    the handle's ``configuration_number``: a decision under a newer one would name data that was
-    written where nobody copies it from any more.
+    Data written through a handle counts only once a register names it that was claimed under
+    the handle's ``configuration_number``. A decision under a newer number could name data that
+    was written to members from which nobody copies any more.
 
     Attributes:
         config: the store's configuration.
@@ -45,12 +45,12 @@ class StoreHandle:
 
     @property
     def identities(self) -> tuple[tuple[str, str], ...]:
-        """Who the members are (``identity.py``)."""
+        """(member id, identity) of every member (``identity.py``), sorted."""
         return tuple(sorted(self.metadata.identities.items()))
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the store has."""
+        """Number of partitions of the store."""
         return self.table.partition_count
 
     def key(self, name: str) -> MapKey:
@@ -58,7 +58,7 @@ class StoreHandle:
         return MapKey.of(name, self.partition_count)
 
     def map(self, name: str) -> ReplicatedMap:
-        """Return the map of a name in the configured namespace; its writes are not checked."""
+        """Return a map of the configured namespace. Its writes do not check the table."""
         view = _view_of(self.config, self.metadata)
         return ReplicatedMap(
             view.members,
@@ -88,7 +88,7 @@ def _view_of(config: StoreConfig, metadata: StoreMetadata) -> View:
 
 def _new_lock() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread may have held it at the moment of the fork
+    _lock = threading.Lock()  # another thread may have held it during the fork
 
 
 os.register_at_fork(after_in_child=_new_lock)

@@ -1,14 +1,14 @@
-"""A member's identity: what distinguishes a member that lost its data from the one that was there.
+"""Member identities: they distinguish a member that lost its data from the original one.
 
-A quorum counts on members remembering what they promised. A folder that was deleted and made anew,
-or a server that lost its disk, answers like a member that has never heard of anything, and would
-turn "the newest value on a majority" into an old one. So every member gets a random identity when
-it joins the store; the store's metadata lists them; a member that shows another one is treated as
-unreachable until it is repaired (``administration.py``).
+A quorum relies on members remembering what they promised. A folder that was deleted and created
+again, or a server that lost its disk, answers like an empty member and could turn "the newest value
+on a majority" into an old one. Therefore every member gets a random identity when it joins the
+store, and the store's metadata lists the identities. A member that shows another identity is
+treated as unreachable until it is repaired (``administration.py``).
 
-A member that came back *older* - restored from a copy, or replaced by a replica that lacks the last
-writes - still shows its identity. Registers notice it (``register/__init__.py``, rule 7); whoever
-does takes its identity away (``disown``), and from then on it is such a member, too.
+A member that came back *older* (restored from a copy, or replaced by a replica that lacks the last
+writes) still shows its identity. Registers detect it (``register/__init__.py``, rule 7) and take
+its identity away (``disown``); from then on it is treated like a member that lost its data.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def _set(member: Member, stored: Versioned | None, identity: str) -> bool:
 
 
 class VerifiedMember:
-    """A member that is used only while it is the one the store knows.
+    """A member that is used only while it shows the identity that the store lists.
 
     The identity is read before the first use in this process and at every ``ping``. A backend
-    notices itself when its place is exchanged later (``FileMember`` compares files).
+    detects a later replacement of its storage itself (``FileMember`` compares files).
     """
 
     def __init__(self, member: Member, identity: str) -> None:
@@ -100,7 +100,7 @@ class VerifiedMember:
         return self._member.member_id
 
     def create(self) -> None:
-        """See ``Member.create``: one that is known already is not made."""
+        """See ``Member.create``; does nothing, because a listed member exists already."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Member.get_many``."""

@@ -1,17 +1,17 @@
-"""How the members of a store change: from one metadata to the next. Pure.
+"""Changes of a store's members, from one metadata to the next. Pure.
 
 A change takes three decisions, each one write of the register "store":
 
-1. ``changed`` says who belongs to the store from now on, drops from the table the members whose
-   data is gone - so that the backups of their partitions are promoted where they are - and names
-   the table to move towards. Then all registers are moved.
-2. ``with_registers_moved`` says that they have moved: writers of the former configuration cannot
-   decide anything any more. Then data is copied.
-3. ``finished`` says that all of it has arrived.
+1. ``changed`` lists the members of the store from now on, names the table to move towards, and
+   drops from the current table the members whose data is gone. The backups of their partitions are
+   thereby promoted in place. Then all registers are moved.
+2. ``with_registers_moved`` records that they have moved: writers of the former configuration
+   cannot decide anything any more. Then data is copied.
+3. ``finished`` records that all data has arrived.
 
-Between decisions anybody may go on, as often as it takes (``administration.py``). A change may
-follow one whose registers have moved and that is not finished: the holders are still the ones that
-count, only the target is another one.
+Between decisions any process may continue, any number of times (``administration.py``). A change
+may follow one whose registers have moved and that is not finished: the holders stay those that
+count, only the target changes.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def changed(
     """Return the metadata with which a change begins.
 
     Args:
-        metadata: the store's, its registers moved; also while the copies of another change are
-            being made.
-        joining: member ids with the identities they show. A member that is there already with
-            another identity has lost its data: it stays, and is given everything anew.
-        leaving: members to give up; what they hold still counts until it is copied.
+        metadata: the store's metadata, with its registers moved; copies of another change may still
+            be under way.
+        joining: member ids with the identities they show. A current member with another identity
+            has lost its data: it stays, and all its data is copied to it again.
+        leaving: members to give up; their copies count until they are copied.
         lost: members whose data is gone. Those that do not join again leave the store.
         mover: see ``StoreMetadata.mover``.
-        accept_loss: go on although partitions are lost; they begin empty.
+        accept_loss: continue although partitions are lost; they begin empty.
 
     Raises:
-        ConfigurationError: a member to give up is none, or too few would stay.
-        StoreCorruptedError: partitions of which no copy is left, by number.
+        ConfigurationError: ``leaving`` or ``lost`` names no member, or too few members would stay.
+        StoreCorruptedError: partitions have no copy left; lists them by number.
     """
     if not metadata.registers_have_moved:
         raise ValueError("registers are still moving: finish that first")
@@ -110,7 +110,7 @@ def with_registers_moved(metadata: StoreMetadata) -> StoreMetadata:
 
 
 def finished(metadata: StoreMetadata) -> StoreMetadata:
-    """Return the metadata with which a change ends: everything has arrived."""
+    """Return the metadata that ends a change, once all data has arrived."""
     if metadata.target is None:
         return metadata
     return replace(

@@ -1,4 +1,4 @@
-"""What a store says about itself: the value of its register named "store"."""
+"""A store's metadata: the value of its register named "store"."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ Identities = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class StoreMetadata:
-    """Settings fixed at creation, who the members are, and who holds what.
+    """Settings fixed at creation, the members, and the partitions that each member holds.
 
     Attributes:
         store_id: identifies this store; random, never changes.
-        partition_count: of the whole store.
-        backup_count: of the whole store.
+        partition_count: number of partitions of the store.
+        backup_count: backups per partition.
         configuration: the number of the members' configuration; grows with every change.
-        members: who belongs to the store. The registers' majority is counted among these.
-        previous: who belonged to it in the configuration before, until every register has moved.
-        leaving: who does not belong to it any more, but still has copies that count.
+        members: the current members. A majority of them decides a register.
+        previous: the members of the configuration before, until every register has moved.
+        leaving: former members whose copies still count.
         table: the holders of every partition (``routing.py``).
-        target: the table that a change under way leads to, None between changes.
-        key_id: the key that values are encrypted with since the last rotation; empty: they are not.
-        mover: who copies, while a change is under way: a random name, so that an older mover that
-            comes to life again notices.
+        target: the table that a change under way leads to; None between changes.
+        key_id: the key that values are encrypted with since the last rotation; empty: not
+            encrypted.
+        mover: random name of the process that copies during a change; an older mover that
+            resumes detects by it that it was replaced.
     """
 
     store_id: str
@@ -60,7 +61,7 @@ class StoreMetadata:
     def of_new_store(
         config: StoreConfig, identities: Mapping[str, str], sealer: Sealer = PLAIN
     ) -> StoreMetadata:
-        """Return the metadata of a store that is being created."""
+        """Return the metadata of a new store."""
         return StoreMetadata(
             store_id=secrets.token_hex(16),
             partition_count=config.partition_count,
@@ -78,12 +79,12 @@ class StoreMetadata:
 
     @property
     def registers_have_moved(self) -> bool:
-        """Whether every register is where the members are, so that data may be copied."""
+        """Whether every register has moved to the current members, so that data may be copied."""
         return not self.previous
 
     @property
     def routing(self) -> ReplicaRouting:
-        """Who is read and written."""
+        """The members that maps read and write."""
         return ReplicaRouting(self.table, self.target)
 
     @property
@@ -112,9 +113,9 @@ class StoreMetadata:
         ).encode()
 
     @staticmethod
-    @lru_cache(maxsize=8)  # read at every access to a map, and seldom another than before
+    @lru_cache(maxsize=8)  # read at every access to a map; seldom changes
     def from_bytes(stored: bytes) -> StoreMetadata:
-        """Read what ``to_bytes`` wrote, also in format 1, which knew no changes.
+        """Parse the JSON of ``to_bytes``, also of format 1, which had no member changes.
 
         Raises:
             StoreMismatchError: written by a newer version.
@@ -152,13 +153,13 @@ class StoreMetadata:
         )
 
     def check(self, config: StoreConfig) -> None:
-        """Refuse a configuration that is not this store's.
+        """Refuse a configuration that does not match this store.
 
-        URLs of members that have left, or do not belong to the store yet, are no obstacle: they
+        URLs of members that have left, or that do not belong to the store yet, are accepted: they
         are listed before a member is added and after one was removed (``strangers``).
 
         Raises:
-            StoreMismatchError: names the setting, what the store has and what was configured.
+            StoreMismatchError: names the setting, the store's value and the configured one.
         """
         settings = (
             ("partition_count", self.partition_count, config.partition_count),
@@ -193,10 +194,10 @@ class StoreMetadata:
         )
 
     def check_keys(self, sealer: Sealer) -> None:
-        """Refuse keys with which this store's values could not be read, or were not written.
+        """Refuse keys that cannot read this store's values, or keys of an unencrypted store.
 
         Raises:
-            StoreMismatchError: names the key's id, never a key.
+            StoreMismatchError: names the key's id, never the key itself.
         """
         ids = sealer.keyring.ids if sealer.keyring else ()
         if self.key_id and self.key_id not in ids:
@@ -214,9 +215,9 @@ class StoreMetadata:
             )
 
     def routes_like(self, other: StoreMetadata) -> bool:
-        """Whether maps read and write the same members."""
+        """Whether maps read and write the same members under both metadata."""
         return (self.routing, self.identities) == (other.routing, other.identities)
 
     def strangers(self, config: StoreConfig) -> tuple[str, ...]:
-        """Return the configured member ids that are no members of the store."""
+        """Return the configured member ids that do not belong to the store."""
         return tuple(m for m in config.member_ids if m not in self.identities)

@@ -1,4 +1,4 @@
-"""What a place can do as a member of the store: tried by writing to it."""
+"""Probe of a place as a member of the store, by writing to it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dagster_jet.store.members import member_id_of, open_member
 
 
 def probe(url: Url) -> list[Finding]:
-    """All that can be asked of it now. Makes no place that is not there.
+    """Returns the findings about a place. Does not create a place that does not exist.
 
     Raises:
-        ConfigurationError: this is no URL of a member.
-        StoreUnavailableError: it does not answer.
+        ConfigurationError: the URL is not valid for a member.
+        StoreUnavailableError: the place does not answer.
     """
     member_id = member_id_of(text_of(url))
     member = open_member(text_of(url))

@@ -1,7 +1,7 @@
-"""A check that all configured members belong to one store, by what each of them holds.
+"""Check that all configured members belong to one store, by the metadata on each of them.
 
-A configuration may name members of two stores by mistake: a URL too many, or one that was copied
-from elsewhere. Whichever store is found first would be opened, so the members are asked before.
+A configuration may name members of two stores by mistake (an extra URL, or one copied from another
+file). The store found first would be opened, so the members are checked before.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dagster_jet.store.quorum.acceptor_on_member import state_of
 
 
 def metadata_on(member: Member) -> StoreMetadata | None:
-    """Return a member's copy of its store's metadata, however old; None if it has none.
+    """Return a member's copy of its store's metadata, possibly old; None if it has none.
 
     Raises:
         StoreUnavailableError: the member does not answer, or its copy is damaged.
-        StoreMismatchError: written by a newer version.
+        StoreMismatchError: the copy was written by a newer version.
     """
     value = state_of(member, METADATA).value
     return None if value is None else StoreMetadata.from_bytes(value)
 
 
 def check_same_store(members: Mapping[str, Member]) -> None:
-    """Refuse members of several stores. Who does not answer, or is new, is not asked further.
+    """Refuse members of several stores. Members that are new or do not answer are skipped.
 
     Raises:
         StoreMismatchError: names every member that answers, and its store.
@@ -55,10 +55,10 @@ def check_same_store(members: Mapping[str, Member]) -> None:
 
 
 def _is_one(store: StoreMetadata, other: StoreMetadata) -> bool:
-    """Whether two copies are of one store.
+    """Whether two copies belong to one store.
 
-    Of processes that create a store at one moment, each thinks up an id, and a copy that did not
-    succeed may stay on a member that was away then. It names the same identities: a member has one
-    of them, and belongs to one store with it.
+    Processes that create a store concurrently each choose an id, and the copy of one that lost
+    may stay on a member that was away. It lists the same identities as the store that was
+    created, and an identity belongs to one store only.
     """
     return store.store_id == other.store_id or not set(store.members).isdisjoint(other.members)

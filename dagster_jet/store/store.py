@@ -1,4 +1,4 @@
-"""The store: its maps and registers, its members, and what an operator does with it."""
+"""The store: its maps, registers and members, and the operations of an operator."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _MOVES_MAX = 10
 class Store:
     """An open store. Made by ``Store.open``; use as a context manager or ``close`` it.
 
-    It knows the members and the table as of opening, or of the last ``refresh``. Maps, registers
-    and handles keep what the store knew when they were made.
+    It uses the members and the table as of opening, or of the last ``refresh``. Maps, registers
+    and handles keep the table they were made with.
     """
 
     def __init__(self, connection: Connection, view: View) -> None:
@@ -55,15 +55,15 @@ class Store:
 
     @staticmethod
     def open(config: StoreConfig, *, create: bool = True) -> Store:
-        """Open a store, creating it at the first time.
+        """Open a store; create it if there is none.
 
         Creating needs every member: a member that is away might hold an older store. Opening an
-        existing one needs a majority; partitions of the others are read from backups. Several
-        processes may open at one moment, also for the first time. A crash inside leaves no store,
-        or a whole one.
+        existing store needs a majority; partitions of the other members are read from backups.
+        Several processes may open a store concurrently, also for the first time. A crash inside
+        leaves either no store or a complete one.
 
         Args:
-            config: must name every member of the store. May name others: members that were
+            config: must list every member of the store. It may list others: members that were
                 removed, or are to be added.
             create: False, for operators: never create, and take partition_count, backup_count and
                 members that are not configured from the store itself.
@@ -71,8 +71,8 @@ class Store:
         Raises:
             ConfigurationError: fewer members than ``backup_count`` + 1.
             StoreMismatchError: the store has other settings or members, or a newer format.
-            StoreUnavailableError: too few members answer; names them. Or there is no store, with
-                ``create=False``.
+            StoreUnavailableError: too few members answer; names them. Or, with ``create=False``,
+                there is no store.
             StoreUnwritableError: a member of a new store cannot be created.
         """
         config.check_members()
@@ -95,7 +95,7 @@ class Store:
 
     @property
     def config(self) -> StoreConfig:
-        """The configuration it was opened with."""
+        """The configuration the store was opened with."""
         return self._connection.config
 
     @property
@@ -105,7 +105,7 @@ class Store:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the store has."""
+        """Number of partitions of the store."""
         return self._view.metadata.partition_count
 
     @property
@@ -120,22 +120,22 @@ class Store:
 
     @property
     def store_id(self) -> str:
-        """A random name that identifies this store, whatever members it has."""
+        """Random name of this store; does not change with its members."""
         return self._view.metadata.store_id
 
     def refresh(self) -> bool:
-        """Look whether the members or the table have changed, and work with the new ones.
+        """Read the members and the table again, and use the new ones if they have changed.
 
-        Maps, registers and handles that exist keep the old ones: make them anew. In particular, an
-        ``OwnedRegister`` of an older configuration never decides again, and what was written
-        through older maps and handles must not be decided under a newer configuration.
+        Existing maps, registers and handles keep the old ones: make new ones. In particular, an
+        ``OwnedRegister`` of an older configuration never decides again, and data written through
+        older maps and handles must not be decided under a newer configuration.
 
         Returns:
             Whether anything has changed.
 
         Raises:
-            StoreUnavailableError: no majority of the members answers. Nothing has changed here.
-            StoreMismatchError: the store is another one now, or has a newer format.
+            StoreUnavailableError: no majority of the members answers. This object is unchanged.
+            StoreMismatchError: the store is a different one now, or has a newer format.
         """
         with self._refreshing:
             view = self._connection.discover_after(self._view)
@@ -145,7 +145,7 @@ class Store:
             return is_new
 
     def map(self, name: str) -> ReplicatedMap:
-        """Return the map of a name in the configured namespace; its writes are checked."""
+        """Return a map of the configured namespace. Its writes check the table."""
         view = self._view
         return ReplicatedMap(
             view.members,
@@ -158,9 +158,9 @@ class Store:
         )
 
     def map_names(self, prefix: str) -> list[str]:
-        """Return the names of this namespace's maps that begin so and hold something.
+        """Return the names of this namespace's maps that start with ``prefix`` and are not empty.
 
-        A map of which only members hold anything that do not answer now is not among them.
+        A map whose entries are only on members that do not answer is missing from the result.
         """
         start = map_prefix(self.config.namespace, prefix).encode()
         listings = {m: partial(member.list_keys, start) for m, member in self._view.members.items()}
@@ -168,12 +168,12 @@ class Store:
         return sorted({map_of(key) for keys in listed.values() for key in keys})
 
     def register(self, name: str) -> RegisterClient:
-        """Return the register of a name in the configured namespace."""
+        """Return a register of the configured namespace."""
         in_namespace = f"{quote(self.config.namespace, safe='')}/{quote(name, safe='')}"
         return self._view.register(in_namespace)
 
     def read_register(self, name: str) -> RegisterValue | None:
-        """Return the newest value of a register, whoever the store's members are by now.
+        """Return the newest value of a register, also after a change of the members.
 
         Raises:
             StoreUnavailableError: no majority of the members answers.
@@ -183,13 +183,13 @@ class Store:
     def update_register(
         self, name: str, change: Callable[[bytes | None], bytes | None]
     ) -> RegisterValue | None:
-        """Read, change and write a register (``RegisterClient.update``), whoever the store's
-        members are by now."""
+        """Read, change and write a register (``RegisterClient.update``), also after a change of
+        the members."""
         ours: set[bytes] = set()
         return self._following(lambda: self.register(name).update(change, ours=ours))
 
     def _following(self, use: Callable[[], T]) -> T:
-        """Use a register again where it has moved to other members."""
+        """Call ``use`` again, after a refresh, when the register has moved to other members."""
         for _ in range(_MOVES_MAX):
             with suppress(StaleConfigurationError):
                 return use()
@@ -197,13 +197,13 @@ class Store:
         return use()
 
     def handle(self) -> StoreHandle:
-        """Return what executors need: frozen, picklable, with maps only."""
+        """Return a frozen, picklable handle for executors, with maps only."""
         return StoreHandle(self.config, self._view.metadata)
 
     # --- looking --------------------------------------------------------------------------------
 
     def status(self) -> StoreStatus:
-        """Ask every member now. Never raises because of a member."""
+        """Ping every member and return the status. Never raises because of a member."""
         view = self._view
         pings = {m: member.ping for m, member in view.members.items()}
         _, failures = fan_out(pings, within_s=BRIEF_SECONDS_MAX)
@@ -212,9 +212,9 @@ class Store:
         return status_of(view.metadata, troubles, view.metadata.strangers(self.config), damaged)
 
     def away(self) -> dict[str, str]:
-        """Ask every member that the store has now; return those that do not answer, and why.
+        """Ping all current members; return those that do not answer, with the reason.
 
-        One that answers and refuses (a full disk, a wrong password) is not among them.
+        A member that answers with a refusal (full disk, wrong password) is not included.
 
         Raises:
             StoreUnavailableError: no majority of the members answers.
@@ -229,7 +229,7 @@ class Store:
         }
 
     def is_safe(self) -> bool:
-        """Whether every partition has all its replicas, on members that answer; see ``status``."""
+        """Whether every partition has all its replicas on members that answer; see ``status``."""
         return self.status().is_safe
 
     def verify(self, *, repair: bool = False, on_progress: OnProgress = unwatched) -> Verified:
@@ -241,7 +241,7 @@ class Store:
     # --- changing -------------------------------------------------------------------------------
 
     def add_member(self, url: str, *, on_progress: OnProgress = unwatched) -> Changes:
-        """Take in a new member and rebalance; see ``Administration.add``."""
+        """Add a member and rebalance; see ``Administration.add``."""
         return self._changed(lambda admin: admin.add(url), on_progress)
 
     def remove_member(
@@ -253,11 +253,11 @@ class Store:
         )
 
     def repair(self, *, accept_loss: bool = False, on_progress: OnProgress = unwatched) -> Changes:
-        """Rebuild what is missing and finish what was interrupted; ``Administration.repair``."""
+        """Rebuild missing copies, finish interrupted changes; see ``Administration.repair``."""
         return self._changed(lambda admin: admin.repair(accept_loss=accept_loss), on_progress)
 
     def can_give_up(self, member_ids: Collection[str]) -> bool:
-        """Whether the store, as it is now, could go on without these members and lose nothing.
+        """Whether the store could go on now without these members and lose nothing.
 
         Raises:
             StoreUnavailableError: no majority of the members answers.
@@ -277,7 +277,7 @@ class Store:
         return self._changed(lambda admin: admin.give_up(member_ids), on_progress)
 
     def repair_lease(self) -> RepairLease:
-        """Return the lease of the process that repairs the store by itself, unacquired."""
+        """Return the lease for repairing the store automatically, not yet acquired."""
 
         def register() -> RegisterClient:
             return self._connection.discover_after(self._view).register(REPAIR)
@@ -288,9 +288,9 @@ class Store:
         """Encrypt every value and register with the newest key.
 
         Put the new key in front of the old ones in the environment of every process, restart the
-        jobs, then call this; when nothing is ``left``, the old keys may go. May be interrupted and
-        repeated. A store that is not encrypted, or was by an earlier version, is opened with
-        ``accept_older_seals`` for this, and its jobs are stopped or run with it, too.
+        jobs, then call this. When nothing is ``left``, the old keys may be removed. The call may be
+        interrupted and repeated. Open a store that is not encrypted, or was encrypted by an earlier
+        version, with ``accept_older_seals``; its jobs must be stopped or use it, too.
 
         Raises:
             ConfigurationError: no keys are configured.
@@ -299,7 +299,7 @@ class Store:
         return self._changed(lambda admin: admin.rotate_keys(), on_progress)
 
     def drop_orphans(self, *, on_progress: OnProgress = unwatched) -> int:
-        """Remove copies that nobody holds any more; returns how many."""
+        """Remove copies on members that no longer hold their partition; returns their number."""
         return Administration(self._connection, self._view, on_progress).drop_orphans()
 
     def _changed(self, change: Callable[[Administration], T], on_progress: OnProgress) -> T:

@@ -1,4 +1,4 @@
-"""Batches of keys whose values fit into memory together, although nobody knows their sizes yet."""
+"""Batches of keys whose values fit into memory together, without knowing their sizes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _KEYS_MAX = 4_096
 
 
 class Batches:
-    """Cuts sequences of keys into batches of about ``BATCH_BYTES``, by the sizes met so far.
+    """Cuts sequences of keys into batches of about ``BATCH_BYTES``, by the sizes seen so far.
 
-    A batch has at most twice the keys of the one before, so that a few large values after many
-    small ones do not fill the memory.
+    A batch has at most twice as many keys as the one before, so that a few large values after
+    many small ones do not fill the memory.
     """
 
     def __init__(self) -> None:
         self._count = _FIRST_KEYS
 
     def of(self, keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield the keys, batch by batch; call ``measured`` in between."""
+        """Yield the keys in batches; call ``measured`` after each batch."""
         at = 0
         while at < len(keys):
             batch = keys[at : at + self._count]
@@ -28,7 +28,7 @@ class Batches:
             yield batch
 
     def measured(self, keys: int, size: int) -> None:
-        """Learn that ``keys`` values had ``size`` bytes altogether."""
+        """Report that ``keys`` values had ``size`` bytes in total."""
         if keys:
             fitting = BATCH_BYTES * keys // max(size, 1)
             self._count = max(1, min(fitting, 2 * self._count, _KEYS_MAX))

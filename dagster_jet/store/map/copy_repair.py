@@ -1,26 +1,26 @@
-"""Puts copies back where they are missing, and never what was deleted.
+"""Puts back missing copies, but never a deleted value.
 
-A copy may be missing because it was lost, or because the key is being deleted, by somebody who is
-just about to delete the copy that this one would be made from. So:
+A copy may be missing because it was lost, or because the key is being deleted and the source of the
+new copy is about to be deleted, too. So:
 
 1. a restore intent is put where nothing is (``intents.py``);
-2. the source is read again: it still has the value;
+2. the source is read again and must still have the value;
 3. the intent, if it is still there, is replaced by the copy.
 
-And who deletes (``ReplicatedMap.delete_all``) deletes everywhere, then looks everywhere, and begins
-again while it finds anything, intents included.
+``ReplicatedMap.delete_all`` deletes on all members, then reads all of them, and starts again while
+it finds anything, intents included.
 
-Why nothing comes back after a confirmed delete (of one writer at a time, the map's contract). Let
-the last look of the delete at member m be L(m); it found nothing, and all its deletes were before
-all of its looks. Suppose a copy is put back, and take the first one after the look at its member x.
-Its intent was made after L(x), else the look had found the intent or the copy. Its source y was
+Nothing comes back after a confirmed delete (of one writer at a time, the map's contract). Proof:
+let L(m) be the last read of the delete at member m; it found nothing, and all deletes were before
+all of these reads. Suppose a copy is put back, and take the first one after the read at its member
+x. Its intent was made after L(x), else that read had found the intent or the copy. Its source y was
 read after that, and had the value. If this was after L(y), the copy on y was put back before the
 one on x: x was not the first. If it was before L(y), it was still after the delete on y: the value
 was put back there in between, and L(y) had found it. A crash between the steps leaves an intent,
-which is no copy.
+which is not a copy.
 
-A put replaces any intent, so it is not undone either, except where a member loses a copy at the
-very moment that a put is on its way to the others: then what was there before may be put back.
+A put replaces any intent, so it is not undone either, with one exception: if a member loses a copy
+while a put is under way to the others, the former value may be put back.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Missing:
     """A copy to put back.
 
     Attributes:
-        stored_key: of which key.
-        member_id: where it is missing.
-        seen: what was stored there: nothing, or an intent.
-        copy: what should be there.
-        source: the member that has it.
+        stored_key: the key as stored on members.
+        member_id: the member that lacks the copy.
+        seen: the bytes stored there: None, or an intent.
+        copy: the copy to write.
+        source: the member that has the copy.
     """
 
     stored_key: bytes
@@ -53,7 +53,7 @@ class Missing:
 
 
 def restore(members: Mapping[str, Member], missing: Sequence[Missing]) -> int:
-    """Put copies back, unless somebody deletes or writes them; return how many.
+    """Put copies back, unless they are deleted or written concurrently; return their number.
 
     A member that does not answer does not fail the others.
     """

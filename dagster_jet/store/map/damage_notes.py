@@ -1,10 +1,8 @@
-"""Notes, in the store itself, of damaged copies that were seen.
+"""Notes of damaged copies, kept in the store itself.
 
-A read repairs them and goes on, and nobody would know that a disk has begun to forget.
-
-Whoever meets one, an executor as well as the driver, notes on which member it was; whoever asks for
-the store's status reads the notes. A verification that has read every copy of every member takes
-them back.
+Reads repair damaged copies silently, so a failing disk would stay unnoticed. Every process that
+finds a damaged copy, executor or driver, notes the member it was on. The status of the store shows
+the notes. A verification that has read every copy of every member removes them.
 """
 
 from __future__ import annotations
@@ -30,20 +28,20 @@ from dagster_jet.store.values.envelope import BadCopyError
 from dagster_jet.store.values.sealing import Sealer
 
 NOTED_MAX = 1_000
-"""Of one member: more say nothing new, and a member that cannot be read would be noted for ever."""
+"""Largest count per member, so that an unreadable member is not noted for ever."""
 
-_PREFIX = map_prefix("", DAMAGE)  # of no namespace: members belong to all of them
+_PREFIX = map_prefix("", DAMAGE)  # no namespace: members serve all of them
 
 
 @dataclass(frozen=True)
 class DamageNotes:
-    """The notes of one store, as of one table.
+    """The notes of one store, under one table.
 
     Attributes:
         members: every member that the routing names.
-        routing: where notes are kept, like all values.
+        routing: the members that keep the notes, as for all values.
         check: raises when that is no longer the store's routing.
-        sealer: how values are stored.
+        sealer: seals and unseals values.
     """
 
     members: Mapping[str, Member]
@@ -52,22 +50,22 @@ class DamageNotes:
     sealer: Sealer
 
     def add(self, copies: Mapping[str, int]) -> None:
-        """Note that so many more damaged copies were seen on these members.
+        """Add the numbers of damaged copies seen, by member.
 
-        Best effort, because a read that has found a good copy does not fail for want of a note.
+        Best effort: a read that has found a good copy does not fail because of a note.
         """
         notes = self._map()
         with suppress(JetError):
             keys = {member_id: self._key(member_id) for member_id in copies}
             noted = dict(zip(keys, notes.get_all([*keys.values()]), strict=True))
             sums = {m: _count(noted[m]) + copies[m] for m in keys if _count(noted[m]) < NOTED_MAX}
-            # Two that count at one moment count one too few; nothing turns on the number.
+            # Two concurrent writers may count one too few; the number is informative only.
             notes.put_newer({keys[m]: _note(min(n, NOTED_MAX)) for m, n in sums.items()})
 
     def known(self, answering: Collection[str]) -> dict[str, int]:
-        """Return how many damaged copies are noted, by member; those without are not in it.
+        """Return the number of damaged copies noted, by member; members without are left out.
 
-        Only members that answer are asked, and briefly: the status of a store has no time for more.
+        Only members that answer are asked, with a short timeout, so that a status stays quick.
         """
         keys = {m: self._stored(m) for m in self.routing.table.members}
         asked = {
@@ -90,8 +88,8 @@ class DamageNotes:
         return counts
 
     def forget(self, noted: Mapping[str, int]) -> None:
-        """Take notes back, unless more were made since; best effort, the next verification tries
-        again."""
+        """Remove notes, unless their counts have grown; best effort, the next verification
+        retries."""
         with suppress(JetError):
             now = self.known(self.members.keys())
             self._map().delete_all([self._key(m) for m in noted if now.get(m) == noted[m]])
@@ -114,7 +112,7 @@ class DamageNotes:
         try:
             return version_of(self.sealer.unseal(copy, key))
         except BadCopyError:
-            return 1  # the note itself is damaged: somebody's copies are
+            return 1  # the note itself is damaged, which counts as one damaged copy
 
 
 def _note(count: int) -> bytes:

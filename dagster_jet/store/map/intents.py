@@ -1,16 +1,16 @@
 """Intents: marks on copies that are about to be put back or removed. Pure.
 
-Members are passive: nothing stops a process from finishing tomorrow what it began today. What must
-not be finished by a process that slept meanwhile is therefore done in two steps, with an intent in
-between that only this process makes: whoever writes in between removes the intent, and the second
-step, a compare-and-set on it, does nothing.
+Members are passive: a process may complete a delayed operation at any later time. An operation that
+a delayed process must not complete therefore takes two steps. The first step writes an intent that
+is unique to the process. Any write in between replaces the intent, and the second step, a
+compare-and-set on the intent, then does nothing.
 
-- *Restore intent*: a copy is being put back here (``copy_repair.py``). It counts as no copy.
-- *Removal intent*: a copy that nobody should need any more (``orphans.py``). The copy is in it, and
-  counts as before.
+- *Restore intent*: a copy is being put back here (``copy_repair.py``). It does not count as a copy.
+- *Removal intent*: a copy that is probably not needed any more (``orphans.py``). The intent
+  contains the copy, which still counts.
 
-Both begin like an envelope of an unknown version whose length is wrong: to earlier versions of this
-library they are damaged copies.
+Both begin like an envelope of an unknown version with a wrong length: earlier versions of this
+library treat them as damaged copies.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _NONCE_BYTES = 8
 
 
 def restore_intent() -> bytes:
-    """Return what stands where a copy is being put back; no two are equal."""
+    """Return a unique mark for a place where a copy is being put back."""
     return _RESTORE + secrets.token_bytes(_NONCE_BYTES)
 
 
 def removal_intent(copy: bytes) -> bytes:
-    """Return a copy with the intent to remove it; no two are equal."""
+    """Return a copy wrapped in a unique removal intent."""
     return _REMOVE + secrets.token_bytes(_NONCE_BYTES) + copy
 
 
 def without_intents(stored: bytes | None) -> bytes | None:
-    """Return the copy that is stored, None if there is none (yet)."""
+    """Return the stored copy without its intents; None if there is none (yet)."""
     while stored is not None and stored.startswith(_REMOVE):
         stored = stored[len(_REMOVE) + _NONCE_BYTES :]
     return None if stored is not None and stored.startswith(_RESTORE) else stored

@@ -1,12 +1,13 @@
-"""The partition table: which member holds which partition, and how that changes. Pure.
+"""The partition table: the members that hold each partition, and its changes. Pure.
 
 Rules: primaries are balanced (the numbers of any two members differ by at most 1), backups too; all
 replicas of a partition are on different members; a change moves as few replicas as balance allows.
-A *move* is a member that must receive data: a backup that is promoted where it is costs nothing.
+A *move* is a member that must receive data; promoting a backup in place costs nothing.
 
-How: primaries are placed first, then backups. In both, everyone keeps what they hold, and then
-replicas travel along the cheapest path from members with too many (or from "nobody", for a missing
-one) to members with too few. The graph of that search has only the members as nodes.
+Algorithm: primaries are placed first, then backups. In both steps members keep the replicas they
+hold. Then replicas are handed over along the cheapest path from members with too many (or from
+"nobody", for a missing one) to members with too few. The nodes of that search graph are the
+members.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionTable:
-    """Who holds what.
+    """The replicas of every partition.
 
     Attributes:
         version: grows by one with every change.
-        replicas: per partition the member ids, the primary first, then its backups.
-        members: all members, also one that holds nothing yet; sorted.
+        replicas: the member ids of each partition: the primary, then its backups.
+        members: all members, also those that hold nothing yet; sorted.
         backup_count: backups wanted per partition. With too few members there are fewer.
     """
 
@@ -40,7 +41,7 @@ class PartitionTable:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions there are."""
+        """Number of partitions."""
         return len(self.replicas)
 
     def primary(self, partition: int) -> str:
@@ -52,7 +53,7 @@ class PartitionTable:
         return self.replicas[partition][1:]
 
     def to_json(self) -> str:
-        """Return the table as JSON; members are written once and referred to by index."""
+        """Return the table as JSON. Members are listed once and referenced by index."""
         index = {member: at for at, member in enumerate(self.members)}
         return json.dumps(
             {
@@ -67,7 +68,7 @@ class PartitionTable:
 
     @staticmethod
     def from_json(text: str) -> PartitionTable:
-        """Read what ``to_json`` wrote.
+        """Parse the JSON of ``to_json``.
 
         Raises:
             StoreMismatchError: written by a newer version.
@@ -91,8 +92,8 @@ class PartitionTable:
 def create_table(members: Iterable[str], partition_count: int, backup_count: int) -> PartitionTable:
     """Place all partitions of a new store.
 
-    The backups of one member's primaries are spread over all others, so that when it dies, each of
-    the others is promoted for an equal share.
+    The backups of one member's primaries are spread over all others, so that after its death
+    each of the others takes over an equal share.
     """
     names = tuple(sorted(set(members)))
     if not names:
@@ -103,12 +104,12 @@ def create_table(members: Iterable[str], partition_count: int, backup_count: int
         row, column = divmod(partition, len(names))
         shifts = [1 + (row + k) % others for k in range(min(backup_count, others))]
         replicas.append((names[column], *(names[(column + s) % len(names)] for s in shifts)))
-    # Whole rows are balanced as they are; the last, shorter row may need a few exchanges.
+    # Complete rows are balanced; the last, shorter row may need a few exchanges.
     return PartitionTable(1, _balanced(replicas, names, backup_count), names, backup_count)
 
 
 def with_member_added(table: PartitionTable, member: str) -> PartitionTable:
-    """Give a new member its share: about 1/(n+1) of the replicas, taken evenly from the others."""
+    """Give a new member about 1/(n+1) of the replicas, taken evenly from the others."""
     if member in table.members:
         raise ConfigurationError(f"{member} is already a member of the store.")
     members = tuple(sorted((*table.members, member)))
@@ -121,12 +122,12 @@ def with_member_added(table: PartitionTable, member: str) -> PartitionTable:
 
 
 def with_member_removed(table: PartitionTable, member: str) -> PartitionTable:
-    """Give up a member: backups of its primaries are promoted where they are, the rest rebuilt.
+    """Remove a member: backups of its primaries are promoted in place, the rest is rebuilt.
 
-    The result names the members that *should* hold each replica; ``copies_to_make`` says which of
-    them still have to receive it. When several members are gone, ask ``lost_partitions`` with all
-    of them first: after the first removal the table no longer tells a rebuilt replica from one
-    that is still to be rebuilt.
+    The result lists the members that *should* hold each replica; ``copies_to_make`` returns those
+    that still have to receive it. When several members are gone, call ``lost_partitions`` with
+    all of them first: after the first removal the table does not distinguish a rebuilt replica
+    from one that is still to be rebuilt.
     """
     if member not in table.members:
         raise ConfigurationError(f"{member} is not a member of the store.")
@@ -142,13 +143,13 @@ def with_member_removed(table: PartitionTable, member: str) -> PartitionTable:
 
 
 def lost_partitions(table: PartitionTable, gone: Iterable[str]) -> tuple[int, ...]:
-    """Return the partitions of which no replica is left when the members ``gone`` are."""
+    """Return the partitions whose replicas were all on the members ``gone``."""
     missing = frozenset(gone)
     return tuple(p for p, held in enumerate(table.replicas) if missing.issuperset(held))
 
 
 def copies_to_make(before: PartitionTable, after: PartitionTable) -> tuple[tuple[int, str], ...]:
-    """Return (partition, member) for every member that must receive a partition's data."""
+    """Return (partition, member) of every copy that a member must receive."""
     return tuple(
         (partition, member)
         for partition, held in enumerate(after.replicas)
@@ -159,9 +160,9 @@ def copies_to_make(before: PartitionTable, after: PartitionTable) -> tuple[tuple
 
 # --- balancing ------------------------------------------------------------------------------
 
-_EXCHANGE = 1  # another role, no data
-_MOVE = 1_000  # data to another member
-_NOBODY = ""  # holds the replicas that are missing
+_EXCHANGE = 1  # another role, no data copied
+_MOVE = 1_000  # data copied to another member
+_NOBODY = ""  # placeholder that holds the missing replicas
 
 _Step = tuple[int, str, str]  # partition, from, to
 
@@ -176,7 +177,7 @@ def _balanced(
     def primary_cost(partition: int, member: str) -> int:
         if member not in kept[partition]:
             return _MOVE
-        # With the primary gone, one of the backups has to be promoted: any of them, for nothing.
+        # Without the former primary, any backup can be promoted at no cost.
         former = replicas[partition][0]
         return 0 if former == member or former not in alive else _EXCHANGE
 
@@ -196,7 +197,7 @@ def _balanced(
     for partition, held in enumerate(kept):
         others = [member for member in held if member != primary_of[partition]]
         if others and others[0] == replicas[partition][0]:
-            others.append(others.pop(0))  # a former primary stays only where there is room for it
+            others.append(others.pop(0))  # a former primary stays only if there is room
         start.append(others[:wanted])
     backups = _Role(members, wanted, backup_cost, peers=[[member] for member in primary_of])
     backups.balance(start)
@@ -204,17 +205,17 @@ def _balanced(
 
 
 class _Role:
-    """The holders of one role, primary or backup, on their way to balance.
+    """The holders of one role (primary or backup) while they are balanced.
 
-    Successive cheapest paths, as in min-cost flow. An edge from u to v is the cheapest partition
-    that u could hand over to v; among equals, one whose other holders v has least in common with,
-    so that the load of a dead member spreads over many.
+    Uses successive cheapest paths, as in min-cost flow. An edge from u to v is the cheapest
+    partition that u could hand over to v. Among equals, it is the one whose other holders have
+    least in common with v, so that the load of a dead member spreads over many.
 
     Args:
-        members: all that may hold.
+        members: all possible holders.
         wanted: holders per partition.
-        cost: of a member holding a partition; None where it must not.
-        peers: per partition the holders of the other role.
+        cost: cost of a member holding a partition; None where it must not.
+        peers: the holders of the other role, by partition.
     """
 
     def __init__(
@@ -233,8 +234,8 @@ class _Role:
     def balance(self, start: Sequence[Sequence[str]]) -> None:
         """Give every partition its holders, with counts that differ by at most 1.
 
-        ``start`` must be each partition's cheapest choice: then no exchange that is not made here
-        could have been cheaper.
+        ``start`` must be each partition's cheapest choice: then no cheaper exchange exists than
+        those made here.
         """
         self.held = [list(holders) for holders in start]
         low, rest = divmod(self.wanted * len(self.held), len(self.members))
@@ -260,7 +261,7 @@ class _Role:
                     holders[holders.index(giver)] = taker
 
     def _path(self, sources: set[str], targets: set[str]) -> list[_Step]:
-        """Return the cheapest hand-overs that lead from a source to a target (Bellman-Ford)."""
+        """Return the cheapest hand-overs from a source to a target (Bellman-Ford)."""
         edges = self._edges()
         distance = dict.fromkeys(sorted(sources), 0)
         arrived: dict[str, _Step] = {}
@@ -284,7 +285,7 @@ class _Role:
         return steps[::-1]
 
     def _edges(self) -> dict[tuple[str, str], tuple[int, int, int]]:
-        """Return per (giver, taker): the weight, what they share, and the partition."""
+        """Return per (giver, taker): the weight, the number of shared peers, the partition."""
         shared = Counter(
             (holder, peer)
             for holders, peers in zip(self.held, self.peers, strict=True)

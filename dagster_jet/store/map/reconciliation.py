@@ -1,8 +1,8 @@
-"""Reconciliation: which of several whole copies of a key counts, where replicas differ. Pure.
+"""Reconciliation: selects the valid copy of a key whose replicas differ. Pure.
 
-Replicas differ after a write that reached only some of them, or is still on its way, and after a
-member came back older. Neither the order of reading nor a majority says which copy is newer: a
-writer that sleeps may have reached one replica so far.
+Replicas differ after a write that reached only some of them, or is still under way, and after a
+member came back older. Neither the order of reading nor a majority shows which copy is newer: a
+delayed writer may have reached one replica so far.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def reconcile(stored_key: bytes, copies: Sequence[bytes], sealer: Sealer) -> byt
     """Return the copy that every replica should have.
 
     Args:
-        stored_key: the key as members know it.
-        copies: one of each replica that has a whole one; at least one.
-        sealer: reads them. Where it lacks the key, only equal copies can be recognised.
+            stored_key: the key as stored on members.
+            copies: one copy per replica that has an intact one; at least one.
+            sealer: unseals them. If it lacks the key, only byte-equal copies are recognised.
 
-    Returns:
-        The copy with the highest version; None where there are no versions that decide.
+        Returns:
+            The copy with the highest version; None if versions do not decide.
     """
     if len(set(copies)) == 1:
         return copies[0]

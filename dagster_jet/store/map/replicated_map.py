@@ -1,17 +1,16 @@
-"""A map of bytes, partitioned and replicated.
+"""A partitioned and replicated map of bytes.
 
-Writes reach all replicas or fail; reads take the first holder's copy, else another's, and repair
-what they find missing or damaged. Meant for one writer per key at a time (each shard of a vertex
-writes its own keys; a map sink gives each partition to one shard): two processes that put one key
-at one moment may leave replicas with different values, each of them whole. ``routing.py`` says who
-is read and written, also while partitions move.
+Writes reach all replicas or fail. Reads take the first holder's copy, else another one, and repair
+missing or damaged copies. The map is meant for one writer per key at a time (each shard of a vertex
+writes its own keys; a map sink assigns each partition to one shard): two processes that put one key
+concurrently may leave replicas with different values, each of them intact. ``routing.py`` defines
+the members that are read and written, also while partitions move.
 
-A map keeps the table it was made with, and may be used by a process that has not heard of a change
-of the members. Two things keep that from being silent: a key that is found nowhere, or a listing,
-is only believed after a ``check`` that the table still holds, and so is a write where its caller
-asks for it. A value that *is* found may be older than what clients of the new table have written
-since: programs that share changing values across a change of the members refresh their store
-(``Store.refresh``) and take a new map.
+A map keeps the table it was made with and may be used by a process that has not read a change of
+the members. A missing key or a listing is therefore trusted only after a ``check`` that the table
+is still valid, and so is a write if its caller asks for it. A value that *is* found may be older
+than values written by clients of the new table: programs that share changing values across a change
+of the members refresh their store (``Store.refresh``) and take a new map.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _LOOKS_MAX = 100
 
 @dataclass(frozen=True, slots=True, order=True)
 class MapKey:
-    """A key and the partition it is kept in."""
+    """A key and the partition that holds it."""
 
     partition: int
     name: str
@@ -57,10 +56,10 @@ class MapKey:
 
 @dataclass(slots=True)
 class MapStats:
-    """What reads of this object had to do beyond reading the primary's copy.
+    """Counts of a map's reads that needed more than the primary's copy.
 
     Attributes:
-        repaired: copies that were missing or damaged and have been written anew.
+        repaired: copies that were missing or damaged and were rewritten.
         fallback_reads: keys answered by a backup.
     """
 
@@ -69,18 +68,18 @@ class MapStats:
 
 
 class ReplicatedMap:
-    """A map under one prefix.
+    """The keys and values under one prefix.
 
     Args:
-        members_by_id: every member that the table and the routing name.
-        table: who holds which partition; a ``ReplicaRouting`` while partitions move.
+        members_by_id: every member in the table and the routing.
+        table: the holders of each partition; a ``ReplicaRouting`` while partitions move.
         prefix: separates this map's keys from all others on the members.
         check: raises ``StaleConfigurationError`` when the table is no longer the store's. None:
-            the table is never changed.
-        check_writes: also check after every write. Without it, what was written counts only once
-            something else, decided in a register, names it (as snapshots do).
-        sealer: how values are stored.
-        on_damage: told of damaged copies that were met, how many on which member; they may be
+            the table never changes.
+        check_writes: also check after every write. Without it, written data counts only once a
+            value decided in a register names it (as snapshots do).
+        sealer: seals and unseals values.
+        on_damage: called with the number of damaged copies found, by member; they may be
             repaired by then.
     """
 
@@ -107,12 +106,12 @@ class ReplicatedMap:
 
     @property
     def table(self) -> PartitionTable:
-        """The partition table this map reads by."""
+        """The partition table that this map uses."""
         return self.routing.table
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the keys are spread over."""
+        """Number of partitions."""
         return self.routing.partition_count
 
     def key(self, name: str) -> MapKey:
@@ -122,15 +121,15 @@ class ReplicatedMap:
     def put_all(self, items: Mapping[MapKey, Payload] | Iterable[tuple[MapKey, Payload]]) -> None:
         """Write all items to all their replicas, in one batch per member.
 
-        Pairs are taken one by one and copied at once, before anything is written: a large batch
-        can be made on the way, and its memory used again.
+        Pairs are consumed one by one and copied at once, before anything is written: a large batch
+        can be produced on the fly, and its memory reused.
 
-        Durable on all replicas when it returns. After a failure or a crash inside, each key has its
-        old value or its new one, possibly differing between replicas: put again, or treat the keys
-        as unwritten (snapshot chunks do: nothing names them yet).
+        The items are durable on all replicas when it returns. After a failure or a crash inside,
+        each key has its old or its new value, possibly differing between replicas: put again, or
+        treat the keys as unwritten (snapshot chunks do: nothing names them yet).
 
         Raises:
-            StoreUnavailableError: a member did not take its batch.
+            StoreUnavailableError: a member did not write its batch.
             StoreUnwritableError: a member cannot write (full, read-only).
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
@@ -146,13 +145,13 @@ class ReplicatedMap:
     def put_newer(self, items: Mapping[MapKey, bytes]) -> None:
         """Write each item on every replica that holds an older version of it, or none.
 
-        A value's first ``VERSION_BYTES`` are its version, big endian. Per replica, test and write
-        are one step: whoever comes late, or a second time, changes nothing, and all replicas end
-        with the newest version whatever the order of the writers. One batch per member, two if
-        somebody else wrote meanwhile. After a failure or a crash inside, repeat the call.
+        The first ``VERSION_BYTES`` of a value are its version, big endian. Per replica, test and
+        write are atomic: a late or repeated write changes nothing, and all replicas end with the
+        newest version whatever the order of the writers. Takes one batch per member, two if
+        another process wrote concurrently. After a failure or a crash inside, repeat the call.
 
         Raises:
-            StoreUnavailableError: a member did not take its batch; all others of its round have.
+            StoreUnavailableError: a member did not write its batch; all others of its round have.
             StoreUnwritableError: a member cannot write.
             StaleConfigurationError: the members have changed; refresh the store and put again.
         """
@@ -176,23 +175,22 @@ class ReplicatedMap:
     def get_all(self, keys: Sequence[MapKey], *, every_replica: bool = False) -> list[bytes | None]:
         """Return the values in the order of ``keys``; None where a key does not exist.
 
-        A copy that is damaged or missing while another replica has a good one is rewritten and
-        counted in ``stats.repaired``. None is returned when all replicas that answer say so, at
-        least one of them a holder, and the table still holds: a write that was confirmed is on
-        every holder.
+        A damaged or missing copy is rewritten if another replica has a good one, and counted in
+        ``stats.repaired``. None is returned if all replicas that answer lack the key, at least one
+        of them is a holder, and the table is still valid: a confirmed write is on every holder.
 
         Args:
-            keys: which.
-            every_replica: return None only when every replica says so: for keys that something
-                decided names, where one replica that knows nothing has lost its copy.
+            keys: the keys to read.
+            every_replica: return None only if every replica lacks the key. For keys that a
+                decision names: a single replica without the key has lost its copy.
 
         Raises:
             StoreCorruptedError: a value exists but no good copy of it is left.
-            StoreUnavailableError: no replica that answers has the value, and one that might
-                does not answer.
+            StoreUnavailableError: no replica that answers has the value, and a replica that might
+                have it does not answer.
             StoreMismatchError: a value was written by a newer version.
-            StaleConfigurationError: a key was not found, or a copy of it was missing or damaged,
-                and the members have changed.
+            StaleConfigurationError: the members have changed, and a key was not found or a copy of
+                it was missing or damaged.
         """
         searches = {
             key: Search(
@@ -220,13 +218,13 @@ class ReplicatedMap:
         return [searches[key].value for key in keys]
 
     def delete_all(self, keys: Sequence[MapKey]) -> None:
-        """Remove the keys from all replicas; unknown keys are no error. They do not come back.
+        """Remove the keys from all replicas; ignores unknown keys. Removed keys do not come back.
 
-        After a failure or a crash inside, repeat the call; until then each key reads as it was or
+        After a failure or a crash inside, repeat the call; until then each key reads as before or
         as removed.
 
         Raises:
-            StoreUnavailableError: a member did not take its batch.
+            StoreUnavailableError: a member did not delete its batch.
             StoreUnwritableError: a member cannot write.
             StaleConfigurationError: the members have changed; refresh the store and repeat.
         """
@@ -250,7 +248,8 @@ class ReplicatedMap:
         doomed: Collection[MapKey] = keys
         for _ in range(_LOOKS_MAX):
             self._in_rounds("deleted", doomed, self.routing.delete_rounds, delete)
-            # Who put a copy back meanwhile is met here, or does not finish (``copy_repair.py``).
+            # A copy that was put back concurrently is found here, or is not completed
+            # (``copy_repair.py``).
             found.clear()
             self._in_rounds("deleted", doomed, with_backups, look)
             doomed = [key for key in doomed if self._stored(key) in found]
@@ -265,17 +264,17 @@ class ReplicatedMap:
         )
 
     def keys(self, prefix: str = "") -> list[MapKey]:
-        """Return all keys whose names start with ``prefix``, by partition and name.
+        """Return all keys whose names start with ``prefix``, sorted by partition and name.
 
         Raises:
-            StoreUnavailableError: of some partition no holder answers.
+            StoreUnavailableError: no holder of some partition answers.
             StaleConfigurationError: the members have changed; refresh the store and list again.
         """
 
         def listing(member_id: str) -> Callable[[], list[bytes]]:
             return lambda: self._members[member_id].list_keys(f"{self.prefix}/".encode())
 
-        # Receivers are not asked: of a key that is being deleted they may be the last to know.
+        # Receivers are not asked: they are the last to delete a key.
         holders = self.table.replicas
         asked = sorted({member_id for held in holders for member_id in held})
         listed, failures = fan_out({member_id: listing(member_id) for member_id in asked})
@@ -291,14 +290,14 @@ class ReplicatedMap:
         for member_id, stored_keys in listed.items():
             for stored in stored_keys:
                 partition, _, name = stored[skipped:].decode().partition("/")
-                # A member may still have copies of partitions it has handed over.
+                # A member may still have copies of partitions that it has handed over.
                 if name.startswith(prefix) and member_id in holders[int(partition)]:
                     found.add(MapKey(int(partition), name))
         self._check()
         return sorted(found)
 
     def keys_in(self, partition: int) -> list[MapKey]:
-        """Return all keys of one partition, by name: what ``keys`` does, a partition at a time.
+        """Return all keys of one partition, sorted by name.
 
         Raises:
             StoreUnavailableError: no holder of the partition answers.
@@ -324,8 +323,8 @@ class ReplicatedMap:
     def _sealed(
         self, items: Iterable[tuple[MapKey, Payload]]
     ) -> tuple[list[MapKey], dict[bytes, bytes]]:
-        """The keys, and what is stored; sealed once for all replicas: their copies are compared
-        byte by byte."""
+        """Return the keys and the stored bytes. Values are sealed once for all replicas, whose
+        copies are compared byte by byte."""
         keys: list[MapKey] = []
         sealed: dict[bytes, bytes] = {}
         for key, value in items:
@@ -351,12 +350,11 @@ class ReplicatedMap:
             }
             if not older or member.replace_many(older) == len(older):
                 return
-            # Another writer was faster with some of them: look again what is there now. Versions
-            # only grow, so that this ends.
+            # Another writer replaced some of them: read again. Versions only grow, so this ends.
             waiting = list(older)
 
     def _version_of(self, stored_key: bytes, copy: bytes | None) -> int:
-        """The version of a stored copy; less than any where there is none, or a damaged one."""
+        """Return the version of a stored copy; -1 if there is none, or a damaged one."""
         copy = without_intents(copy)
         if copy is None:
             return -1
@@ -373,8 +371,8 @@ class ReplicatedMap:
         call: Callable[[str, list[bytes]], Callable[[], None]],
         values: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """Send every key to its members, round by round, in one batch per member and round; the
-        caller checks the table behind it."""
+        """Send every key to its members, round by round, in one batch per member and round. The
+        caller checks the table afterwards."""
         rounds: list[dict[str, list[bytes]]] = []
         for key in dict.fromkeys(keys):
             stored = self._stored(key)
@@ -400,8 +398,8 @@ class ReplicatedMap:
         return stored_key(self.prefix, key.partition, key.name)
 
     def _may_repair(self) -> bool:
-        """By an older table, a copy that is missing may be one that was deleted since, and the one
-        that was found a copy that nobody holds any more."""
+        """Whether the table is still valid. Under an older table, a missing copy may have been
+        deleted since, and the copy found may be on a member that does not hold it any more."""
         try:
             self._check()
         except StoreUnavailableError:
@@ -409,9 +407,9 @@ class ReplicatedMap:
         return True
 
     def _repair(self, searches: Sequence[Search]) -> None:
-        """Rewrite missing and damaged copies, if they are still what was seen.
+        """Rewrite missing and damaged copies, unless they have changed since they were read.
 
-        A member that cannot take the repair does not fail the read: the next one tries again.
+        A member that does not accept the repair does not fail the read: the next read retries.
         """
         damaged: dict[str, dict[bytes, Replacement]] = {}
         missing: list[Missing] = []
@@ -460,7 +458,7 @@ class ReplicatedMap:
         }
         kind: type[StoreError] = StoreUnavailableError
         if any(isinstance(failure, StoreUnwritableError) for failure in failures.values()):
-            kind = StoreUnwritableError  # a restart would not help: a person must act
+            kind = StoreUnwritableError  # a restart would not help: an operator must act
         raise kind(
             f"{len(touched)} partitions of the map {self.prefix!r} could not be {done} on all "
             f"their replicas: {_causes(failures)}"
@@ -472,4 +470,4 @@ def _causes(failures: Mapping[str, Failure]) -> str:
 
 
 def _never_stale() -> None:
-    """The check of a map whose table is never changed, and of writes that nobody checks."""
+    """Check of a map whose table never changes, and of writes that are not checked."""

@@ -1,4 +1,4 @@
-"""The search for a good copy of a value: one replica after the other, many keys at once."""
+"""Search for a good copy of a value: one replica after the other, many keys per batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dagster_jet.store.values.envelope import BadCopyError
 
 
 class Trouble(Enum):
-    """Why a replica did not give a value."""
+    """The reason why a replica did not return a value."""
 
     ABSENT = "missing"
     BAD = "damaged"
@@ -23,19 +23,19 @@ class Trouble(Enum):
 
 @dataclass(slots=True)
 class Search:
-    """One key: where to look, and how far the search has come.
+    """The search for one key: the replicas to ask and the result so far.
 
     Attributes:
-        stored_key: the key as members know it.
-        holders: whom to ask, in this order, until one has a good copy.
-        receivers: whom to ask after that if a holder had a damaged copy, or none answered
+        stored_key: the key as stored on members.
+        holders: replicas to ask, in this order, until one has a good copy.
+        receivers: replicas to ask next if a holder had a damaged copy, or none answered
             (``routing.py``).
-        troubles: who was asked in vain, and why.
-        seen: what those store that answered without a good copy; None for nothing. Without a copy,
-            it may be an intent (``intents.py``).
-        found_on: who had the good copy.
+        troubles: the replicas asked without success, with the reason.
+        seen: the bytes on replicas that answered without a good copy: None, an intent
+            (``intents.py``) or a damaged copy.
+        found_on: the replica that had the good copy.
         sealed: the good copy.
-        value: what is inside it.
+        value: the unsealed value of the good copy.
     """
 
     stored_key: bytes
@@ -48,23 +48,23 @@ class Search:
     value: bytes | None = None
 
     def is_absent(self, *, every_replica: bool) -> bool:
-        """Whether there is no such key: so say all that answered, of the holders at least one.
+        """Whether the key does not exist: all replicas that answered lack it, at least one holder.
 
         Args:
-            every_replica: all that were asked must have answered.
+            every_replica: require an answer from all replicas that were asked.
         """
         believed = {Trouble.ABSENT} if every_replica else {Trouble.ABSENT, Trouble.UNREACHABLE}
         answered = any(self.troubles.get(m) is Trouble.ABSENT for m in self.holders)
         return self.sealed is None and answered and set(self.troubles.values()) <= believed
 
     def whom_to_ask(self) -> str | None:
-        """Return the next member; None when the search is over."""
+        """Return the next member to ask; None when the search is over."""
         if self.sealed is not None:
             return None
         for member_id in self.holders:
             if member_id not in self.troubles:
                 return member_id
-        # A receiver may still have what was deleted: it is not asked where a holder knows better.
+        # A receiver may still have a deleted value: it is not asked if a holder can decide.
         said = self.troubles.values()
         if Trouble.BAD in said or Trouble.ABSENT not in said:
             for member_id in self.receivers:
@@ -74,16 +74,17 @@ class Search:
 
 
 Unseal = Callable[[bytes, bytes], bytes]
-"""Returns the value of a copy found under a stored key, or raises ``BadCopyError``."""
+"""Returns the value of a copy found under a stored key; raises ``BadCopyError``."""
 
 
 def search(
     members: Mapping[str, Member], searches: Collection[Search], unseal: Unseal
 ) -> Counter[str]:
-    """Carry the searches to their ends, with one batch per member and rank.
+    """Complete the searches, with one batch per member and rank.
 
     Returns:
-        How many damaged copies were met, by member; one that cannot read its own files has one.
+        Number of damaged copies found, by member. A member that cannot read its own files counts
+        as one.
 
     Raises:
         StoreMismatchError: a copy was written by a newer version.
@@ -109,7 +110,7 @@ def search(
 def _ask(
     members: Mapping[str, Member], batches: Mapping[str, Sequence[Search]], unseal: Unseal
 ) -> list[str]:
-    """Returns who cannot read its own files."""
+    """Ask one batch per member; returns the members that cannot read their own files."""
 
     def get(member_id: str) -> Callable[[], list[bytes | None]]:
         stored_keys = [one.stored_key for one in batches[member_id]]

@@ -1,7 +1,7 @@
-"""How a map's key is written on the members: ``map/<namespace>/<map>/<partition>/<name>``.
+"""Keys of maps as stored on members: ``map/<namespace>/<map>/<partition>/<name>``.
 
-Namespace and map are quoted, so that they hold no slash and no two maps' keys meet; the partition
-has four digits, so that the keys of one map sort by partition.
+Namespace and map are quoted: they contain no slash, and keys of two maps never collide. The
+partition has four digits, so that the keys of one map sort by partition.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from dagster_jet.errors import ConfigurationError
 from dagster_jet.store.members.member import MAX_KEY_BYTES
 
 ALL_MAPS = b"map/"
-"""What the keys of every map of every namespace begin with."""
+"""Prefix of the keys of all maps in all namespaces."""
 
 
 ENTRIES, RING, BATCHES = "user", "user-journal", "user-batches"
-"""What the names of maps begin with, before a slash, whose values begin with a version."""
+"""First parts (before a slash) of the names of maps whose values begin with a version."""
 
 DAMAGE = "damage"
-"""What the map of notes of damaged copies is called; its values are versions and nothing else."""
+"""Name of the map with notes of damaged copies; its values consist of a version only."""
 
 VERSION_BYTES = 8
-"""Length of that version; see ``ReplicatedMap.put_newer``."""
+"""Length of that version in bytes; see ``ReplicatedMap.put_newer``."""
 
 
 def map_prefix(namespace: str, name: str) -> str:
-    """Return the prefix of a map's stored keys; any two maps have prefixes that do not meet."""
+    """Return the prefix of a map's stored keys. No prefix starts with another one."""
     return f"map/{quote(namespace, safe='')}/{quote(name, safe='')}"
 
 
 def stored_key(prefix: str, partition: int, name: str) -> bytes:
-    """Return a key as the members know it.
+    """Return a key as stored on members.
 
     Raises:
-        ConfigurationError: it is longer than a member can hold.
+        ConfigurationError: the key is longer than a member can hold.
     """
     stored = f"{prefix}/{partition:04d}/{name}".encode()
     if len(stored) > MAX_KEY_BYTES:
@@ -47,28 +47,28 @@ def stored_key(prefix: str, partition: int, name: str) -> bytes:
 
 
 def partition_of(stored: bytes) -> int:
-    """Return the partition of a key of any map."""
+    """Return the partition of a stored key."""
     return int(stored.split(b"/", 4)[3])
 
 
 def map_of(stored: bytes) -> str:
-    """Return the name of the map that a key is of."""
+    """Return the map name of a stored key."""
     return unquote(stored.split(b"/", 3)[2].decode())
 
 
 def described(stored: bytes) -> str:
-    """Return a key as people read it: its map, partition and name."""
+    """Return a stored key for messages: its map, partition and name."""
     _, namespace, name, partition, key = stored.decode().split("/", 4)
     of_map = f"{unquote(namespace)}:{unquote(name)}"
     return f"{of_map} [{int(partition)}] {key}"
 
 
 def has_version(stored: bytes) -> bool:
-    """Whether the value of a key begins with a version: of two, the higher one counts."""
+    """Whether the values of a key begin with a version; the higher version counts."""
     kind = unquote(stored.split(b"/", 3)[2].decode()).partition("/")[0]
     return kind in (ENTRIES, RING, BATCHES, DAMAGE)
 
 
 def version_of(value: bytes) -> int:
-    """Return the version that a value begins with."""
+    """Return the version at the start of a value."""
     return int.from_bytes(value[:VERSION_BYTES], "big")
